@@ -42,8 +42,8 @@ func number(ad *attrDecoder) uint64 {
 	}
 }
 
-// number8, number16 and number32 return the current attribute as an integer of
-// that many bits, cutting off what exceeds them.
+// number8, number16 and number32 return the low 8, 16 or 32 bits of the current
+// attribute.
 func number8(ad *attrDecoder) uint8   { return uint8(number(ad)) }
 func number16(ad *attrDecoder) uint16 { return uint16(number(ad)) }
 func number32(ad *attrDecoder) uint32 { return uint32(number(ad)) }
@@ -66,8 +66,8 @@ func boolAttr(ae *attrEncoder, typ uint16, v bool) {
 	ae.Uint8(typ, b)
 }
 
-// padded encodes s blank-padded to 32 characters, as the kernel sends host names
-// and enterprise IDs.
+// padded encodes s with blanks up to 32 characters, as the kernel sends host names and
+// enterprise IDs.
 func padded(ae *attrEncoder, typ uint16, s string) {
 	at := ae.begin(typ)
 	ae.b = append(ae.b, s...)
@@ -87,8 +87,7 @@ func text(ad *attrDecoder) string {
 // rawText returns the current attribute as a string without NULs at its end.
 func rawText(ad *attrDecoder) string { return string(bytes.TrimRight(ad.Bytes(), "\x00")) }
 
-// limited encodes at most n bytes of s. Blanks at the end are padding to those
-// who decode it.
+// limited encodes at most n bytes of s. Decoders remove blanks at the end.
 func limited(ae *attrEncoder, typ uint16, s string, n int) {
 	if len(s) > n {
 		s = strings.TrimRight(s[:n], " ")
@@ -96,7 +95,7 @@ func limited(ae *attrEncoder, typ uint16, s string, n int) {
 	ae.String(typ, s)
 }
 
-// marshalAttrs returns the encoding of x without a nest around it.
+// marshalAttrs returns the encoding of x without a nest.
 func marshalAttrs(x attrCodec) ([]byte, error) { return appendAttrs(nil, x) }
 
 // appendAttrs is like marshalAttrs and appends to b.
@@ -106,7 +105,7 @@ func appendAttrs(b []byte, x attrCodec) ([]byte, error) {
 	return ae.b, ae.err
 }
 
-// unmarshalAttrs decodes b, which holds no nest, into x.
+// unmarshalAttrs decodes b, which has no nest, into x.
 func unmarshalAttrs(b []byte, x attrCodec) error {
 	ad := attrDecoder{b: b}
 	if err := x.decode(&ad); err != nil {

@@ -18,15 +18,15 @@ const (
 
 var errAttribute = errors.New("nl: attribute reaches beyond its message")
 
-// An attrEncoder appends attributes to b. Tables have many rows: unlike the
-// encoder of package netlink this one writes each attribute where it belongs, so
-// that a row costs no memory of its own.
+// An attrEncoder appends attributes to b. Unlike the encoder of package netlink, it
+// writes each attribute to its place in the message, because tables have many rows: a row
+// needs no memory of its own.
 type attrEncoder struct {
 	b   []byte
-	err error // the first
+	err error // the first error
 }
 
-// begin starts an attribute and returns where; end fills in its length.
+// begin starts an attribute and returns its position for end, which sets the length.
 func (ae *attrEncoder) begin(typ uint16) int {
 	at := len(ae.b)
 	ae.b = binary.NativeEndian.AppendUint16(ae.b, 0)
@@ -45,7 +45,7 @@ func (ae *attrEncoder) end(at int) {
 	}
 }
 
-// Uint8 appends an integer. So do Uint16, Uint32 and Uint64, in host order.
+// Uint8 appends an integer. Uint16, Uint32 and Uint64 do the same. All use host order.
 func (ae *attrEncoder) Uint8(typ uint16, v uint8) {
 	at := ae.begin(typ)
 	ae.b = append(ae.b, v)
@@ -70,14 +70,14 @@ func (ae *attrEncoder) Uint64(typ uint16, v uint64) {
 	ae.end(at)
 }
 
-// String appends a string and the NUL that ends it.
+// String appends a string and a NUL at its end.
 func (ae *attrEncoder) String(typ uint16, s string) {
 	at := ae.begin(typ)
 	ae.b = append(append(ae.b, s...), 0)
 	ae.end(at)
 }
 
-// Bytes appends bytes as they are.
+// Bytes appends the bytes of b.
 func (ae *attrEncoder) Bytes(typ uint16, b []byte) {
 	at := ae.begin(typ)
 	ae.b = append(ae.b, b...)
@@ -91,17 +91,17 @@ func (ae *attrEncoder) Nested(typ uint16, x attrCodec) {
 	ae.end(at)
 }
 
-// An attrDecoder walks through attributes. What Bytes returns is part of the
-// message.
+// An attrDecoder reads attributes in order. Bytes returns a part of the message, not a
+// copy.
 type attrDecoder struct {
-	b    []byte // what follows the current attribute
+	b    []byte // the attributes after the current one
 	typ  uint16
 	data []byte
-	err  error // the first
+	err  error // the first error
 }
 
-// Next moves to the next attribute, the first at the beginning, and reports
-// whether there is one.
+// Next moves to the next attribute, at the beginning to the first one. It reports whether
+// there is one.
 func (ad *attrDecoder) Next() bool {
 	if ad.err != nil || len(ad.b) == 0 {
 		return false
@@ -117,7 +117,7 @@ func (ad *attrDecoder) Next() bool {
 	}
 	ad.typ = binary.NativeEndian.Uint16(ad.b[2:])
 	ad.data = ad.b[nlaHeaderLen:n:n]
-	ad.b = ad.b[min(align4(n), len(ad.b)):] // the padding of the last may be missing
+	ad.b = ad.b[min(align4(n), len(ad.b)):] // the padding of the last attribute may be missing
 	return true
 }
 
@@ -134,7 +134,7 @@ func (ad *attrDecoder) Nested(x attrCodec) {
 	}
 }
 
-// fail makes err the error of the decoder, unless it has one.
+// fail sets the error of the decoder, unless it has one.
 func (ad *attrDecoder) fail(err error) {
 	if ad.err == nil {
 		ad.err = err

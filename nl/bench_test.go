@@ -12,8 +12,8 @@ import (
 	"smcr/nl/nltest"
 )
 
-// BenchmarkList asks a server in the same process for tables over a socket: the
-// time is that of both sides.
+// BenchmarkList asks a server in the same process for tables over a socket. The time is
+// that of both client and server.
 func BenchmarkList(b *testing.B) {
 	for _, rows := range []int{1, 1000, 100000} {
 		address := fmt.Sprintf("@smcr-bench-%d/%d", os.Getpid(), rows)

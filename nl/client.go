@@ -24,7 +24,7 @@ const (
 	// defaultTimeout bounds an operation whose context has no deadline.
 	defaultTimeout = 10 * time.Second
 
-	// dumpRetries is how often a dump that was interrupted is repeated.
+	// dumpRetries is how often an interrupted dump is repeated.
 	dumpRetries = 3
 )
 
@@ -36,7 +36,7 @@ type Client struct {
 	dial    func(ctx context.Context, protocol int) (*netlink.Conn, error)
 	shared  bool // one connection serves all protocols
 
-	sem      chan struct{} // held during an operation; guards what follows
+	sem      chan struct{} // held during an operation; guards the fields below
 	closed   bool
 	conns    map[int]*netlink.Conn
 	families map[string]uint16
@@ -82,7 +82,7 @@ func DialKernel(ctx context.Context) (*Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		// A kernel that does not know the option sends errors without text.
+		// A kernel that does not know the option sends errors without a text.
 		_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
 		return conn, nil
 	})
@@ -95,7 +95,7 @@ func DialKernel(ctx context.Context) (*Client, error) {
 // Backend returns the name of the stack: "kernel", "user" or "unix:ADDRESS".
 func (c *Client) Backend() string { return c.backend }
 
-// connect makes a connection and resolves SMC_GEN_NETLINK, which every stack
+// connect makes a connection and looks up the ID of SMC_GEN_NETLINK, which every stack
 // has.
 func (c *Client) connect(ctx context.Context, protocol int) error {
 	err := c.locked(ctx, func(ctx context.Context) error {
@@ -124,7 +124,7 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// locked runs fn when it is this operation's turn, in bounded time.
+// locked runs fn while no other operation runs. It waits for a limited time.
 func (c *Client) locked(ctx context.Context, fn func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -185,7 +185,7 @@ func (c *Client) transactOnce(ctx context.Context, protocol int, fn func(*netlin
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	err := fn(conn)
 	if !stop() {
-		// The connection's deadline is, or is about to be, in the past.
+		// The deadline of the connection has passed or is about to pass.
 		drop()
 		if err == nil {
 			return nil
@@ -194,7 +194,7 @@ func (c *Client) transactOnce(ctx context.Context, protocol int, fn func(*netlin
 	}
 	var ne *netlink.OpError
 	if errors.As(err, &ne) && ne.Sequence == 0 {
-		drop() // not an answer, but an error of the transport
+		drop() // err is not an answer but an error of the transport
 	}
 	return err
 }
@@ -243,10 +243,10 @@ func exchange(conn *netlink.Conn, req netlink.Message, each func(netlink.Message
 	return first
 }
 
-// An answer takes what comes back for a request.
+// An answer receives the messages that answer a request.
 type answer struct {
-	// begin is called before the first message, and again when a dump that
-	// was interrupted begins anew.
+	// begin is called before the first message, and again before an interrupted dump is
+	// repeated.
 	begin func()
 	// parse is called with the command and the attributes of each message.
 	parse func(cmd uint8, attrs []byte) error
@@ -286,7 +286,7 @@ func (c *Client) genl(ctx context.Context, op, family string, cmd uint8, flags n
 	return c.opError(op, "", err)
 }
 
-// retry calls fn until it is not interrupted, at most dumpRetries times more.
+// retry calls fn again while it is interrupted, at most dumpRetries times.
 func retry(fn func() error) error {
 	for range dumpRetries {
 		if err := fn(); !errors.Is(err, ErrInterrupted) {
@@ -296,7 +296,7 @@ func retry(fn func() error) error {
 	return ErrInterrupted
 }
 
-// opError returns an error with its context, in place of that of the transport.
+// opError returns an error with its context instead of that of the transport.
 func (c *Client) opError(op, object string, err error) error {
 	if err == nil {
 		return nil

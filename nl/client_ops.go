@@ -21,13 +21,13 @@ func (c *Client) do(ctx context.Context, op string, cmd uint8, attrs []byte) err
 	return c.genl(ctx, op, FamilyName, cmd, netlink.Acknowledge, attrs, answer{})
 }
 
-// codecOf is the pointer to a T that is an attrCodec.
+// codecOf means that a *T is an attrCodec.
 type codecOf[T any] interface {
 	*T
 	attrCodec
 }
 
-// dumpRows returns a table whose rows are within nests of type typ.
+// dumpRows returns a table whose rows are nests of type typ.
 func dumpRows[T any, P codecOf[T]](ctx context.Context, c *Client, op string, cmd uint8, typ uint16) ([]T, error) {
 	var s []T
 	err := c.dump(ctx, op, cmd, answer{
@@ -45,8 +45,8 @@ func dumpRows[T any, P codecOf[T]](ctx context.Context, c *Client, op string, cm
 	return s, err
 }
 
-// dumpOne decodes the last answer of a dump that has one row, within a nest of
-// type typ, or flat when typ is zero.
+// dumpOne decodes the last answer of a dump of one row. The row is a nest of type typ, or
+// has no nest if typ is zero.
 func dumpOne[T any, P codecOf[T]](ctx context.Context, c *Client, op string, cmd uint8, typ uint16) (T, error) {
 	var x T
 	err := c.dump(ctx, op, cmd, answer{
@@ -75,7 +75,7 @@ func (c *Client) LinkGroups(ctx context.Context) ([]LinkGroup, error) {
 // Links implements [Control].
 func (c *Client) Links(ctx context.Context) ([]Link, error) {
 	var s []Link
-	var g LinkGroup // the one whose links follow
+	var g LinkGroup // the link group of the links that follow
 	err := c.dump(ctx, "list links", cmdGetLinkSMCR, answer{
 		begin: func() { s, g = nil, LinkGroup{} },
 		parse: func(cmd uint8, attrs []byte) error {

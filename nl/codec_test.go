@@ -83,8 +83,8 @@ func ptr[T any](v T) *T { return &v }
 
 var exporter = cmp.Exporter(func(reflect.Type) bool { return true })
 
-// TestCodecs encodes and decodes every kind of object, and decodes every
-// truncation of the encoding, which must neither panic nor read on.
+// TestCodecs encodes and decodes every kind of object. It also decodes every truncated
+// encoding, which must neither panic nor read too far.
 func TestCodecs(t *testing.T) {
 	for name, sample := range samples() {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestCodecs(t *testing.T) {
 				if err := unmarshalAttrs(bytes.Clone(b[:n:n]), cut); err != nil {
 					continue
 				}
-				// No error: the cut was between attributes.
+				// There is no error because the message was cut between two attributes.
 				again, err := marshalAttrs(cut)
 				if err != nil || len(again) > len(b) {
 					t.Errorf("cut at %d: %x, %v", n, again, err)
@@ -114,7 +114,7 @@ func TestCodecs(t *testing.T) {
 	}
 }
 
-// TestUnknownAttributes checks that what a later kernel adds does no harm.
+// TestUnknownAttributes checks that attributes of later kernels are ignored.
 func TestUnknownAttributes(t *testing.T) {
 	for name, sample := range samples() {
 		b, err := marshalAttrs(sample)
@@ -176,7 +176,7 @@ func TestDiagAddresses(t *testing.T) {
 			t.Errorf("%q becomes %v and %v, %v", s, got.Local, got.Remote, err)
 		}
 		if b[0] = afSMC; s != "" && c.Local.Addr().Is4() {
-			// as a recent kernel sends it
+			// a recent kernel sends this
 			if got, _ := parseDiag(b); got.Local != c.Local {
 				t.Errorf("%q becomes %v", s, got.Local)
 			}
@@ -223,7 +223,8 @@ func TestGIDErrors(t *testing.T) {
 	}
 }
 
-// TestPNETAnswers checks the placeholders, also for devices that bear their name.
+// TestPNETAnswers checks the placeholders, also for devices with the name of a
+// placeholder.
 func TestPNETAnswers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.SampledFrom([]string{"n/a", "eth0", "rxe0"})
@@ -244,8 +245,8 @@ func TestPNETAnswers(t *testing.T) {
 	})
 }
 
-// FuzzDecode decodes arbitrary attributes as every kind of object. What decodes
-// must encode, and the encoding must stand for the same object.
+// FuzzDecode decodes arbitrary attributes as every kind of object. An object that was
+// decoded must be encodable, and its encoding must decode to the same object.
 func FuzzDecode(f *testing.F) {
 	for _, sample := range samples() {
 		b, err := marshalAttrs(sample)
@@ -312,8 +313,8 @@ func FuzzSplit(f *testing.F) {
 	})
 }
 
-// TestTooLong checks that an attribute longer than its length can tell fails
-// instead of being cut.
+// TestTooLong checks that an attribute is refused if its length does not fit the length
+// field.
 func TestTooLong(t *testing.T) {
 	p := pnetAnswer{ID: strings.Repeat("A", 1<<16)}
 	if b, err := marshalAttrs(&p); err == nil {
@@ -321,7 +322,7 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// TestRowAllocs checks that the server writes a row without memory of its own.
+// TestRowAllocs checks that the server allocates nothing for a row.
 func TestRowAllocs(t *testing.T) {
 	r := &replies{req: &request{}, send: func([]byte) error { return nil }, buf: make([]byte, 0, 2*maxAnswer)}
 	g := samples()["LinkGroup"].(*LinkGroup)

@@ -77,13 +77,13 @@ type Device struct {
 	PCI      *PCI   // nil for a device without PCI function
 	Ports    []Port // one or two; index 0 is port 1
 
-	// Known for stacks in user space only.
+	// The field below is set only by stacks in user space.
 
 	Provider string // what implements the verbs, such as "softroce"
 }
 
 func (d *Device) encode(ae *attrEncoder) {
-	// The order of the attributes, and which are left out, is that of the kernel.
+	// The order of the attributes, and which of them are missing, is that of the kernel.
 	boolAttr(ae, attrDevCritical, d.Critical)
 	if d.UseCount != 0 {
 		ae.Uint32(attrDevUseCount, d.UseCount)

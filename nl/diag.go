@@ -23,22 +23,22 @@ const (
 	diagMessageLen  = 64  // struct smc_diag_msg
 	diagConnInfoLen = 76  // struct smc_diag_conninfo
 	diagLgrInfoLen  = 147 // struct smc_diag_lgrinfo
-	diagDMBInfoLen  = 40  // struct smcd_diag_dmbinfo before extended GIDs
-	diagDMBExtLen   = 56  // and with them
+	diagDMBInfoLen  = 40  // struct smcd_diag_dmbinfo without extended GIDs
+	diagDMBExtLen   = 56  // struct smcd_diag_dmbinfo with extended GIDs
 
 	diagExtConnInfo = 1 << (attrDiagConnInfo - 1)
 	diagExtLgrInfo  = 1 << (attrDiagLgrInfo - 1)
 	diagExtDMBInfo  = 1 << (attrDiagDMBInfo - 1)
 )
 
-// appendDiagRequest appends a request for all SMC sockets with the extensions
-// given.
+// appendDiagRequest appends a request for all SMC sockets. ext are the requested
+// extensions.
 func appendDiagRequest(b []byte, ext uint8) []byte {
 	b = append(b, afSMC, 0, 0, ext)
 	return append(b, make([]byte, diagRequestLen-4)...)
 }
 
-// parseDiagRequest returns the extensions a request asks for.
+// parseDiagRequest returns the extensions that a request asks for.
 func parseDiagRequest(b []byte) (ext uint8, err error) {
 	if len(b) < diagRequestLen {
 		return 0, fmt.Errorf("nl: sock_diag request has %d bytes, not %d", len(b), diagRequestLen)
@@ -49,14 +49,14 @@ func parseDiagRequest(b []byte) (ext uint8, err error) {
 	return b[3], nil
 }
 
-// appendDiag appends the answer for one socket: the fixed part, then attributes.
-// Ports are in network order, everything else in host order.
+// appendDiag appends the answer for one socket: the fixed part, then the attributes.
+// Ports are in network order, everything else is in host order.
 func (c *Connection) appendDiag(b []byte, ext uint8) ([]byte, error) {
 	ne := binary.NativeEndian
 	family := uint8(afSMC)
 	if c.Local.Addr().Is6() || c.Remote.Addr().Is6() {
-		// The kernel has not told the families apart since 4.20; a stack in
-		// user space does, where the address alone would be ambiguous.
+		// The kernel does not distinguish the address families since Linux 4.20. A stack
+		// in user space does if the address alone is ambiguous.
 		family = afInet6
 	}
 	b = append(b, family, uint8(c.State), uint8(c.Mode), 0)
@@ -94,9 +94,9 @@ func parseDiag(b []byte) (Connection, error) {
 	return c, unmarshalAttrs(b[diagMessageLen:], &diagAttrs{&c, 0xff})
 }
 
-// diagAddr returns the address in a sock_diag answer. Recent kernels name AF_SMC
-// as the family whatever the address is; an IPv4 address is then one whose last
-// twelve bytes are zero.
+// diagAddr returns the address in a sock_diag answer. Recent kernels give AF_SMC as the
+// family of all addresses. An address whose last twelve bytes are zero is then an IPv4
+// address.
 func diagAddr(family uint8, a [16]byte, port uint16) netip.AddrPort {
 	addr := netip.AddrFrom16(a)
 	if family == afInet || family != afInet6 && [12]byte(a[4:]) == [12]byte{} {
@@ -187,8 +187,8 @@ func (d *diagAttrs) decode(ad *attrDecoder) error {
 	return ad.Err()
 }
 
-// fixed returns the current attribute when it holds at least n bytes; structures
-// grow at their end. A shorter one fails the decoder.
+// fixed returns the current attribute if it has at least n bytes: later kernels may add
+// bytes at the end. Otherwise the decoder fails.
 func fixed(ad *attrDecoder, n int) []byte {
 	b := ad.Bytes()
 	if len(b) < n {
@@ -244,7 +244,7 @@ func parseConnInfo(b []byte) *ConnInfo {
 	}
 }
 
-// appendFixedString appends s in n bytes, the last of them NUL.
+// appendFixedString appends s, cut or padded to n bytes. The last byte is NUL.
 func appendFixedString(b []byte, s string, n int) []byte {
 	at := len(b)
 	b = slices.Grow(b, n)[:at+n]

@@ -16,8 +16,8 @@ import (
 	"smcr/nl"
 )
 
-// The link groups of all stacks of this host: of the kernel's, and of the one in
-// user space.
+// This example lists the link groups of all stacks of this host: of the kernel's stack
+// and of the stack in user space.
 func ExampleDialAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -37,8 +37,8 @@ func ExampleDialAll() {
 	}
 }
 
-// eids is a Control of which only the enterprise IDs are of interest. What is
-// embedded would have the other methods.
+// eids is a Control that implements only the methods for enterprise IDs. The embedded
+// Control would have the others.
 type eids struct {
 	nl.Control
 	ids []string
@@ -57,8 +57,8 @@ func (e *eids) AddUEID(_ context.Context, id string) error {
 	return nil
 }
 
-// A Server answers netlink messages out of any Control; a Client of it gives the
-// same answers and errors. The commands of smcr ask such a socket with
+// A Server answers netlink messages with the data of any Control. A Client of the server
+// returns the same answers and errors. The commands of smcr use such a socket with
 // --backend unix:PATH.
 func ExampleNewServer() {
 	dir, err := os.MkdirTemp("", "nl")
@@ -72,10 +72,10 @@ func ExampleNewServer() {
 		log.Fatal(err)
 	}
 	srv := nl.NewServer(&eids{ids: []string{"EID-1"}}, nl.ServerConfig{
-		Authorize: func(p nl.Peer) bool { return p.UID == uint32(os.Geteuid()) }, // who may change
+		Authorize: func(p nl.Peer) bool { return p.UID == uint32(os.Geteuid()) }, // who may change the stack
 	})
 	defer srv.Close()
-	go srv.Serve(l) //nolint:errcheck // nil after Close
+	go srv.Serve(l) //nolint:errcheck // returns nil after Close
 
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -99,7 +99,7 @@ func ExampleNewServer() {
 	// [EID-1 EID-2] <nil>
 }
 
-// Identifiers are printed as other tools print them, and parsed likewise.
+// The String method and the parser of an identifier use the form of other tools.
 func ExampleParseLinkGroupID() {
 	id, err := nl.ParseLinkGroupID("00000100")
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"smcr/smc"
 )
 
-// lenientGID parses a GID from the kernel. A link that is not set up yet has none; it is
-// then zero, so that the table can be read.
+// lenientGID parses a GID from the kernel. A link that is not set up yet has no GID.
+// lenientGID returns zero then, so that the table can be read.
 func lenientGID(s string) smc.GID {
 	g, err := smc.ParseGID(s)
 	if err != nil {

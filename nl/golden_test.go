@@ -26,8 +26,7 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// An exchange is a request of smc-tools and the datagrams that Linux 6.12
-// answered.
+// An exchange is a request of smc-tools and the datagrams with which Linux 6.12 answered.
 type exchange struct {
 	title   string
 	request []byte
@@ -74,9 +73,9 @@ func readExchanges(t testing.TB, file string) []exchange {
 	return xs
 }
 
-// messages returns the netlink messages of datagrams as hexadecimal lines. The
-// kernel's port ID and what it does not say itself are blanked: the text of an
-// error, and the address family of a socket, where a user-space stack tells more.
+// messages returns the netlink messages of datagrams as hexadecimal lines. It clears what
+// cannot be compared: the kernel's port ID, the text of errors, and the address family of
+// sockets, for which a user-space stack returns more than the kernel.
 func messages(t testing.TB, datagrams [][]byte) []string {
 	t.Helper()
 	ne := binary.NativeEndian
@@ -107,7 +106,7 @@ func messages(t testing.TB, datagrams [][]byte) []string {
 	return out
 }
 
-// learn decodes what the kernel answered with the client's codecs.
+// learn decodes the answers of the kernel with the codecs of the client.
 func learn(t testing.TB, xs []exchange) (nltest.State, []nl.PNET) {
 	t.Helper()
 	c := nl.NewClient(&replaySocket{exchanges: xs}, "recording")
@@ -144,8 +143,8 @@ func learn(t testing.TB, xs []exchange) (nltest.State, []nl.PNET) {
 	return s, pnets
 }
 
-// TestReplay decodes every recorded answer of a kernel, puts the result behind a
-// server, repeats the requests, and wants the kernel's bytes back.
+// TestReplay decodes every recorded answer of a kernel and gives the result to a server.
+// It repeats the requests and checks that the server sends the same bytes as the kernel.
 func TestReplay(t *testing.T) {
 	files, _ := filepath.Glob("testdata/*.hex")
 	files = append(files, "testdata/raw-idle-lgr.txt")
@@ -163,7 +162,7 @@ func TestReplay(t *testing.T) {
 			defer s.Close()
 			for i, x := range xs {
 				if x.request[4] == 0x10 && x.request[16] == 10 {
-					continue // CTRL_CMD_GETPOLICY: the kernel's own affair
+					continue // CTRL_CMD_GETPOLICY is answered only by the kernel
 				}
 				var got [][]byte
 				err := s.Handle(t.Context(), nl.Peer{}, x.request, func(b []byte) error {
@@ -175,8 +174,8 @@ func TestReplay(t *testing.T) {
 				}
 				want, have := messages(t, x.answers), messages(t, got)
 				if strings.HasPrefix(x.title, "PNET get") && strings.HasSuffix(x.title, "do") {
-					// The recorder did not wait for the acknowledgement, which
-					// p2edit-011 shows.
+					// The recorder did not wait for the acknowledgement. The recording
+					// p2edit-011 has one.
 					have = have[:len(have)-1]
 				}
 				if diff := cmp.Diff(want, have); diff != "" {
@@ -187,8 +186,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestLearn checks a few values against what smc-tools printed of the same
-// datagrams.
+// TestLearn compares some values with the output of smc-tools for the same datagrams.
 func TestLearn(t *testing.T) {
 	state, _ := learn(t, readExchanges(t, "testdata/p3live-036-smcr_linkgroup_link-show.hex"))
 	want := []nl.Link{{
@@ -251,7 +249,7 @@ func mustGID(t *testing.T, s string) smc.GID {
 	return g
 }
 
-// A replaySocket is a netlink transport that answers requests out of a
+// A replaySocket is a netlink transport that answers recorded requests from the
 // recording, and others with EOPNOTSUPP.
 type replaySocket struct {
 	exchanges []exchange
@@ -287,8 +285,8 @@ func (s *replaySocket) Send(m netlink.Message) error {
 	return nil
 }
 
-// find returns the recorded exchange of the same message type and command. For
-// link groups, the dump of their links does as well.
+// find returns the recorded exchange with the same message type and command. For link
+// groups, the dump of their links is sufficient too.
 func (s *replaySocket) find(m netlink.Message) *exchange {
 	for _, cmd := range []byte{m.Data[0], 3} {
 		for i, x := range s.exchanges {
@@ -326,8 +324,7 @@ func (s *replaySocket) SetDeadline(time.Time) error      { return nil }
 func (s *replaySocket) SetReadDeadline(time.Time) error  { return nil }
 func (s *replaySocket) SetWriteDeadline(time.Time) error { return nil }
 
-// An interruptedSocket marks the answers to the first dumps of a table as
-// inconsistent.
+// An interruptedSocket marks the answers to the first dumps of a table as inconsistent.
 type interruptedSocket struct {
 	replaySocket
 	times int

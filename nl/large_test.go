@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// TestLargeTables compares tables of many datagrams row by row.
+// TestLargeTables compares all rows of tables with many datagrams.
 func TestLargeTables(t *testing.T) {
 	address := fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name())
 	l, err := nl.ListenUnix(address)

@@ -47,7 +47,7 @@ func (l *Link) encode(ae *attrEncoder) {
 	ae.Uint8(attrLinkIBPort, l.IBPort)
 	ae.Uint32(attrLinkNetDev, l.NetDev)
 	limited(ae, attrLinkIBDev, l.IBDev, 63)
-	// The kernel copies the bytes of the user IDs through an integer.
+	// The kernel converts the bytes of a user ID to an integer in host order.
 	ae.Uint32(attrLinkUID, binary.NativeEndian.Uint32(l.UID[:]))
 	ae.Uint32(attrLinkPeerUID, binary.NativeEndian.Uint32(l.PeerUID[:]))
 	ae.String(attrLinkGID, l.GID.String())

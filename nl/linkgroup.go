@@ -24,7 +24,7 @@ const (
 // String returns "physical", "virtual" or "mixed".
 func (b BufType) String() string { return name("BufType", b, "physical", "virtual", "mixed") }
 
-// name returns the v-th of names, or the type and the number.
+// name returns names[v], or the type and the number.
 func name[T ~uint8 | ~uint32](typ string, v T, names ...string) string {
 	if int(v) < len(names) && names[v] != "" {
 		return names[v]

@@ -20,8 +20,8 @@ var errShortDatagram = errors.New("nl: datagram ends within a message")
 
 func align4(n int) int { return (n + 3) &^ 3 }
 
-// appendHeader appends the header of a message whose payload follows; endMessage
-// completes it.
+// appendHeader appends the header of a message. The payload must follow, and then
+// endMessage must be called.
 func appendHeader(b []byte, h netlink.Header) []byte {
 	ne := binary.NativeEndian
 	b = ne.AppendUint32(b, 0)
@@ -31,8 +31,8 @@ func appendHeader(b []byte, h netlink.Header) []byte {
 	return ne.AppendUint32(b, h.PID)
 }
 
-// endMessage fills in the length of the message that begins at b[at] and pads it
-// to a multiple of four bytes, which the length excludes.
+// endMessage sets the length of the message that begins at b[at], and pads the message to
+// a multiple of four bytes. The length does not include the padding.
 func endMessage(b []byte, at int) []byte {
 	n := len(b) - at
 	binary.NativeEndian.PutUint32(b[at:], uint32(n))
@@ -48,8 +48,8 @@ func appendMessage(b []byte, h netlink.Header, data []byte) []byte {
 	return endMessage(append(appendHeader(b, h), data...), at)
 }
 
-// nextMessage returns the first netlink message of a datagram and what follows
-// it. The payload is part of b. The padding of the last message may be missing.
+// nextMessage returns the first netlink message of a datagram and the bytes after it. The
+// payload is part of b. The last message may lack its padding.
 func nextMessage(b []byte) (m netlink.Message, rest []byte, err error) {
 	if len(b) < nlmsgHeaderLen {
 		return m, nil, errShortDatagram
@@ -69,7 +69,7 @@ func nextMessage(b []byte) (m netlink.Message, rest []byte, err error) {
 	return m, b[min(align4(int(h.Length)), len(b)):], nil
 }
 
-// splitMessages returns the netlink messages of a datagram, as nextMessage does.
+// splitMessages returns all netlink messages of a datagram, see nextMessage.
 func splitMessages(b []byte) ([]netlink.Message, error) {
 	var msgs []netlink.Message
 	for len(b) > 0 {

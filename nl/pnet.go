@@ -2,14 +2,14 @@
 
 package nl
 
-// What the kernel sends for the half of an entry that does not exist.
+// What the kernel sends for the part of an entry that does not exist.
 const (
 	pnetNoName = "n/a"
 	pnetNoPort = 255
 )
 
-// pnetAnswer is an entry as a GET answer holds it: all four attributes, with
-// placeholders for what it does not have.
+// pnetAnswer is an entry in a GET answer. It has all four attributes, with placeholders
+// for the part that does not exist.
 type pnetAnswer PNET
 
 func (p *pnetAnswer) encode(ae *attrEncoder) {
@@ -30,7 +30,7 @@ func (p *pnetAnswer) decode(ad *attrDecoder) error {
 	if err := (*pnetRequest)(p).decode(ad); err != nil {
 		return err
 	}
-	// A device can bear the name of the placeholder; the port tells then.
+	// A device can have the same name as the placeholder. The port shows the difference.
 	if p.IBPort == pnetNoPort {
 		p.IBDev, p.IBPort = "", 0
 	} else if p.NetDev == pnetNoName {
@@ -39,11 +39,12 @@ func (p *pnetAnswer) decode(ad *attrDecoder) error {
 	return nil
 }
 
-// pnetRequest is an entry as ADD and DEL requests hold it: only what was given.
+// pnetRequest is an entry in an ADD or DEL request. It has only the attributes that were
+// given.
 type pnetRequest PNET
 
 func (p *pnetRequest) encode(ae *attrEncoder) {
-	// Names are sent whole: too long a one is refused by the stack.
+	// Names are sent whole: the stack refuses one that is too long.
 	ae.String(attrPNETName, p.ID)
 	if p.NetDev != "" {
 		ae.String(attrPNETNetDev, p.NetDev)

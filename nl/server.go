@@ -83,11 +83,11 @@ type Server struct {
 	mu        sync.Mutex
 	closed    bool
 	listeners map[*net.UnixListener]struct{}
-	conns     map[*net.UnixConn]struct{} // those of refusals, too
-	users     map[uint32]*user           // who have connections
+	conns     map[*net.UnixConn]struct{} // also those that will be refused
+	users     map[uint32]*user           // the users that have connections
 }
 
-// user is one user's part in the server.
+// user has the connections and answers of one user.
 type user struct {
 	conns   int
 	answers chan struct{} // a place for each answer in progress; nil for root
@@ -180,7 +180,7 @@ func (s *Server) accept(conn *net.UnixConn) {
 	})
 }
 
-// enter counts a connection of a user until leave. s.mu is held.
+// enter counts a new connection of a user; leave must be called at its end. s.mu is held.
 func (s *Server) enter(uid uint32) (*user, error) {
 	u := s.users[uid]
 	if u != nil && uid != 0 && u.conns >= s.cfg.MaxConnsPerUser {
@@ -270,7 +270,8 @@ func (s *Server) serveConn(conn *net.UnixConn, peer Peer, u *user) error {
 	}
 }
 
-// serveRequest answers one datagram when it is the user's turn.
+// serveRequest answers one datagram. It waits if the user has too many answers in
+// progress.
 func (s *Server) serveRequest(conn *net.UnixConn, peer Peer, u *user, datagram []byte) error {
 	if u.answers != nil {
 		select {
@@ -280,7 +281,7 @@ func (s *Server) serveRequest(conn *net.UnixConn, peer Peer, u *user, datagram [
 			return nil
 		}
 	}
-	// What a table is read from stays in memory for as long as this takes.
+	// The data of a table stays in memory until the whole table is sent.
 	var end time.Time
 	return s.Handle(s.ctx, peer, datagram, func(b []byte) error {
 		now := time.Now()

@@ -17,7 +17,7 @@ import (
 	"smcr/smc"
 )
 
-// asUser runs fn on a thread with the user ID given, which needs root.
+// asUser runs fn on a thread with this user ID. It needs root.
 func asUser(t *testing.T, uid int, fn func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -28,7 +28,7 @@ func asUser(t *testing.T, uid int, fn func()) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+		runtime.LockOSThread() // and never unlocked, so that the thread ends with the goroutine
 		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
 		if errno != 0 {
 			done <- errno
@@ -42,7 +42,7 @@ func asUser(t *testing.T, uid int, fn func()) {
 	}
 }
 
-// TestOtherUser checks that another user may read and not change.
+// TestOtherUser checks that another user may read but not change.
 func TestOtherUser(t *testing.T) {
 	fake := nltest.NewFake(nltest.SampleState())
 	address := serve(t, fake, nl.ServerConfig{MaxConnsPerUser: 3})
@@ -69,7 +69,7 @@ func TestOtherUser(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		// Connections beyond the limit are refused; root's is not.
+		// Connections beyond the limit of a user are refused, but not those of root.
 		for range 2 {
 			c, err := nl.DialUnix(ctx, address)
 			if err != nil {
@@ -95,8 +95,8 @@ func TestOtherUser(t *testing.T) {
 	}
 }
 
-// TestOthersProcesses checks that a listing shows the processes of other users to
-// root alone, as ss does.
+// TestOthersProcesses checks that only root sees the processes of other users in a
+// listing, as with ss.
 func TestOthersProcesses(t *testing.T) {
 	state := nltest.SampleState()
 	state.Connections = state.Connections[:0]
@@ -139,8 +139,9 @@ func TestOthersProcesses(t *testing.T) {
 	})
 }
 
-// TestHidden checks that who may not change the stack does not learn what a host
-// names in CLC messages and packets, but for the alert tokens of his own.
+// TestHidden checks that a user who may not change the stack does not see what a host
+// names in CLC messages and packets, except for the alert tokens of this user's own
+// connections.
 func TestHidden(t *testing.T) {
 	state := nltest.SampleState()
 	state.LinkGroups = []nl.LinkGroup{{ID: 7, PeerID: [8]byte{1, 2, 3}, Links: 1, Peer: "10.0.0.2"}}
@@ -186,7 +187,7 @@ func TestHidden(t *testing.T) {
 	})
 }
 
-// TestImpostor checks that a client does not talk to a stack of somebody else.
+// TestImpostor checks that a client does not use the stack of another user.
 func TestImpostor(t *testing.T) {
 	address := fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name())
 	var l *net.UnixListener

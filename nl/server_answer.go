@@ -23,7 +23,7 @@ type request struct {
 	peer Peer
 	netlink.Message
 
-	// of generic netlink
+	// The fields below are of generic netlink.
 	cmd   uint8
 	attrs []byte
 }
@@ -31,20 +31,20 @@ type request struct {
 // dump reports whether the request asks for a whole table.
 func (r *request) dump() bool { return r.Header.Flags&netlink.Dump == netlink.Dump }
 
-// replies collects the answer to one request and sends it in datagrams of at
-// most maxAnswer bytes, unless one message is larger. Messages are written where
-// they leave from, so that the rows of a table cost no memory of their own.
+// replies collects the answer to one request and sends it in datagrams of at most
+// maxAnswer bytes; only a single message may be larger. Messages are written to the
+// buffer that is sent, so the rows of a table need no memory of their own.
 type replies struct {
 	req  *request
 	send func([]byte) error
 	buf  []byte
-	err  error // of send
+	err  error // the error of send
 
 	attrs attrEncoder
 }
 
-// begin starts a message and returns where; the payload is appended to buf, and
-// end completes the message.
+// begin starts a message and returns its position for end. The payload must be appended
+// to buf before end is called.
 func (r *replies) begin(typ netlink.HeaderType, flags netlink.HeaderFlags) int {
 	at := len(r.buf)
 	r.buf = appendHeader(r.buf, netlink.Header{Type: typ, Flags: flags, Sequence: r.req.Header.Sequence, PID: r.req.Header.PID})
@@ -75,8 +75,7 @@ func (r *replies) flush() {
 	r.buf = r.buf[:0]
 }
 
-// row adds one row of a dump: x within a nest of type typ, or flat when typ is
-// zero.
+// row adds one row of a dump: x as a nest of type typ, or without a nest if typ is zero.
 func (r *replies) row(cmd uint8, typ uint16, x attrCodec) error {
 	at := r.begin(r.req.Header.Type, netlink.Multi)
 	r.attrs = attrEncoder{b: appendGenl(r.buf, cmd)}
@@ -97,16 +96,16 @@ func (r *replies) row(cmd uint8, typ uint16, x attrCodec) error {
 // done ends a dump.
 func (r *replies) done() { r.message(netlink.Done, netlink.Multi, make([]byte, 4)) }
 
-// fail answers the request with an error. What the error says beyond its number
-// travels as extended acknowledgement.
+// fail answers the request with an error. The text of the error is sent as extended
+// acknowledgement.
 func (r *replies) fail(err error) {
-	r.buf = r.buf[:0] // rows of a dump that failed
+	r.buf = r.buf[:0] // without the rows of a dump that failed
 	errno, text := errnoOf(err)
 	h := r.req.Header
 	data := binary.NativeEndian.AppendUint32(nil, uint32(-int32(errno)))
 	data = appendMessage(data, h, r.req.Data)
-	// The header that is quoted tells where the extended acknowledgement
-	// begins: it must count the padding.
+	// The extended acknowledgement begins after the message that is quoted, so the length
+	// of that message must include its padding.
 	binary.NativeEndian.PutUint32(data[4:], uint32(len(data)-4))
 	var flags netlink.HeaderFlags
 	if text != "" {
@@ -117,8 +116,8 @@ func (r *replies) fail(err error) {
 	r.message(netlink.Error, flags, data)
 }
 
-// ack confirms the request, when that was asked for. As with the kernel, it is
-// a datagram of its own: libnl passes over what follows an answer.
+// ack confirms the request if it asked for that. Like the kernel, it sends a separate
+// datagram: libnl ignores messages that follow an answer.
 func (r *replies) ack() {
 	if r.req.Header.Flags&netlink.Acknowledge == 0 {
 		return
@@ -130,12 +129,12 @@ func (r *replies) ack() {
 	r.message(netlink.Error, netlink.Capped, data)
 }
 
-// answer answers one request. Its error is that of send.
+// answer answers one request. It returns the error of send.
 func (s *Server) answer(ctx context.Context, peer Peer, m netlink.Message, send func([]byte) error) error {
 	req := &request{peer: peer, Message: m}
 	out := &replies{req: req, send: send}
 	if m.Header.Flags&netlink.Request == 0 {
-		return nil // as the kernel does
+		return nil // the kernel does the same
 	}
 	var err error
 	switch {
@@ -162,7 +161,7 @@ func (s *Server) answerDiag(ctx context.Context, req *request, out *replies) err
 	}
 	ext, err := parseDiagRequest(req.Data)
 	if err != nil {
-		return syscall.ENOENT // no handler for that address family
+		return syscall.ENOENT // there is no handler for this address family
 	}
 	if req.Header.Flags&netlink.Dump == 0 {
 		out.ack()
@@ -184,8 +183,7 @@ func (s *Server) answerDiag(ctx context.Context, req *request, out *replies) err
 	return nil
 }
 
-// errnoOf returns the error number that stands for err in a message, and what
-// err says beyond it.
+// errnoOf returns the error number for err in a message, and the rest of the text of err.
 func errnoOf(err error) (syscall.Errno, string) {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -211,8 +209,8 @@ func errnoOf(err error) (syscall.Errno, string) {
 	return syscall.EIO, err.Error()
 }
 
-// without returns the text of err without that of its cause at the end, which
-// the other side knows from the error number.
+// without returns the text of err without the text of its cause at the end: the other
+// side knows the cause from the error number.
 func without(err, cause error) string {
 	text := err.Error()
 	if text == cause.Error() {

@@ -39,7 +39,7 @@ const (
 	opPolicy = 0x8 // attributes are checked
 )
 
-// The IDs that this server gives to its families. The numbers are of no meaning.
+// The IDs of the families of this server. The numbers have no meaning.
 const (
 	familyID     = 0x23
 	pnetFamilyID = 0x24
@@ -58,8 +58,8 @@ type genlFamily struct {
 	ops     []genlOp
 }
 
-// families returns what the server serves besides the controller. The order and
-// the flags of the commands are the kernel's.
+// families returns the families of the server besides the controller. The order and the
+// flags of the commands are those of the kernel.
 func families() []genlFamily {
 	const dump, do = opDump | opPolicy, opDo | opAdmin | opPolicy
 	return []genlFamily{
@@ -92,8 +92,8 @@ func families() []genlFamily {
 	}
 }
 
-// answerGenl answers a generic netlink request, with the checks of the kernel in
-// the kernel's order.
+// answerGenl answers a generic netlink request. It makes the checks of the kernel, in the
+// same order.
 func (s *Server) answerGenl(ctx context.Context, req *request, out *replies) error {
 	if len(req.Data) < genlHeaderLen {
 		return syscall.EINVAL
@@ -148,7 +148,7 @@ func (s *Server) perform(ctx context.Context, op genlOp, req *request, out *repl
 	return nil
 }
 
-// answerControl answers for the controller, which tells the IDs of families.
+// answerControl answers requests to the controller, which returns the IDs of families.
 func (s *Server) answerControl(req *request, out *replies) error {
 	if req.cmd != ctrlGetFamily {
 		return syscall.EOPNOTSUPP
@@ -188,7 +188,7 @@ func (f *genlFamily) encode(ae *attrEncoder) {
 	ae.Uint32(ctrlAttrVersion, familyVersion)
 	ae.Uint32(ctrlAttrHdrSize, 0)
 	ae.Uint32(ctrlAttrMaxAttr, f.maxAttr)
-	// The controller's nests do not carry the flag of a nest.
+	// The nests of the controller do not have the flag NLA_F_NESTED.
 	ops := ae.begin(ctrlAttrOps)
 	for i, op := range f.ops {
 		one := ae.begin(uint16(i + 1))
@@ -199,7 +199,7 @@ func (f *genlFamily) encode(ae *attrEncoder) {
 	ae.end(ops)
 }
 
-// decode reads the name and the ID only: what a request holds.
+// decode reads only the name and the ID, which requests have.
 func (f *genlFamily) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
@@ -252,7 +252,7 @@ func (s *Server) dumpLinks(ctx context.Context, req *request, out *replies) erro
 		if i == 0 || links[i-1].LinkGroup != l.LinkGroup {
 			g := byID[l.LinkGroup]
 			if g == nil || g.Role != l.Role || g.Type != l.Type {
-				// It changed between the two questions.
+				// The table has changed between the two calls.
 				g = &LinkGroup{ID: l.LinkGroup, Role: l.Role, Type: l.Type}
 			}
 			if err := out.row(cmdGetLgrSMCR, attrLgrSMCR, g); err != nil {
@@ -339,8 +339,8 @@ func (s *Server) dumpUEIDs(ctx context.Context, req *request, out *replies) erro
 	return nil
 }
 
-// doUEID adds or removes an enterprise ID, which the kernel wants padded to its
-// full length and NUL-terminated.
+// doUEID adds or removes an enterprise ID. Like the kernel, it requires one that is
+// padded to its full length and has a NUL at the end.
 func (s *Server) doUEID(ctx context.Context, req *request, _ *replies) error {
 	ad := &attrDecoder{b: req.attrs}
 	var eid string
@@ -358,7 +358,7 @@ func (s *Server) doUEID(ctx context.Context, req *request, _ *replies) error {
 		return syscall.EINVAL
 	}
 	if req.cmd == cmdRemoveUEID {
-		return s.ctl.RemoveUEID(ctx, eid) // ENOENT also for what cannot be one
+		return s.ctl.RemoveUEID(ctx, eid) // also ENOENT for a string that is no enterprise ID
 	}
 	if err := CheckEID(eid); err != nil {
 		return err
@@ -395,8 +395,8 @@ func (s *Server) doHSLimitation(ctx context.Context, req *request, _ *replies) e
 	return s.ctl.SetHSLimitation(ctx, req.cmd == cmdEnableHSLimitation)
 }
 
-// pnetParams parses the attributes of a SMC_PNETID request and applies the
-// kernel's policy to their lengths.
+// pnetParams parses the attributes of an SMC_PNETID request. It checks their lengths like
+// the policy of the kernel.
 func pnetParams(attrs []byte) (PNET, error) {
 	var p pnetRequest
 	if err := unmarshalAttrs(attrs, &p); err != nil {
@@ -408,8 +408,8 @@ func pnetParams(attrs []byte) (PNET, error) {
 	return PNET(p), nil
 }
 
-// getPNET lists the whole table or the entries of one pnetid. A request for the
-// latter need not ask for a dump and ends with a bare DONE message all the same.
+// getPNET lists the whole table or the entries of one pnetid. A request for one pnetid
+// need not ask for a dump, but the answer also ends with a DONE message.
 func (s *Server) getPNET(ctx context.Context, req *request, out *replies) error {
 	want, err := pnetParams(req.attrs)
 	if err != nil {
@@ -437,7 +437,7 @@ func (s *Server) getPNET(ctx context.Context, req *request, out *replies) error 
 	return nil
 }
 
-// doPNET adds an entry, or removes those of a pnetid.
+// doPNET adds an entry, or removes the entries of a pnetid.
 func (s *Server) doPNET(ctx context.Context, req *request, _ *replies) error {
 	p, err := pnetParams(req.attrs)
 	if err != nil {

@@ -20,7 +20,7 @@ func (s *Server) hideConn(p Peer, c *Connection) {
 	}
 	c.PID, c.Command = 0, ""
 	if c.Info != nil {
-		info := *c.Info // the stack's own
+		info := *c.Info // c.Info belongs to the stack
 		info.Token = 0
 		c.Info = &info
 	}

@@ -19,10 +19,11 @@ import (
 	"smcr/quota"
 )
 
-const stranger = 65534
+const nobody = 65534
 
-// TestRefusalSaysWhy: a connection beyond a limit has its question answered by
-// that, root's are served, and an end of one makes room.
+// TestRefusalSaysWhy: a connection beyond a limit gets the reason as the answer to its
+// request. Connections of root are served. After another connection has ended, new ones
+// are served.
 func TestRefusalSaysWhy(t *testing.T) {
 	for name, test := range map[string]struct {
 		cfg  nl.ServerConfig
@@ -34,7 +35,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			address := serve(t, nltest.NewFake(nltest.SampleState()), test.cfg)
 			var held []*nl.Client
-			asUser(t, stranger, func() {
+			asUser(t, nobody, func() {
 				for range 2 {
 					c, err := nl.DialUnix(t.Context(), address)
 					if err != nil {
@@ -58,7 +59,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 			}
 			for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
 				var err error
-				asUser(t, stranger, func() {
+				asUser(t, nobody, func() {
 					var c *nl.Client
 					if c, err = nl.DialUnix(t.Context(), address); err == nil {
 						c.Close()
@@ -75,7 +76,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 	}
 }
 
-// tables counts the tables that are being made, or read by somebody.
+// tables counts the tables that the server makes or sends now.
 type tables struct {
 	nl.Control
 	made atomic.Int32
@@ -86,7 +87,7 @@ func (c *tables) Connections(context.Context) ([]nl.Connection, error) {
 	return make([]nl.Connection, 20000), nil
 }
 
-// connections asks for all connections by sock_diag.
+// connections returns a sock_diag request for all connections.
 func connections() []byte {
 	b := binary.NativeEndian.AppendUint32(nil, 16+56)
 	b = binary.NativeEndian.AppendUint16(b, 20)    // SOCK_DIAG_BY_FAMILY
@@ -96,15 +97,15 @@ func connections() []byte {
 	return b
 }
 
-// TestSlowReaders: whoever asks for tables and does not read them gets a few, and
-// is cut off in time, however often he reads a little.
+// TestSlowReaders: a user who asks for tables and does not read them gets only a few, and
+// is disconnected after a limited time, even if a little is read now and then.
 func TestSlowReaders(t *testing.T) {
 	ctl := &tables{Control: nltest.NewFake(nltest.SampleState())}
 	const limit = time.Second
 	address := serve(t, ctl, nl.ServerConfig{AnswerTimeout: limit})
 	var conns []*net.UnixConn
 	begin := time.Now()
-	asUser(t, stranger, func() {
+	asUser(t, nobody, func() {
 		for range 8 {
 			c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: address, Net: "unixpacket"})
 			if err != nil {
@@ -125,14 +126,14 @@ func TestSlowReaders(t *testing.T) {
 			t.Fatalf("%d tables", ctl.made.Load())
 		}
 	}
-	// Root is served meanwhile.
+	// Root is served at the same time.
 	if _, err := dial(t, address).LinkGroups(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if n := ctl.made.Load(); n > 4 && time.Since(begin) < limit {
 		t.Errorf("%d tables at once for one user", n)
 	}
-	// Reading a little keeps nothing alive.
+	// Reading a little does not keep the connection open.
 	buf := make([]byte, 64<<10)
 	ended := 0
 	for end := time.Now().Add(30 * limit); ended < len(conns) && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {

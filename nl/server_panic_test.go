@@ -12,13 +12,12 @@ import (
 	"smcr/nl/nltest"
 )
 
-// badControl panics when it is asked for devices.
+// badControl panics in Devices.
 type badControl struct{ nl.Control }
 
 func (badControl) Devices(context.Context) ([]nl.Device, error) { panic("planted") }
 
-// TestServerPanic: a panic ends the connection of the client that asked, and no
-// other one.
+// TestServerPanic: a panic ends only the connection of the client that sent the request.
 func TestServerPanic(t *testing.T) {
 	var panics atomic.Int32
 	address := serve(t, badControl{nltest.NewFake(nltest.SampleState())},

@@ -23,8 +23,7 @@ import (
 	"smcr/nl/nltest"
 )
 
-// serve starts a server for ctl and returns its address: an abstract name of its
-// own.
+// serve starts a server for ctl and returns its address, an abstract name.
 func serve(t *testing.T, ctl nl.Control, cfg nl.ServerConfig) string {
 	t.Helper()
 	address := fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name())
@@ -73,7 +72,8 @@ func TestSuiteClientServer(t *testing.T) {
 	}, nltest.Options{})
 }
 
-// TestSuiteTwoHops puts a server behind a client of a server.
+// TestSuiteTwoHops runs the suite on a server whose Control is a client of another
+// server.
 func TestSuiteTwoHops(t *testing.T) {
 	nltest.RunControlSuite(t, func(t *testing.T) nl.Control {
 		dir := t.TempDir()
@@ -82,7 +82,7 @@ func TestSuiteTwoHops(t *testing.T) {
 	}, nltest.Options{})
 }
 
-// everything asks a Control all questions.
+// everything calls all methods of a Control that read.
 func everything(t *testing.T, c nl.Control) map[string]any {
 	t.Helper()
 	ctx := t.Context()
@@ -126,7 +126,7 @@ func everything(t *testing.T, c nl.Control) map[string]any {
 
 var sameAddr = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
 
-// TestClientServerIdentity checks that Client(Server(x)) answers as x does, with
+// TestClientServerIdentity checks that Client(Server(x)) returns the same as x, with
 // tables of many datagrams.
 func TestClientServerIdentity(t *testing.T) {
 	state := nltest.SampleState()
@@ -154,7 +154,7 @@ func TestClientServerIdentity(t *testing.T) {
 	}
 }
 
-// TestErrors checks that errors keep their meaning and their text.
+// TestErrors checks that errors match the same sentinels and keep their text.
 func TestErrors(t *testing.T) {
 	fake := nltest.NewFake(nltest.SampleState())
 	fake.SetNetDevs("lo")
@@ -177,7 +177,7 @@ func TestErrors(t *testing.T) {
 	if _, err := c.Stats(t.Context()); !errors.Is(err, syscall.EIO) {
 		t.Errorf("an unforeseen error arrives as %v", err)
 	}
-	// The connection survived all of that.
+	// The connection can still be used.
 	fake.SetError(nil)
 	if _, err := c.Stats(t.Context()); err != nil {
 		t.Error(err)
@@ -199,7 +199,7 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
-// slowControl answers when it is told to, or when its context ends.
+// slowControl answers when the test tells it to, or when its context ends.
 type slowControl struct {
 	*nltest.Fake
 	entered chan struct{}
@@ -230,7 +230,7 @@ func TestSlowControl(t *testing.T) {
 		if _, err := c.Devices(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("Devices: %v", err)
 		}
-		// The late answer must not be taken for that of the next question.
+		// The late answer must not be taken for the answer to the next request.
 		if eids, err := c.UEIDs(t.Context()); err != nil || len(eids) != 1 {
 			t.Errorf("UEIDs: %v, %v", eids, err)
 		}
@@ -257,8 +257,8 @@ func TestConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
-// TestMalformedRequests sends what no client sends. The server answers or hangs
-// up, and goes on serving others.
+// TestMalformedRequests sends requests that no client sends. The server answers or closes
+// the connection, and still serves other clients.
 func TestMalformedRequests(t *testing.T) {
 	address := serve(t, nltest.NewFake(nltest.SampleState()), nl.ServerConfig{})
 	message := func(typ, flags uint16, data ...byte) []byte {
@@ -278,7 +278,7 @@ func TestMalformedRequests(t *testing.T) {
 	for _, x := range []struct {
 		name  string
 		send  []byte
-		errno syscall.Errno // 0: the server hangs up
+		errno syscall.Errno // 0 means that the server closes the connection
 	}{
 		{"enterprise ID of other length", ueid(add, "A\x00"), syscall.EINVAL},
 		{"enterprise ID with a NUL", ueid(add, "A\x00"+padded("")[2:]), syscall.EINVAL},
@@ -354,7 +354,7 @@ func TestServerClose(t *testing.T) {
 	}
 }
 
-// TestReconnect restarts the server under a client.
+// TestReconnect restarts the server while a client has a connection.
 func TestReconnect(t *testing.T) {
 	address := fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name())
 	var c *nl.Client
@@ -382,7 +382,7 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
-// TestMulti asks two stacks and tells their rows apart.
+// TestMulti asks two stacks and checks the names in their rows.
 func TestMulti(t *testing.T) {
 	none := nltest.NewFake(nltest.State{})
 	none.SetError(nl.ErrNotSupported)
@@ -408,8 +408,8 @@ func TestMulti(t *testing.T) {
 	}
 }
 
-// TestLiveStacks runs the suite on the stacks of this network namespace, where
-// there are any. Only with SMCR_INTEGRATION=1 does it change them.
+// TestLiveStacks runs the suite on the stacks of this network namespace, if there are
+// any. It changes them only if SMCR_INTEGRATION=1 is set.
 func TestLiveStacks(t *testing.T) {
 	for name, dial := range map[string]func(context.Context) (*nl.Client, error){"kernel": nl.DialKernel, "user": nl.DialUser} {
 		t.Run(name, func(t *testing.T) {

@@ -7,20 +7,20 @@ import (
 	"smcr/stats"
 )
 
-// statsAttrs, techAttrs and histogramAttrs give the counters of package stats
-// their encoding. The attributes have the kernel's order. The attribute of a
-// counter that the stack does not have is left out, as kernels do.
+// statsAttrs, techAttrs and histogramAttrs encode the counters of package stats. The
+// order of the attributes is that of the kernel. As with kernels, a counter that the
+// stack does not have has no attribute.
 type (
 	statsAttrs     stats.Stats
 	techAttrs      stats.Tech
 	histogramAttrs stats.Histogram
 )
 
-// bufferAttrs gives stats.Buffers its encoding.
+// bufferAttrs encodes stats.Buffers.
 type bufferAttrs struct {
 	*stats.Buffers
 	not *stats.Counters // the counters that the stack does not have
-	// Three of the counters as members of not, or 0 for one that all stacks have.
+	// The flags in not of three counters, or 0 for a counter that all stacks have.
 	small, smallPeer, fullPeer stats.Counters
 }
 
@@ -50,7 +50,7 @@ func (s *statsAttrs) encode(ae *attrEncoder) {
 }
 
 func (s *statsAttrs) decode(ad *attrDecoder) error {
-	s.SMCD.NotCounted, s.SMCR.NotCounted = stats.CountOptional, stats.CountOptional // until they are found
+	s.SMCD.NotCounted, s.SMCR.NotCounted = stats.CountOptional, stats.CountOptional // until attributes are found
 	for ad.Next() {
 		switch ad.Type() {
 		case attrStatsSMCD:
@@ -189,7 +189,7 @@ func (b *bufferAttrs) decode(ad *attrDecoder) error {
 	return ad.Err()
 }
 
-// counter encodes the counter that is c in the set not, unless the set has it.
+// counter encodes a counter unless its flag c is in the set not.
 func counter(ae *attrEncoder, typ uint16, v uint64, not, c stats.Counters) {
 	if not&c == 0 {
 		ae.Uint64(typ, v)

@@ -21,8 +21,8 @@ import (
 
 // Sizes of datagrams in bytes.
 const (
-	maxAnswer   = 16 << 10 // what a server sends at most, unless one message is larger
-	maxDatagram = 64 << 10 // what is read at most
+	maxAnswer   = 16 << 10 // the most that a server sends, unless one message is larger
+	maxDatagram = 64 << 10 // the most that is read
 )
 
 // A Peer is the process at the other end of a unix socket, according to the kernel
@@ -33,9 +33,9 @@ type Peer struct {
 	GID uint32
 }
 
-// A Transport carries netlink messages. Send and SendMessages send one datagram,
-// Receive and ReceiveIter read one. A Transport that can be interrupted also has
-// the methods SetDeadline, SetReadDeadline and SetWriteDeadline of a [net.Conn].
+// A Transport carries netlink messages. Send and SendMessages send one datagram, Receive
+// and ReceiveIter read one. A Transport whose calls can be interrupted also has the
+// methods SetDeadline, SetReadDeadline and SetWriteDeadline of a [net.Conn].
 type Transport interface {
 	Close() error
 	Send(netlink.Message) error
@@ -44,11 +44,11 @@ type Transport interface {
 	ReceiveIter() iter.Seq2[netlink.Message, error]
 }
 
-// unixSocket is netlink over a unix sequenced-packet socket. Each packet holds
-// what a netlink datagram would.
+// unixSocket is netlink over a unix sequenced-packet socket. Each packet has the messages
+// of one netlink datagram.
 type unixSocket struct {
 	conn *net.UnixConn
-	buf  []byte // of Receive, which the user of a Transport serialises
+	buf  []byte // of Receive, which the user of a Transport serializes
 }
 
 var _ Transport = (*unixSocket)(nil)
@@ -69,8 +69,8 @@ func (s *unixSocket) SendMessages(ms []netlink.Message) error {
 	return err
 }
 
-// receive returns a datagram in memory of its own, which is as large as need be:
-// a table comes in thousands of them.
+// receive returns a datagram in memory that has exactly its size: a table can have
+// thousands of datagrams.
 func (s *unixSocket) receive() ([]byte, error) {
 	if s.buf == nil {
 		s.buf = make([]byte, maxDatagram)
@@ -106,8 +106,8 @@ func (s *unixSocket) SetDeadline(t time.Time) error      { return s.conn.SetDead
 func (s *unixSocket) SetReadDeadline(t time.Time) error  { return s.conn.SetReadDeadline(t) }
 func (s *unixSocket) SetWriteDeadline(t time.Time) error { return s.conn.SetWriteDeadline(t) }
 
-// readDatagram reads one packet into b and fails when it does not fit. It
-// returns io.EOF when the other side has gone.
+// readDatagram reads one packet into b. It fails if the packet does not fit, and returns
+// io.EOF if the other side has closed the connection.
 func readDatagram(conn *net.UnixConn, b []byte) ([]byte, error) {
 	n, _, flags, _, err := conn.ReadMsgUnix(b, nil)
 	switch {
@@ -123,10 +123,10 @@ func readDatagram(conn *net.UnixConn, b []byte) ([]byte, error) {
 
 // DialUser returns a client of the stack that runs in user space in this network
 // namespace: /run/smcr/COOKIE/nl, where COOKIE is SO_NETNS_COOKIE in decimal, or
-// $XDG_RUNTIME_DIR/smcr/COOKIE/nl of the caller's user. The error matches
-// [ErrNoBackend] when there is none, and [os.ErrPermission] when the socket, its
-// directories or the process that listens belong neither to root nor to the
-// caller's user: it could be an impostor.
+// $XDG_RUNTIME_DIR/smcr/COOKIE/nl of the caller's user. The error matches [ErrNoBackend]
+// if there is no stack. It matches [os.ErrPermission] if the socket, its directories or
+// the process that listens belong neither to root nor to the caller's user: it could be
+// an impostor.
 func DialUser(ctx context.Context) (*Client, error) {
 	return dialUnix(ctx, "user", connectUser)
 }

@@ -107,8 +107,8 @@ const (
 	attrLgrLinks
 )
 
-// Attributes of the nest both kinds of link group have from version 2 on. The
-// numbering starts at 0.
+// Attributes of the nest that both kinds of link group have in version 2. The numbers
+// begin at 0.
 const (
 	attrV2Ver = iota
 	attrV2Rel

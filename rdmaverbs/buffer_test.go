@@ -34,7 +34,7 @@ func allZero(b []byte) bool {
 	return true
 }
 
-// written fills parts of b; no part is a whole page.
+// written writes to parts of b, none of them a whole page.
 func written(b []byte, page int) {
 	for _, at := range []int{0, page - 1, 3*page - 5, 70*page + 7, len(b) - 3} {
 		for i := range b[at:min(at+9, len(b))] {
@@ -43,9 +43,8 @@ func written(b []byte, page int) {
 	}
 }
 
-// TestZeroBuffer: the given part is zero afterwards and nothing else is
-// changed, wherever the part begins and ends. Pages that nobody wrote to take
-// no memory.
+// TestZeroBuffer: the given part is zero afterwards and nothing else is changed, for all
+// positions of its begin and end. Pages that were never written to take no memory.
 func TestZeroBuffer(t *testing.T) {
 	page := os.Getpagesize()
 	b := newBuffer(t, 150*page)
@@ -118,8 +117,8 @@ func TestZeroBufferAllocs(t *testing.T) {
 	}
 }
 
-// BenchmarkZeroBuffer shows what it costs to reuse a buffer of which one page, or
-// all of them, were written to.
+// BenchmarkZeroBuffer measures the cost of reusing a buffer of which one page, or all
+// pages, were written to.
 func BenchmarkZeroBuffer(b *testing.B) {
 	page := os.Getpagesize()
 	for name, pages := range map[string]int{"one": 1, "all": 64} {

@@ -16,7 +16,7 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// Software RoCE makes a device of each Ethernet netdev. To open one takes
+// Software RoCE has a device for each Ethernet netdev. To open a device needs
 // CAP_NET_RAW.
 func ExampleProvider() {
 	ctx := context.Background()
@@ -49,7 +49,7 @@ type end struct {
 	qp   rdmaverbs.QP
 }
 
-// open opens a device and makes a queue pair and a region that the peer may
+// open opens a device and creates a queue pair, and a memory region that the peer may
 // write to.
 func open(p rdmaverbs.Provider, device string) (e *end, err error) {
 	e = &end{wake: make(chan struct{}, 1)}
@@ -72,7 +72,7 @@ func open(p rdmaverbs.Provider, device string) (e *end, err error) {
 	if e.cq, err = e.dev.CreateCQ(16, func() {
 		select {
 		case e.wake <- struct{}{}:
-		default: // the consumer is to look anyway
+		default: // the user of the queue looks for completions anyway
 		}
 	}); err != nil {
 		return nil, err
@@ -89,14 +89,14 @@ func open(p rdmaverbs.Provider, device string) (e *end, err error) {
 	return e, err
 }
 
-// close gives everything back, the last first.
+// close closes everything in reverse order.
 func (e *end) close() error {
 	err := errors.Join(e.qp.Close(), e.mr.Close(), e.cq.Close(), e.pd.Close(), e.dev.Close())
 	return errors.Join(err, rdmaverbs.FreeBuffer(e.buf))
 }
 
-// connect leads a queue pair to that of peer. What it takes from peer travels
-// over TCP between two programs; the packet sequence numbers are to be random.
+// connect connects a queue pair to that of peer. Two programs exchange what it reads from
+// peer over TCP. Packet sequence numbers should be random.
 func (e *end) connect(peer *end, ownPSN, peerPSN uint32) error {
 	path := rdmaverbs.PathInfo{
 		DGID: peer.gid.GID, DMAC: peer.mac, DQPN: peer.qp.QPN(), RQPSN: peerPSN, SQPSN: ownPSN,
@@ -117,10 +117,10 @@ func (e *end) completion() rdmaverbs.WC {
 	return wc[0]
 }
 
-// An RDMA WRITE into the memory of a peer, and a SEND that tells it: the two
-// steps by which SMC-R moves data. The devices are those of a simulated network,
-// so that this runs everywhere; with softroce.New() in the place of its providers
-// they are real ones.
+// An RDMA WRITE into the memory of a peer, and a SEND that announces it: SMC-R moves data
+// in these two steps. The devices are those of a simulated network, so that this example
+// runs everywhere. With softroce.New() in place of the simulated providers, they are real
+// devices.
 func Example() {
 	world := simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond})
 	defer world.Close()
@@ -150,8 +150,8 @@ func Example() {
 	); err != nil {
 		log.Fatal(err)
 	}
-	// What is sent on a queue pair arrives in order: with the SEND the bytes of
-	// the WRITE are there.
+	// A queue pair delivers in order: when the SEND arrives, the bytes of the WRITE have
+	// arrived too.
 	recv := b.completion()
 	if err := recv.Status.Err(); err != nil {
 		log.Fatal(err)

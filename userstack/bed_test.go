@@ -7,18 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/netip"
 	"os"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
+	"smcr/userstack/driver"
 	"smcr/userstack/internal/bedtest"
+	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
 
@@ -43,34 +42,24 @@ func one[T any](t testing.TB, ask func(context.Context) ([]T, error)) T {
 type bed struct {
 	t              testing.TB
 	w              *simfabric.World
-	ch, sh         *simfabric.Host // of the client and the server
+	ch, sh         *simfabric.Host // the hosts of the client and the server
 	client, server *Stack
 }
 
-// bedConfig says how a bed differs from the simplest one.
+// bedConfig is the configuration of a bed. Its zero value is enough for most tests.
 type bedConfig struct {
 	fabric         simfabric.Config
-	devices        int // netdevs of each host: eth0, eth1; 0 means 1
-	serverDevices  int // of the server, if it has another number
+	devices        int // netdevs of each host: eth0, eth1; see bedtest.Hosts
+	serverDevices  int // netdevs of the server, if their number is different
 	client, server func(*Config)
 }
 
-// newBed makes the hosts and stacks. When the test ends it closes the stacks
-// and checks that nothing is left of them.
+// newBed makes the hosts and stacks. When the test ends, it closes the stacks and checks
+// that they have released everything.
 func newBed(t testing.TB, c bedConfig) *bed {
 	t.Helper()
-	c.devices = max(c.devices, 1)
-	if c.serverDevices == 0 {
-		c.serverDevices = c.devices
-	}
-	if c.fabric.Delay == 0 {
-		c.fabric.Delay, c.fabric.Jitter = 10*time.Microsecond, 10*time.Microsecond
-	}
-	b := &bed{t: t, w: simfabric.New(c.fabric)}
-	t.Cleanup(b.w.Close)
-	t.Cleanup(b.noObjects) // after the stacks are closed
-	b.ch = b.w.Host("client", bedtest.NetDevs(1, c.devices)...)
-	b.sh = b.w.Host("server", bedtest.NetDevs(2, c.serverDevices)...)
+	b := &bed{t: t}
+	b.w, b.ch, b.sh = bedtest.Hosts(t, c.fabric, c.devices, c.serverDevices)
 	b.client = b.stack(b.ch, c.client)
 	b.server = b.stack(b.sh, c.server)
 	return b
@@ -89,10 +78,7 @@ func (b *bed) stack(h *simfabric.Host, tune func(*Config)) *Stack {
 	b.t.Helper()
 	conf := Config{
 		Providers: []rdmaverbs.Provider{h.Provider()}, network: bedtest.Network{Host: h}, NoOption: true, Hostname: h.Name(),
-		RecvBuf: 64 << 10, SendBuf: 64 << 10,
-	}
-	if os.Getenv("SMCR_TEST_LOG") != "" {
-		conf.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("host", h.Name())
+		RecvBuf: 64 << 10, SendBuf: 64 << 10, Log: bedtest.Log(h),
 	}
 	if tune != nil {
 		tune(&conf)
@@ -105,24 +91,13 @@ func (b *bed) stack(h *simfabric.Host, tune func(*Config)) *Stack {
 	return s
 }
 
-// closeStack closes s unless the test did, and checks what is left.
+// closeStack closes s unless the test has done so, and checks that nothing is left of it.
 func (b *bed) closeStack(s *Stack) {
 	b.t.Helper()
-	if err := s.Close(); err != nil && !errors.Is(err, ErrStackClosed) {
-		b.t.Errorf("close %s: %v", s.cfg.Hostname, err)
-	}
-	s.reg.mu.Lock()
-	ending := len(s.reg.ending)
-	s.reg.mu.Unlock()
-	if ending > 0 {
-		b.t.Errorf("%s: %d link groups have not given back what they had", s.cfg.Hostname, ending)
-	}
-	if n := s.mem.InUse(); n != 0 {
-		b.t.Errorf("%s: %d bytes of memory are still handed out", s.cfg.Hostname, n)
-	}
+	bedtest.CloseStack[*Conn](b.t, s.cfg.Hostname, s, ErrStackClosed)
 }
 
-// noObjects checks that nothing is left on the devices.
+// noObjects checks that no verbs objects are left on the devices.
 func (b *bed) noObjects() {
 	b.t.Helper()
 	bedtest.NoObjects(b.t, b.w)
@@ -134,8 +109,8 @@ func (b *bed) tcp() (c, s *simfabric.TCPConn) {
 	return bedtest.Connect(b.t, b.w)
 }
 
-// ended runs one side of the rendezvous on a TCP connection, whose other side is
-// the test's, and tells how it ended.
+// ended runs one side of the rendezvous on a TCP connection. The channel it returns
+// receives the error with which that side ends.
 func ended(t *testing.T, side func(context.Context, TCPConn) (*Conn, error), tcp TCPConn) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -147,11 +122,7 @@ func ended(t *testing.T, side func(context.Context, TCPConn) (*Conn, error), tcp
 
 // rendezvous runs both sides of the rendezvous on a TCP connection.
 func (b *bed) rendezvous(ct, st TCPConn) (c, s *Conn, cerr, serr error) {
-	var wg sync.WaitGroup
-	wg.Go(func() { s, serr = b.server.Server(context.Background(), st) })
-	c, cerr = b.client.Client(context.Background(), ct)
-	wg.Wait()
-	return c, s, cerr, serr
+	return bedtest.Rendezvous(b.client.Client, b.server.Server, ct, st)
 }
 
 // connect makes an SMC-R connection.
@@ -165,7 +136,7 @@ func (b *bed) connect() (c, s *Conn) {
 	return c, s
 }
 
-// finish closes both ends and waits until both have ended in order.
+// finish closes both ends and waits until both have ended without an error.
 func (b *bed) finish(c, s *Conn) {
 	b.t.Helper()
 	bedtest.Finish(b.t, c, s)
@@ -178,23 +149,21 @@ func (b *bed) ended(c *Conn) error {
 }
 
 // groups returns the link groups of a stack.
-func groups(s *Stack) []*group { return s.reg.groupList() }
+func groups(s *Stack) []*driver.Group { return s.driver.Groups() }
+
+// group returns the link group of a connection.
+func (c *Conn) group() *driver.Group { return c.d.Group() }
+
+// localPeerID returns the peer ID of the stack that has the connection.
+func (c *Conn) localPeerID() (id smc.PeerID) {
+	c.group().View(func(core *linkgroup.Group) { id = core.LocalPeerID() })
+	return id
+}
 
 // links returns the number of active links of the only link group.
-func (b *bed) links(s *Stack) (n int) {
+func (b *bed) links(s *Stack) int {
 	b.t.Helper()
-	gs := groups(s)
-	if len(gs) != 1 {
-		b.t.Fatalf("%s has %d link groups, want 1", s.cfg.Hostname, len(gs))
-	}
-	gs[0].do(func(time.Time) {
-		for _, l := range gs[0].core.Links() {
-			if l.State() == smc.LinkActive {
-				n++
-			}
-		}
-	})
-	return n
+	return bedtest.ActiveLinks[*Conn](b.t, s)
 }
 
 // exchange sends data from one end to the other and checks what arrives.
@@ -214,7 +183,7 @@ func (noProvider) Open(_ context.Context, name string) (rdmaverbs.Device, error)
 	return nil, fmt.Errorf("open %s: %w", name, rdmaverbs.ErrNoDevice)
 }
 
-// same checks that two Controls give one answer.
+// same checks that two Controls return the same answer.
 func same[T any](t *testing.T, what string, a, b func(context.Context) (T, error)) {
 	t.Helper()
 	if diff := cmp.Diff(list(t, a), list(t, b), cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y })); diff != "" {

@@ -19,8 +19,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// endedTCP is a TCP connection of package net made from a socket that was reset:
-// it has no peer, and so no address of one.
+// endedTCP is a TCP connection of package net made from a socket that was reset. It has
+// no peer, so it has no remote address.
 type endedTCP struct {
 	TCPConn
 	local net.Addr
@@ -29,8 +29,8 @@ type endedTCP struct {
 func (c endedTCP) LocalAddr() net.Addr { return c.local }
 func (endedTCP) RemoteAddr() net.Addr  { return nil }
 
-// TestSocketThatHasEnded: a peer's RST may come before the rendezvous begins, or
-// in the middle of it.
+// TestSocketThatHasEnded: a RST of the peer may arrive before the rendezvous begins, or
+// during it.
 func TestSocketThatHasEnded(t *testing.T) {
 	for name, local := range map[string]net.Addr{
 		"no peer": &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}, "no address": nil, "nil of a type": (*net.TCPAddr)(nil),
@@ -81,7 +81,7 @@ func (n panicking) Secured(a, b netip.AddrPort) (bool, error) {
 	return n.simNetwork.Secured(a, b)
 }
 
-// TestPanicInRendezvous: it ends one connection; the next one works.
+// TestPanicInRendezvous: a panic in a rendezvous ends only this connection.
 func TestPanicInRendezvous(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
@@ -119,91 +119,67 @@ func TestPanicInRendezvous(t *testing.T) {
 	}
 }
 
-// TestPanicInGroup: a panic with the lock of a link group held, in what it
-// carries out, in a completion or in its timer ends this link group alone, with
-// all its connections, and gives back what it had.
+// TestPanicInGroup: a panic while the lock of a link group is held ends only this link
+// group, with all its connections. Later calls of programs return errors. Package driver
+// tests panics in other places.
 func TestPanicInGroup(t *testing.T) {
-	bad := func() { panic("planted") }
-	for name, plant := range map[string]func(c *Conn){
-		"event":  func(c *Conn) { c.g.do(func(time.Time) { bad() }) },
-		"core":   func(c *Conn) { c.g.do(func(now time.Time) { c.core.Consumed(now, 1<<30) }) },
-		"action": func(c *Conn) { c.g.mu.Lock(); c.g.exec.later = append(c.g.exec.later, bad); c.g.unlock() },
-		"completion": func(c *Conn) {
-			c.g.mu.Lock()
-			c.g.leftover = append(c.g.leftover, leftover{nil, nil}) // no link has got it
-			c.g.pollWanted.Store(true)
-			c.g.unlock()
-		},
-		"listing": func(c *Conn) {
-			c.s.Control().(*control).eachGroup(func(g *group) {
-				if g == c.g {
-					bad()
+	for _, who := range []string{"client", "server"} {
+		t.Run(who, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{devices: 2})
+				c1, s1 := b.connect()
+				c2, s2 := b.connect()
+				other, there := b.otherGroup(t)
+				if c1.group() != c2.group() || other.group() == c1.group() && there.group() == s1.group() {
+					t.Fatal("not the link groups that this test is about")
 				}
+				b.exchange(c1, s1, pattern(1, 100_000))
+				x, y := c1, c2
+				if who == "server" {
+					x, y = s1, s2
+				}
+				read := make(chan error, 1)
+				go func() {
+					_, err := y.Read(make([]byte, 1))
+					read <- err
+				}()
+				time.Sleep(settled)
+				x.group().View(func(*linkgroup.Group) { panic("planted") })
+				if err := <-read; !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("a reader got %v", err)
+				}
+				for _, c := range []*Conn{c1, c2, s1, s2} {
+					if err := b.ended(c); err == nil {
+						t.Error("a connection of the group ended in order")
+					}
+					if _, err := c.Write([]byte("x")); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.ECONNABORTED) {
+						t.Errorf("write to it: %v", err)
+					}
+					_, _ = c.ReadUrgent()
+					_ = c.AtMark()
+					_ = c.SetOOBInline(true)
+					_ = c.SetCork(true)
+					_ = c.CloseWrite()
+					_ = c.Close()
+				}
+				_, s := b.side(who)
+				if n := list(t, s.Control().Stats).Panics; n != 1 {
+					t.Errorf("%d panics counted", n)
+				}
+				if slices.Contains(groups(s), x.group()) {
+					t.Error("the link group is listed")
+				}
+				b.exchange(other, there, pattern(2, 100_000))
+				b.exchange(there, other, pattern(3, 100_000))
+				b.finish(other, there)
+				b.finish(b.connect())
 			})
-		},
-		"action of the core": func(c *Conn) {
-			c.g.execute([]linkgroup.Action{{Kind: linkgroup.ActWrite}}) // without link
-			c.g.do(func(time.Time) {})
-		},
-	} {
-		for _, who := range []string{"client", "server"} {
-			t.Run(name+"/"+who, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					b := newBed(t, bedConfig{devices: 2})
-					c1, s1 := b.connect()
-					c2, s2 := b.connect()
-					other, there := b.otherGroup(t)
-					if c1.g != c2.g || other.g == c1.g && there.g == s1.g {
-						t.Fatal("not the link groups that this test is about")
-					}
-					b.exchange(c1, s1, pattern(1, 100_000))
-					x, y := c1, c2
-					if who == "server" {
-						x, y = s1, s2
-					}
-					read := make(chan error, 1)
-					go func() {
-						_, err := y.Read(make([]byte, 1))
-						read <- err
-					}()
-					time.Sleep(settled)
-					plant(x)
-					if err := <-read; !errors.Is(err, syscall.ECONNRESET) {
-						t.Errorf("a reader got %v", err)
-					}
-					for _, c := range []*Conn{c1, c2, s1, s2} {
-						if err := b.ended(c); err == nil {
-							t.Error("a connection of the group ended in order")
-						}
-						if _, err := c.Write([]byte("x")); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.ECONNABORTED) {
-							t.Errorf("write to it: %v", err)
-						}
-						_, _ = c.ReadUrgent()
-						_ = c.AtMark()
-						_ = c.SetOOBInline(true)
-						_ = c.SetCork(true)
-						_ = c.CloseWrite()
-						_ = c.Close()
-					}
-					_, s := b.side(who)
-					if n := list(t, s.Control().Stats).Panics; n != 1 {
-						t.Errorf("%d panics counted", n)
-					}
-					if slices.Contains(groups(s), x.g) {
-						t.Error("the link group is listed")
-					}
-					b.exchange(other, there, pattern(2, 100_000))
-					b.exchange(there, other, pattern(3, 100_000))
-					b.finish(other, there)
-					b.finish(b.connect())
-				})
-			})
-		}
+		})
 	}
 }
 
-// otherGroup makes a connection from the server's host to the client's, which is
-// in a link group of its own since the roles are the other way round.
+// otherGroup makes a connection from the server's host to the client's. It is in another
+// link group, because the roles are exchanged.
 func (b *bed) otherGroup(t *testing.T) (c, s *Conn) {
 	t.Helper()
 	ct, st, err := b.w.Connect(netip.AddrPortFrom(addr(2, 0), 0), netip.AddrPortFrom(addr(1, 0), 80))
@@ -221,17 +197,17 @@ func (b *bed) otherGroup(t *testing.T) (c, s *Conn) {
 	return c, s
 }
 
-// panicWriter panics in the program's own code, or lets a test plant a panic
-// while WriteTo waits for it.
+// panicWriter panics in the code of the program, or lets a test plant a panic while
+// WriteTo waits for it.
 type panicWriter struct{ f func() }
 
 func (w panicWriter) Write(p []byte) (int, error) { w.f(); return len(p), nil }
 
 func (w panicWriter) Read(p []byte) (int, error) { w.f(); return len(p), nil }
 
-// TestPanicWhileHeld: the buffers of a group that a panic ended are not freed
-// while a program's reader or writer is in one; and a reader or writer that
-// panics itself lets go.
+// TestPanicWhileHeld: the buffers of a link group that has ended by a panic are not freed
+// while a reader or writer of the program uses them. If the reader or writer panics
+// itself, they are freed.
 func TestPanicWhileHeld(t *testing.T) {
 	for _, who := range []string{"WriteTo", "ReadFrom"} {
 		t.Run(who, func(t *testing.T) {
@@ -243,11 +219,8 @@ func TestPanicWhileHeld(t *testing.T) {
 				}
 				time.Sleep(settled)
 				w := panicWriter{func() {
-					c.g.do(func(time.Time) { panic("planted") })
-					c.g.mu.Lock()
-					n := len(c.g.mem.regions)
-					c.g.mu.Unlock()
-					if n == 0 {
+					c.group().View(func(*linkgroup.Group) { panic("planted") })
+					if b.client.driver.MemoryInUse() == 0 {
 						t.Error("the buffers are freed while one is in use")
 					}
 				}}
@@ -260,12 +233,11 @@ func TestPanicWhileHeld(t *testing.T) {
 				if !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("%v, want ECONNRESET", err)
 				}
-				select {
-				case <-c.g.end.over:
-				case <-time.After(time.Minute):
-					t.Error("the group has not given back its memory")
-				}
 				b.ended(s)
+				time.Sleep(time.Minute)
+				if n := b.client.driver.MemoryInUse(); n != 0 {
+					t.Errorf("%d bytes are not given back", n)
+				}
 			})
 		})
 		t.Run(who+" itself", func(t *testing.T) {
@@ -299,8 +271,8 @@ func TestPanicWhileHeld(t *testing.T) {
 	}
 }
 
-// TestPanicInFirstContact: a handshake that waits on a link group which a panic
-// ends fails, and leaves nothing.
+// TestPanicInFirstContact: if a panic ends a link group, the handshakes that wait for it
+// fail and leave nothing.
 func TestPanicInFirstContact(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
@@ -311,7 +283,7 @@ func TestPanicInFirstContact(t *testing.T) {
 				go func() {
 					for {
 						if list := groups(s); len(list) > 0 {
-							list[0].do(func(time.Time) { panic("planted") })
+							list[0].View(func(*linkgroup.Group) { panic("planted") })
 							return
 						}
 						time.Sleep(time.Microsecond)

@@ -66,6 +66,8 @@ type Config struct {
 	// section 4.2, which Linux peers refuse. Without it they begin with data,
 	// as Linux has it, unless a peer turns out to be one that needs them.
 	EyeCatcher bool
+	// Limits bound what the stack takes, in sum and for each user.
+	Limits Limits
 	// GroupIdle is how long a server keeps a link group without connections.
 	// A client keeps it a tenth longer, at most 10 s, so that it is the server
 	// that ends the group. Zero means 10 minutes, as with Linux.
@@ -120,6 +122,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.MaxConns < 0 || c.MaxConns > 255 {
 		return fmt.Errorf("userstack: %d connections per group: must be 1 to 255", c.MaxConns)
+	}
+	if err := c.Limits.setDefaults(); err != nil {
+		return err
 	}
 	if c.PNETs == nil {
 		c.PNETs = new(pnet.Table)

@@ -28,26 +28,11 @@ type LinkGroup struct {
 // LinkGroup returns the link group of the connection as it is now: links come
 // and go, and a connection moves to another link when its own fails.
 func (c *Conn) LinkGroup() LinkGroup {
-	g := c.g
-	g.mu.Lock()
-	defer g.unlock()
-	row := nl.LinkGroup{}
-	describeTerms(g.terms, &row)
-	lg := LinkGroup{
-		ID: lgrID(g), Role: g.core.Role(), Version: row.Version(),
-		PNETID: g.lan.pnetID, VLAN: g.core.VLAN(), Peer: g.peerAddr, PeerID: g.core.PeerID(),
+	row, peer, links, link := c.d.Carrier()
+	return LinkGroup{
+		ID: row.ID, Role: row.Role, Version: row.Version(), PNETID: row.PNETID, VLAN: row.VLAN,
+		Peer: peer, PeerID: row.PeerID, Conns: int(row.Conns), Links: links, Link: link,
 	}
-	if g.end.dead {
-		return lg
-	}
-	lg.Conns = g.core.Conns()
-	for _, cl := range g.core.Links() {
-		lg.Links = append(lg.Links, g.describeLink(cl))
-	}
-	if l := c.core.Link(); l != nil && !c.end.over {
-		lg.Link = l.ID()
-	}
-	return lg
 }
 
 // maxWraps bounds how deep [AsConn] looks, in case something wraps itself.

@@ -21,39 +21,39 @@ func (c *Conn) SetDeadline(t time.Time) error {
 
 // SetReadDeadline implements net.Conn.
 func (c *Conn) SetReadDeadline(t time.Time) error {
-	if c.end.closed.Load() {
+	if c.d.End.Closed() {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.in.deadline.set(t)
+	c.d.In.SetDeadline(t)
 	return nil
 }
 
 // SetWriteDeadline implements net.Conn.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
-	if c.end.closed.Load() {
+	if c.d.End.Closed() {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.out.deadline.set(t)
+	c.d.Out.SetDeadline(t)
 	return nil
 }
 
 // SetLinger as for TCP: with sec 0, Close resets the connection; anything
 // else leaves Close as it is, which sends unsent data in the background.
 func (c *Conn) SetLinger(sec int) error {
-	c.end.linger0.Store(sec == 0)
+	c.d.End.SetLinger0(sec == 0)
 	return nil
 }
 
 // SetCork holds back small pieces of data until more is written, it is called
 // with false, or a quarter of a second has passed, as TCP_CORK does.
 func (c *Conn) SetCork(on bool) error {
-	if c.end.closed.Load() {
+	if c.d.End.Closed() {
 		return c.opError("set", net.ErrClosed)
 	}
 	if !on {
-		c.s.stats.Call(stats.Cork) // the kernel counts this and not the setting
+		c.stats.Call(stats.Cork) // the kernel counts this and not the setting
 	}
-	c.end.shut(func(now time.Time) { c.core.SetCork(now, on) })
+	c.d.SetCork(on)
 	return nil
 }
 
@@ -61,13 +61,13 @@ func (c *Conn) SetCork(on bool) error {
 // or wait, as with the Nagle algorithm, until the message before is delivered
 // (RFC 7609, section 4.5.2).
 func (c *Conn) SetNoDelay(on bool) error {
-	if c.end.closed.Load() {
+	if c.d.End.Closed() {
 		return c.opError("set", net.ErrClosed)
 	}
 	if on {
-		c.s.stats.Call(stats.NoDelay)
+		c.stats.Call(stats.NoDelay)
 	}
-	c.end.shut(func(now time.Time) { c.core.SetNoDelay(now, on) })
+	c.d.SetNoDelay(on)
 	return nil
 }
 
@@ -77,7 +77,7 @@ func (c *Conn) SetNoDelay(on bool) error {
 // config.Idle (zero: 15 seconds, as package net has it). Interval and Count act
 // on TCP alone.
 func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
-	if c.end.closed.Load() {
+	if c.d.End.Closed() {
 		return c.opError("set", net.ErrClosed)
 	}
 	if tcp, ok := c.tcp.(*net.TCPConn); ok {
@@ -92,15 +92,8 @@ func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	case idle <= 0:
 		idle = 15 * time.Second
 	}
-	c.keepLinkAlive(idle)
+	c.d.SetKeepAlive(idle)
 	return nil
-}
-
-// keepLinkAlive is the part of SetKeepAliveConfig that concerns SMC-R: the link
-// is tested when it and the connection have been idle so long. Zero switches
-// that off.
-func (c *Conn) keepLinkAlive(idle time.Duration) {
-	c.end.shut(func(now time.Time) { c.core.SetKeepAlive(now, idle) })
 }
 
 // SyscallConn gives access to the TCP connection below, for its options.

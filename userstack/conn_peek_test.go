@@ -17,7 +17,7 @@ import (
 
 func joined(a, b []byte) string { return string(a) + string(b) }
 
-// write writes p, which the peer has then.
+// write writes p and waits until the peer has it.
 func write(t *testing.T, c *Conn, p string) {
 	t.Helper()
 	if _, err := c.Write([]byte(p)); err != nil {
@@ -26,7 +26,7 @@ func write(t *testing.T, c *Conn, p string) {
 	time.Sleep(settled)
 }
 
-// TestPeek has a reader find each kind of stream where it lies.
+// TestPeek checks what Peek returns for different states of the stream.
 func TestPeek(t *testing.T) {
 	type step struct {
 		peek    int // bytes wanted
@@ -101,8 +101,8 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// TestPeekWaits: a reader that wants more than there is waits for it, and a writer
-// that wants more room than there is.
+// TestPeekWaits: Peek waits until there is enough data, and Reserve until there is enough
+// room.
 func TestPeekWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -127,7 +127,7 @@ func TestPeekWaits(t *testing.T) {
 		}
 		_, _ = s.Discard(1)
 
-		// The peer's element is full, and so is the send buffer but for 1000 bytes.
+		// The peer's element is full, and the send buffer has room for only 1000 bytes.
 		data := pattern(3, 127<<10)
 		if _, err := c.Write(data); err != nil {
 			t.Fatal(err)
@@ -151,9 +151,9 @@ func TestPeekWaits(t *testing.T) {
 	})
 }
 
-// TestLentRings sends a stream of many times the size of both buffers through lent
-// ones, in pieces of all sizes: the buffers wrap at many places.
-func TestLentRings(t *testing.T) {
+// TestPeekReserveStream sends a stream of many times the size of both buffers with Reserve
+// and receives it with Peek, in pieces of all sizes: the buffers wrap at many places.
+func TestPeekReserveStream(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
@@ -213,9 +213,10 @@ func TestLentRings(t *testing.T) {
 	})
 }
 
-// TestLoanOutlivesEnd: what is lent is not given to another connection, nor
-// unmapped, until it is given back, however the connection ends.
-func TestLoanOutlivesEnd(t *testing.T) {
+// TestMemoryOutlivesEnd: memory that Peek or Reserve has returned is neither given to
+// another connection nor unmapped until the program returns it, however the connection
+// ends.
+func TestMemoryOutlivesEnd(t *testing.T) {
 	for name, end := range map[string]func(b *bed, c, s *Conn){
 		"reset by the peer": func(b *bed, c, s *Conn) { _ = c.Abort() },
 		"closed":            func(b *bed, c, s *Conn) { _ = s.Close() },
@@ -244,7 +245,7 @@ func TestLoanOutlivesEnd(t *testing.T) {
 					b.finish(c2, s2)
 				}
 				if string(p) != "precious" {
-					t.Errorf("%q is lent: the peek was overwritten", p)
+					t.Errorf("%q: memory of Peek was overwritten before Discard", p)
 				}
 				copy(w, "no fault") // not unmapped
 				if err := s.Commit(8); err == nil {
@@ -261,7 +262,7 @@ func TestLoanOutlivesEnd(t *testing.T) {
 	}
 }
 
-// TestCommitRules: a commit is for what is reserved, once.
+// TestCommitRules: Commit is only allowed for memory that is reserved, and once.
 func TestCommitRules(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -291,7 +292,7 @@ func TestCommitRules(t *testing.T) {
 			t.Errorf("twice: %v", err)
 		}
 		reserve()
-		write(t, c, "def") // takes the place
+		write(t, c, "def") // this uses the reserved memory
 		if err := c.Commit(3); !errors.Is(err, ErrNotReserved) {
 			t.Errorf("after a Write: %v", err)
 		}
@@ -314,8 +315,8 @@ func TestCommitRules(t *testing.T) {
 	})
 }
 
-// TestLendEnds: deadlines, Close and the reset by the peer end what waits.
-func TestLendEnds(t *testing.T) {
+// TestPeekReserveEnd: deadlines, Close and a reset by the peer end calls that wait.
+func TestPeekReserveEnd(t *testing.T) {
 	calls := map[string]func(*Conn) error{
 		"Peek":    func(c *Conn) error { _, _, err := c.Peek(1); return err },
 		"Discard": func(c *Conn) error { _, err := c.Discard(1); return err },
@@ -326,7 +327,7 @@ func TestLendEnds(t *testing.T) {
 		want func(error) bool
 	}{
 		"deadline": {func(c, s *Conn) { _ = c.SetDeadline(time.Now().Add(time.Second)) }, isTimeout},
-		"past":     {func(c, s *Conn) { _ = c.SetDeadline(time.Unix(1, 0)) }, isTimeout},
+		"expired":  {func(c, s *Conn) { _ = c.SetDeadline(time.Unix(1, 0)) }, isTimeout},
 		"close":    {func(c, s *Conn) { _ = c.Close() }, func(err error) bool { return errors.Is(err, net.ErrClosed) }},
 		"reset":    {func(c, s *Conn) { _ = s.Abort() }, func(err error) bool { return errors.Is(err, syscall.ECONNRESET) }},
 	} {

@@ -3,9 +3,7 @@
 package userstack
 
 import (
-	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"os"
@@ -18,7 +16,6 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/devices"
-	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
@@ -60,44 +57,12 @@ func (c *control) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 	return info, nil
 }
 
-// lgrID converts a group id as the kernel shows it: the number whose memory
-// bytes they are.
-func lgrID(g *group) nl.LinkGroupID {
-	id := g.core.ID()
-	return nl.LinkGroupID(binary.BigEndian.Uint32(id[:]))
-}
-
-// eachGroup calls f for each link group in the order of their ids, with its
-// lock held.
-func (c *control) eachGroup(f func(g *group)) {
-	groups := c.s.reg.groupList()
-	slices.SortFunc(groups, func(a, b *group) int { return cmp.Compare(lgrID(a), lgrID(b)) })
-	for _, g := range groups {
-		g.mu.Lock()
-		if !g.end.dead {
-			g.call(func() { f(g) })
-		}
-		g.unlock()
-	}
-}
-
 // LinkGroups implements nl.Control.
 func (c *control) LinkGroups(ctx context.Context) ([]nl.LinkGroup, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	var out []nl.LinkGroup
-	c.eachGroup(func(g *group) {
-		row := nl.LinkGroup{
-			ID: lgrID(g), Role: g.core.Role(), Type: g.core.Type(),
-			PNETID: g.lan.pnetID, VLAN: g.core.VLAN(), Conns: uint32(g.core.Conns()),
-			BufType: nl.BufVirtual, Sndbuf: g.mem.sendBytes, RMB: g.mem.rmbBytes,
-			PeerID: g.core.PeerID(), Peer: g.peerAddr.String(), Links: uint32(len(g.core.Links())),
-		}
-		describeTerms(g.terms, &row)
-		out = append(out, row)
-	})
-	return out, nil
+	return c.s.driver.LinkGroups(), nil
 }
 
 // Links implements nl.Control.
@@ -105,30 +70,7 @@ func (c *control) Links(ctx context.Context) ([]nl.Link, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	var out []nl.Link
-	c.eachGroup(func(g *group) {
-		for _, cl := range g.core.Links() {
-			out = append(out, g.describeLink(cl))
-		}
-	})
-	return out, nil
-}
-
-func (g *group) describeLink(cl *linkgroup.Link) nl.Link {
-	row := nl.Link{
-		LinkGroup: lgrID(g), Role: g.core.Role(), Type: g.core.Type(),
-		ID: cl.ID(), IBDev: cl.Dev().Name,
-		GID: cl.Local().GID, PeerGID: cl.Peer().GID,
-		Conns: uint32(cl.ConnCount()), State: cl.State(),
-		QPN: uint32(cl.Local().QPN), PeerQPN: uint32(cl.Peer().QPN),
-		MTU: uint32(min(cl.Local().MTU, cl.Peer().MTU).Bytes()),
-	}
-	binary.BigEndian.PutUint32(row.UID[:], cl.UID())
-	binary.BigEndian.PutUint32(row.PeerUID[:], cl.PeerUID())
-	if l, _ := cl.Data.(*link); l != nil {
-		row.IBPort, row.NetDev = uint8(l.port.Num()), uint32(l.port.IfIndex())
-	}
-	return row
+	return c.s.driver.Links(), nil
 }
 
 // Devices implements nl.Control: the devices with a port on a netdev that may carry
@@ -141,7 +83,7 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups, links := c.portUse()
+	groups, links := c.s.driver.PortUse()
 	var out []nl.Device
 	for _, d := range listed {
 		row := nl.Device{Name: d.Name, Provider: d.Provider}
@@ -157,26 +99,6 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 		out = append(out, row)
 	}
 	return out, nil
-}
-
-// portUse counts the link groups of each device, and the links of each port by its ID.
-func (c *control) portUse() (groups map[*devices.Device]uint32, links map[int]uint32) {
-	groups, links = map[*devices.Device]uint32{}, map[int]uint32{}
-	c.eachGroup(func(g *group) {
-		seen := map[*devices.Device]bool{}
-		for _, cl := range g.core.Links() {
-			l, _ := cl.Data.(*link)
-			if l == nil {
-				continue
-			}
-			links[l.port.ID()]++
-			if d := l.port.Device(); !seen[d] {
-				seen[d] = true
-				groups[d]++
-			}
-		}
-	})
-	return groups, links
 }
 
 // describePort makes the listing's row of a port. It is zero for a port that is on no
@@ -205,14 +127,7 @@ func (c *control) Stats(ctx context.Context) (nl.Stats, error) {
 		return nl.Stats{}, err
 	}
 	st := c.s.stats.Snapshot()
-	var tx, rx uint64
-	c.eachGroup(func(g *group) {
-		tx += uint64(g.mem.slab.used)
-		for conn := range g.conns {
-			rx += uint64(conn.core.Info().RMBE)
-		}
-	})
-	st.SMCR.TXUsage, st.SMCR.RXUsage = tx, rx
+	st.SMCR.TXUsage, st.SMCR.RXUsage = c.s.driver.Usage()
 	return st, nil
 }
 
@@ -229,13 +144,7 @@ func (c *control) Connections(ctx context.Context) ([]nl.Connection, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	var out []nl.Connection
-	c.eachGroup(func(g *group) {
-		for conn := range g.conns {
-			out = append(out, conn.describe())
-		}
-	})
-	slices.SortFunc(out, func(a, b nl.Connection) int { return cmp.Compare(a.Inode, b.Inode) })
+	out := c.s.driver.Connections()
 	plains, err := c.s.tcpSockets.Rows()
 	if err != nil {
 		// The others are no less true without them.
@@ -248,35 +157,6 @@ func (c *control) Connections(ctx context.Context) ([]nl.Connection, error) {
 	}
 	c.s.reg.mu.Unlock()
 	return out, nil
-}
-
-// describe makes the listing's row of a connection. g.mu is held.
-func (c *Conn) describe() nl.Connection {
-	i := c.core.Info()
-	cur := func(x wire.Cursor) nl.Cursor { return nl.Cursor{Wrap: x.Wrap, Count: x.Count} }
-	row := nl.Connection{
-		State: smc.ConnState(c.core.State()), Mode: nl.ModeSMCR,
-		Local: addrPort(c.local), Remote: addrPort(c.remote),
-		Inode: c.ino, UID: c.owner.UID, PID: c.owner.PID, Command: c.owner.Command,
-		LinkGroup: lgrID(c.g), TXBytes: c.txBytes, RXBytes: c.rxBytes,
-		Info: &nl.ConnInfo{
-			Token: i.Token, Sndbuf: uint32(i.SendBuf), RMBE: uint32(i.RMBE), PeerRMBE: uint32(i.PeerRMBE),
-			RXProd: cur(i.RxProd), RXCons: cur(i.RxCons), TXProd: cur(i.TxProd), TXCons: cur(i.TxCons),
-			RXProdFlags: uint8(i.RxFlags), RXStateFlags: uint8(i.RxState),
-			TXProdFlags: uint8(i.TxFlags), TXStateFlags: uint8(i.TxState),
-			TXPrep: cur(i.TxPrep), TXSent: cur(i.TxSent), TXFin: cur(i.TxFin),
-		},
-	}
-	if cl := c.core.Link(); cl != nil {
-		row.Link = &nl.ConnLink{
-			LinkID: cl.ID(), IBDev: cl.Dev().Name, Role: c.g.core.Role(),
-			GID: cl.Local().GID, PeerGID: cl.Peer().GID,
-		}
-		if l, _ := cl.Data.(*link); l != nil {
-			row.Link.IBPort, row.NetDev = uint8(l.port.Num()), uint32(l.port.IfIndex())
-		}
-	}
-	return row
 }
 
 // PNETs implements nl.Control.

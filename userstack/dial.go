@@ -28,23 +28,6 @@ func (s *Stack) DialContext(ctx context.Context, network, address string) (net.C
 	return (&Dialer{Stack: s}).DialContext(ctx, network, address)
 }
 
-// peerSMC reports whether the peer of an established connection announced SMC,
-// or is assumed to speak it. After an error nobody can tell whether the peer
-// waits for CLC messages or for data: the connection is of no use.
-func (s *Stack) peerSMC(tcp *net.TCPConn) (smc bool, err error) {
-	if s.opt.marker == nil {
-		return s.opt.assumed(addrPort(tcp.RemoteAddr()).Addr()), nil
-	}
-	rc, err := tcp.SyscallConn()
-	if err != nil {
-		return false, err
-	}
-	if cerr := rc.Control(func(fd uintptr) { smc, err = s.opt.marker.PeerSMC(int(fd)) }); cerr != nil {
-		return false, cerr
-	}
-	return smc, err
-}
-
 // Listen announces on address as net.Listen does. The listener's Accept
 // gives *Conn for peers that speak SMC-R and *net.TCPConn for others. A
 // [ListenConfig] has more to choose.
@@ -110,9 +93,6 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (ne
 	sl := &listener{s: s, plain: plainTCP{require: lc.RequireSMC, declined: lc.Declined}, tcp: l.(*net.TCPListener), out: make(chan accepted), done: make(chan struct{})}
 	sl.stop = context.AfterFunc(s.ctx, func() { _ = sl.Close() })
 	s.reg.mu.Lock()
-	if s.reg.listeners == nil {
-		s.reg.listeners = map[*listener]struct{}{}
-	}
 	s.reg.listeners[sl] = struct{}{}
 	s.reg.mu.Unlock()
 	s.reg.wg.Add(1)

@@ -39,10 +39,10 @@
 //
 // # Inside
 //
-// The protocol itself is in package linkgroup, which does no I/O. This package
-// is its driver: it owns queue pairs, memory, timers and goroutines. One lock
-// guards each link group's core; what the core wants done is executed outside
-// that lock, by one goroutine at a time, in order.
+// Package rendezvous decides about each connection with the messages of CLC, and package
+// linkgroup has the protocol of link groups: neither does I/O. Package driver drives link
+// groups and moves bytes without waiting. This package drives the rendezvous on TCP
+// connections, waits where net.Conn waits, and answers listings.
 //
 // # Concurrency and privileges
 //

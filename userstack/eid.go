@@ -4,14 +4,12 @@ package userstack
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"sync"
 	"syscall"
 
 	"smcr/nl"
-	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
 )
 
@@ -71,20 +69,4 @@ func (t *eidTable) flush() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ids = nil
-}
-
-// speaksV2 reports whether version 2 may be spoken with a peer of that address.
-func (s *Stack) speaksV2(remote netip.Addr) bool {
-	return !s.cfg.NoVersion2 && remote.Unmap().Is4() && len(s.eids.list()) > 0
-}
-
-// describeTerms adds to a listing's row what version 2 has. t is nil in version 1.
-func describeTerms(t *rendezvous.Terms, row *nl.LinkGroup) {
-	if t == nil {
-		return
-	}
-	row.V2 = &nl.V2Common{
-		Version: wire.Version2, Release: t.Peer.Release, OS: t.Peer.OS, EID: t.EID.String(), PeerHost: t.Peer.Host,
-	}
-	row.V2R = &nl.V2R{Direct: !t.Routed, MaxConns: t.MaxConns, MaxLinks: t.MaxLinks}
 }

@@ -5,15 +5,13 @@ package userstack
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"os"
+	"net/netip"
 	"syscall"
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
-	"smcr/userstack/conn"
 	"smcr/userstack/devices"
+	"smcr/userstack/driver"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
 )
@@ -26,11 +24,22 @@ var ErrNotOnLink = network.ErrNotOnLink
 // ErrNoDevice means that no RoCE device serves the network of a connection.
 var ErrNoDevice = devices.ErrNoDevice
 
-// closedError is the type of ErrStackClosed.
-type closedError struct{}
+// ErrStackClosed is returned by the methods of a closed Stack. It is also
+// net.ErrClosed to errors.Is.
+var ErrStackClosed = driver.ErrClosed
 
-func (closedError) Error() string        { return "userstack: stack is closed" }
-func (closedError) Is(target error) bool { return target == net.ErrClosed }
+// Reasons for which connections most often stay TCP, as [DeclineError] has them
+// in Code. The others are the Diag constants of package wire.
+const (
+	ReasonPeerNoSMC = smc.DiagPeerNoSMC // the peer did not announce SMC in the TCP handshake
+	ReasonNoDevice  = smc.DiagNoSMCRDev // no RoCE device serves the network of the connection
+	ReasonNoRoute   = smc.DiagNoRoute   // SMC-R does not reach the peer: see [ErrNotOnLink]
+)
+
+// ErrNoOption means that SMC cannot be announced to a peer: the TCP option is
+// not permitted here (see [Stack.OptionError]), and the peer is not in
+// Config.AssumeSMC, which is --assume-smc of smcr serve.
+var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here, and --assume-smc does not list the peer")
 
 // A DeclineError tells that a connection does not use SMC-R, and why. After
 // [Stack.Client] and [Stack.Server] the TCP connection below is intact and
@@ -71,6 +80,7 @@ func declineFor(err error) *DeclineError {
 	}
 	code := smc.DiagInternal
 	var failed *rdmaverbs.CompletionError
+	var limit *driver.LimitError
 	switch {
 	case errors.As(err, &failed):
 		// The link broke before it was confirmed, which the kernel reports
@@ -84,37 +94,13 @@ func declineFor(err error) *DeclineError {
 		code = smc.DiagNoActiveLink
 	case errors.Is(err, linkgroup.ErrUnknownRKey), errors.Is(err, linkgroup.ErrInvalidParams):
 		code = smc.DiagRToken
-	case errors.Is(err, syscall.ENOMEM):
+	case errors.Is(err, syscall.ENOMEM), errors.As(err, &limit):
 		code = smc.DiagMem
 	}
 	return &DeclineError{Code: code, Err: err}
 }
 
-// ErrUrgentMark is returned by [Conn.Peek] where fewer bytes than asked for come
-// before an urgent byte, across which nothing is read in one piece.
-var ErrUrgentMark = errors.New("userstack: an urgent byte comes next: read what is before it first")
-
-// ErrNotReserved is returned by [Conn.Commit] for more bytes than are reserved.
-var ErrNotReserved = errors.New("userstack: more bytes committed than are reserved")
-
-// sysError turns a core's error into what a TCP socket would report for op.
-func sysError(op string, err error) error {
-	switch {
-	case err == nil || err == io.EOF:
-		return err
-	case errors.Is(err, conn.ErrPeerClosed), errors.Is(err, conn.ErrWriteClosed):
-		return os.NewSyscallError(op, syscall.EPIPE)
-	case errors.Is(err, conn.ErrClosed):
-		return net.ErrClosed
-	case errors.Is(err, conn.ErrNoUrgent):
-		return os.NewSyscallError(op, syscall.EINVAL)
-	case errors.Is(err, conn.ErrUrgentPending):
-		return os.NewSyscallError(op, syscall.EAGAIN)
-	case errors.Is(err, conn.ErrUrgentMark):
-		return ErrUrgentMark
-	case errors.Is(err, conn.ErrAborted):
-		return os.NewSyscallError(op, syscall.ECONNABORTED)
-	default:
-		return os.NewSyscallError(op, syscall.ECONNRESET)
-	}
+// errRouted tells that version 1 does not reach a peer.
+func errRouted(remote netip.Addr) error {
+	return fmt.Errorf("%w: %s is behind a router, which requires SMC version 2 and an enterprise ID", ErrNotOnLink, remote)
 }

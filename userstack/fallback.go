@@ -15,19 +15,6 @@ import (
 	"smcr/userstack/tcpopt"
 )
 
-// Reasons for which connections most often stay TCP, as [DeclineError] has them
-// in Code. The others are the Diag constants of package wire.
-const (
-	ReasonPeerNoSMC = smc.DiagPeerNoSMC // the peer did not announce SMC in the TCP handshake
-	ReasonNoDevice  = smc.DiagNoSMCRDev // no RoCE device serves the network of the connection
-	ReasonNoRoute   = smc.DiagNoRoute   // SMC-R does not reach the peer: see [ErrNotOnLink]
-)
-
-// ErrNoOption means that SMC cannot be announced to a peer: the TCP option is
-// not permitted here (see [Stack.OptionError]), and the peer is not in
-// Config.AssumeSMC, which is --assume-smc of smcr serve.
-var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here, and --assume-smc does not list the peer")
-
 // canAnnounce returns why SMC cannot be announced to remote.
 func (s *Stack) canAnnounce(local, remote netip.Addr) error {
 	if s.ctx.Err() != nil {
@@ -108,11 +95,11 @@ func (s *Stack) countFallback(client bool, code smc.Diagnosis) {
 }
 
 // account counts the outcome of a rendezvous.
-func (s *Stack) account(side smc.Role, c *Conn, err error) {
+func (s *Stack) account(side smc.Role, version uint8, err error) {
 	var d *DeclineError
 	switch {
 	case err == nil:
-		s.stats.Connection(side, int(c.g.terms.Version()))
+		s.stats.Connection(side, int(version))
 	case errors.As(err, &d):
 		code := d.Code
 		if d.Remote {
@@ -122,4 +109,9 @@ func (s *Stack) account(side smc.Role, c *Conn, err error) {
 	default:
 		s.stats.HandshakeError(side)
 	}
+}
+
+// speaksV2 reports whether version 2 may be spoken with a peer of that address.
+func (s *Stack) speaksV2(remote netip.Addr) bool {
+	return !s.cfg.NoVersion2 && remote.Unmap().Is4() && len(s.eids.list()) > 0
 }

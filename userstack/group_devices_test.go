@@ -7,11 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"smcr/userstack/driver"
+	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
 
-// TestDeviceOfAnotherLAN: a device that comes up adds no link to a group whose
-// network it is not on (RFC 7609, section 3.5.5.1.1).
+// TestDeviceOfAnotherLAN: a device that comes up adds no link to a group of another
+// network (RFC 7609, section 3.5.5.1.1).
 func TestDeviceOfAnotherLAN(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := &bed{t: t, w: simfabric.New(simfabric.Config{})}
@@ -38,14 +40,14 @@ func TestDeviceOfAnotherLAN(t *testing.T) {
 			h.SetPort("eth9", true)
 			time.Sleep(10 * time.Second)
 		}
-		for _, g := range []*group{c.g, s.g} {
-			g.do(func(time.Time) {
-				if links := g.core.Links(); len(links) != 1 || links[0].Dev().Name != "sim-eth0" {
-					t.Errorf("%s: %d links", g.role, len(links))
+		for _, g := range []*driver.Group{c.group(), s.group()} {
+			g.View(func(core *linkgroup.Group) {
+				if links := core.Links(); len(links) != 1 || links[0].Dev().Name != "sim-eth0" {
+					t.Errorf("%s: %d links", g.Role(), len(links))
 				}
-				for _, d := range g.core.Devices() {
+				for _, d := range core.Devices() {
 					if d.Name != "sim-eth0" {
-						t.Errorf("%s: %s is a candidate for links", g.role, d.Name)
+						t.Errorf("%s: %s is a candidate for links", g.Role(), d.Name)
 					}
 				}
 			})
@@ -56,8 +58,8 @@ func TestDeviceOfAnotherLAN(t *testing.T) {
 	})
 }
 
-// TestDevicePluggedIn: a device that did not exist at the first contact gives
-// the group its second link when a connection finds it.
+// TestDevicePluggedIn: a device that did not exist at the first contact gives the group
+// its second link when a later connection finds the device.
 func TestDevicePluggedIn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 2})
@@ -71,7 +73,7 @@ func TestDevicePluggedIn(t *testing.T) {
 		b.sh.Restore("eth1")
 		c2, s2 := b.connect()
 		time.Sleep(10 * time.Second)
-		if n := b.links(b.server); n != 2 || c2.g != c.g {
+		if n := b.links(b.server); n != 2 || c2.group() != c.group() {
 			t.Errorf("%d links with eth1", n)
 		}
 		b.finish(c, s)
@@ -79,8 +81,8 @@ func TestDevicePluggedIn(t *testing.T) {
 	})
 }
 
-// TestDeviceWithoutLink: while a device has come up and its link has not, a new
-// connection still finds the link group.
+// TestDeviceWithoutLink: while a device is up but has no link yet, a new connection uses
+// the link group.
 func TestDeviceWithoutLink(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 2})
@@ -93,7 +95,7 @@ func TestDeviceWithoutLink(t *testing.T) {
 		}
 		b.ch.SetPort("eth0", true)
 		c2, s2 := b.connect()
-		if c2.g != c.g || s2.g != s.g {
+		if c2.group() != c.group() || s2.group() != s.group() {
 			t.Error("the new connection has a link group of its own")
 		}
 		time.Sleep(time.Second)

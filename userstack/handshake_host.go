@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"smcr/smc"
 	"smcr/userstack/devices"
+	"smcr/userstack/driver"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
@@ -21,7 +21,7 @@ import (
 // admit counts a server's rendezvous whose client has sent PROPOSAL.
 func (h *handshake) admit() error {
 	h.counted = true
-	return h.s.limit.enter()
+	return h.s.limit.add()
 }
 
 // takeTurn begins a first contact with the peer if no other is under way. Otherwise it
@@ -64,7 +64,7 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 	if h.host.ports1, pnetID, err = s.devices.For(rt); err != nil {
 		return rendezvous.Host{}, err
 	}
-	h.host.lan = lan{rt, local.Addr(), remote.Addr(), pnetID}
+	h.host.lan = driver.LAN{Route: rt, Local: local.Addr(), Remote: remote.Addr(), PNETID: pnetID}
 	host := rendezvous.Host{Local: local.Addr(), Subnets: rt.Local, Release: s.cfg.release()}
 	host.MaxConns, host.MaxLinks = s.cfg.limits()
 	if !s.cfg.NoVersion2 {
@@ -84,16 +84,16 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 // offer1 says what a client can offer in version 1.
 func (h *handshake) offer1(host *rendezvous.Host) {
 	d, err := h.host.ports1[0].Describe(netip.Prefix{})
-	rt := &h.host.lan.rt
+	rt := &h.host.lan.Route
 	if rt.Gateway.IsValid() {
-		err = &DeclineError{Code: smc.DiagNoRoute, Err: errRouted(h.host.lan.remote)}
+		err = &DeclineError{Code: smc.DiagNoRoute, Err: errRouted(h.host.lan.Remote)}
 	}
 	if err != nil {
 		host.NoPort = refusalFor(err)
 		return
 	}
 	host.Port = rendezvous.Port{GID: d.GID, MAC: d.MAC}
-	if p, ok := rt.PrefixOf(h.host.lan.local); ok && p.Addr().Is4() {
+	if p, ok := rt.PrefixOf(h.host.lan.Local); ok && p.Addr().Is4() {
 		host.IPv4 = p.Masked()
 	} else {
 		host.IPv6 = rt.IPv6Prefixes(wire.MaxIPv6Prefixes)
@@ -106,7 +106,7 @@ func (h *handshake) offer2(host *rendezvous.Host, peerGID smc.GID) {
 	if len(host.EIDs) == 0 {
 		return
 	}
-	devs, own := portsV2(h.host.ports1, h.host.lan.rt, h.host.lan.local)
+	devs, own := portsV2(h.host.ports1, h.host.lan.Route, h.host.lan.Local)
 	if len(devs) == 0 {
 		host.NoPortV2 = refusalFor(ErrNoDevice)
 		return
@@ -145,22 +145,7 @@ func refusalFor(err error) *rendezvous.Refusal {
 // not, because they have just come up: a server finds its link group by the GID
 // of a link, and would make another one (RFC 7609, section 3.5.2.2).
 func (s *Stack) linkedFirst(devs []*devices.Port, remote netip.Addr) []*devices.Port {
-	linked := map[int]bool{}
-	for _, g := range s.reg.groupList() {
-		if g.role != smc.Client {
-			continue
-		}
-		g.do(func(time.Time) {
-			if g.peerAddr != remote || !g.core.CanAccept() {
-				return
-			}
-			for _, l := range g.core.Links() {
-				if l.State() == smc.LinkActive {
-					linked[l.Dev().ID] = true
-				}
-			}
-		})
-	}
+	linked := s.driver.LinkedPorts(remote)
 	slices.SortStableFunc(devs, func(a, b *devices.Port) int {
 		switch {
 		case linked[a.ID()] == linked[b.ID()]:
@@ -171,11 +156,6 @@ func (s *Stack) linkedFirst(devs []*devices.Port, remote netip.Addr) []*devices.
 		return 1
 	})
 	return devs
-}
-
-// errRouted tells that version 1 does not reach a peer.
-func errRouted(remote netip.Addr) error {
-	return fmt.Errorf("%w: %s is behind a router, which requires SMC version 2 and an enterprise ID", ErrNotOnLink, remote)
 }
 
 // routed reports whether a router is on the way from one of our addresses to a

@@ -12,6 +12,7 @@ import (
 	"smcr/guard"
 	"smcr/smc"
 	"smcr/stats"
+	"smcr/userstack/driver"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
@@ -86,48 +87,38 @@ func (i insideStack) Note(cookie uint64, t inside.TCPSocket) { i.s.tcpSockets.No
 
 // Busy implements inside.Stack.
 func (i insideStack) Busy() bool {
-	i.s.reg.mu.Lock()
-	defer i.s.reg.mu.Unlock()
-	return len(i.s.reg.conns) > 0
+	return i.s.driver.Conns() > 0
 }
 
 // OnQuiet implements inside.Stack.
-func (i insideStack) OnQuiet(f func()) {
-	i.s.trim.mu.Lock()
-	defer i.s.trim.mu.Unlock()
-	i.s.trim.quiet = f
-}
+func (i insideStack) OnQuiet(f func()) { i.s.driver.OnQuiet(f) }
 
 // Carriage implements inside.Stack.
-func (i insideStack) Carriage(c *Conn) inside.Carriage { return carriage{c} }
+func (i insideStack) Carriage(c *Conn) inside.Carriage { return carriage{c.d} }
 
 // carriage is a connection as the packages that carry programs' bytes see it.
-type carriage struct{ c *Conn }
+type carriage struct{ c *driver.Conn }
 
 // Loop implements inside.Carriage.
-func (k carriage) Loop() *engine.Loop { return k.c.loop() }
+func (k carriage) Loop() *engine.Loop { return k.c.Carried.Loop() }
 
 // Attach implements inside.Carriage.
-func (k carriage) Attach(sock *engine.Socket) { k.c.carried.attach(sock) }
+func (k carriage) Attach(sock *engine.Socket) { k.c.Carried.Attach(sock) }
 
 // Detach implements inside.Carriage.
-func (k carriage) Detach() { k.c.carried.detach() }
+func (k carriage) Detach() { k.c.Carried.Detach() }
 
 // Ride implements inside.Carriage.
-func (k carriage) Ride(back func()) bool { return k.c.carried.ride(back) }
+func (k carriage) Ride(back func()) bool { return k.c.Carried.Ride(back) }
 
 // Recall implements inside.Carriage.
-func (k carriage) Recall() { k.c.carried.recall() }
+func (k carriage) Recall() { k.c.Carried.Recall() }
 
 // AfterDone implements inside.Carriage.
-func (k carriage) AfterDone(f func()) { k.c.end.afterDone(f) }
+func (k carriage) AfterDone(f func()) { k.c.End.AfterDone(f) }
 
 // KeepLinkAlive implements inside.Carriage.
-func (k carriage) KeepLinkAlive(idle time.Duration) { k.c.keepLinkAlive(idle) }
+func (k carriage) KeepLinkAlive(idle time.Duration) { k.c.SetKeepAlive(idle) }
 
 // Bytes implements inside.Carriage.
-func (k carriage) Bytes() uint64 {
-	k.c.g.mu.Lock()
-	defer k.c.g.mu.Unlock()
-	return k.c.rxBytes + k.c.txBytes
-}
+func (k carriage) Bytes() uint64 { return k.c.Bytes() }

@@ -20,13 +20,13 @@ type handshakeLimit struct {
 	underWay atomic.Int32
 }
 
-// enter counts a rendezvous; leave ends that, also after an error. The error is a
+// add counts a rendezvous; remove ends that, also after an error. The error is a
 // *DeclineError: the limit is on, and too many are under way.
-func (l *handshakeLimit) enter() error {
+func (l *handshakeLimit) add() error {
 	if n := l.underWay.Add(1); n > hsLimit && l.on.Load() {
 		return &DeclineError{Code: smc.DiagConfig, Err: fmt.Errorf("%d pending handshakes, above the handshake limit", n)}
 	}
 	return nil
 }
 
-func (l *handshakeLimit) leave() { l.underWay.Add(-1) }
+func (l *handshakeLimit) remove() { l.underWay.Add(-1) }

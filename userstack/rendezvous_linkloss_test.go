@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/driver"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
 
-// linkTo returns the link that ends at that queue pair of either side.
-func (g *group) linkTo(qpn smc.QPN) (found *linkgroup.Link) {
-	g.do(func(time.Time) {
-		for _, l := range g.core.Links() {
-			if l.Local().QPN == smc.QPN(qpn) || l.Peer().QPN == smc.QPN(qpn) {
+// linkTo returns the link of a group with this queue pair at one of its ends.
+func linkTo(g *driver.Group, qpn smc.QPN) (found *linkgroup.Link) {
+	g.View(func(core *linkgroup.Group) {
+		for _, l := range core.Links() {
+			if l.Local().QPN == qpn || l.Peer().QPN == qpn {
 				found = l
 			}
 		}
@@ -25,8 +26,8 @@ func (g *group) linkTo(qpn smc.QPN) (found *linkgroup.Link) {
 	return found
 }
 
-// loseLink takes a device of one host down until a link is removed on both sides,
-// and up again, so that TCP over it goes on.
+// loseLink sets a device of one host down until a link is removed on both sides, and up
+// again, so that TCP over it continues.
 func (b *bed) loseLink(who string, l *linkgroup.Link) {
 	b.t.Helper()
 	h, _ := b.side(who)
@@ -40,9 +41,9 @@ func (b *bed) loseLink(who string, l *linkgroup.Link) {
 	time.Sleep(time.Second)
 }
 
-// TestLinkLostBeforeConfirm: the link that CONFIRM names is removed while CONFIRM
-// is under way. The client has moved its connection to the other link by then,
-// with what its program has written, and the server goes on there too.
+// TestLinkLostBeforeConfirm: the link in CONFIRM is removed while CONFIRM is on its way.
+// The client has already moved its connection, with the data of its program, to the other
+// link. The server uses that link too.
 func TestLinkLostBeforeConfirm(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
@@ -56,8 +57,8 @@ func TestLinkLostBeforeConfirm(t *testing.T) {
 				if _, err := c2.Write([]byte("early ")); err != nil {
 					t.Fatal(err)
 				}
-				g := map[string]*group{"client": c.g, "server": s.g}[who]
-				named := g.linkTo(m.QPN)
+				g := map[string]*driver.Group{"client": c.group(), "server": s.group()}[who]
+				named := linkTo(g, m.QPN)
 				for range 3 {
 					b.loseLink(who, named)
 				}
@@ -85,9 +86,9 @@ func TestLinkLostBeforeConfirm(t *testing.T) {
 	}
 }
 
-// TestLinkLostBeforeAccept: the link that ACCEPT names is removed while ACCEPT is
-// under way. The client declines, but not as if it knew no link group, whose end
-// that would be.
+// TestLinkLostBeforeAccept: the link in ACCEPT is removed while ACCEPT is on its way. The
+// client declines, but does not report that it has no link group, which would end the
+// group.
 func TestLinkLostBeforeAccept(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
@@ -102,8 +103,8 @@ func TestLinkLostBeforeAccept(t *testing.T) {
 				cl, sv := scripted{t, near}, scripted{t, far}
 				sv.send(as[wire.Proposal](cl))
 				a := as[wire.Accept](sv)
-				g := map[string]*group{"client": c.g, "server": s.g}[who]
-				b.loseLink(who, g.linkTo(a.QPN))
+				g := map[string]*driver.Group{"client": c.group(), "server": s.group()}[who]
+				b.loseLink(who, linkTo(g, a.QPN))
 				cl.send(a)
 				d := as[wire.Decline](cl)
 				if d.Diagnosis != smc.DiagNoActiveLink || d.OutOfSync {

@@ -16,8 +16,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// TestConfirms plays clients of version 2 to a server: their CONFIRM must repeat
-// what the server chose, else the server declines, as Linux does
+// TestConfirms plays clients of version 2 for a server: their CONFIRM must repeat what
+// the server chose, otherwise the server declines, like Linux
 // (smc_clc_v2x_features_confirm_check).
 func TestConfirms(t *testing.T) {
 	old := func(o *wire.Offer) { o.Release, o.MaxConns, o.MaxLinks = 0, 0, 0 }
@@ -27,7 +27,7 @@ func TestConfirms(t *testing.T) {
 		edit  func(*wire.ConfirmV2)
 		want  smc.Diagnosis
 	}{
-		// Nobody answers CONFIRM LINK.
+		// There is no answer to CONFIRM LINK.
 		{"Same", nil, func(*wire.ConfirmV2) {}, smc.DiagTimeoutConfLink},
 		{"SameRelease0", old, func(*wire.ConfirmV2) {}, smc.DiagTimeoutConfLink},
 		{"Release", nil, func(c *wire.ConfirmV2) { c.FirstContact.Release = 0 }, smc.DiagRelease},
@@ -61,8 +61,8 @@ func TestConfirms(t *testing.T) {
 	}
 }
 
-// TestConfirmOfOtherVersion: after an ACCEPT of version 2 a CONFIRM of version 1 is
-// a protocol error, as is an ACCEPT of a version that was not offered.
+// TestConfirmOfOtherVersion: after an ACCEPT of version 2, a CONFIRM of version 1 is a
+// protocol error, and so is an ACCEPT of a version that was not offered.
 func TestConfirmOfOtherVersion(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -84,7 +84,7 @@ func TestConfirmOfOtherVersion(t *testing.T) {
 	for _, v2 := range []bool{true, false} {
 		bubble(t, func(t *testing.T) {
 			b := newBed(t, bedConfig{client: func(c *Config) {
-				if !v2 { // offers version 2 alone
+				if !v2 { // offers only version 2
 					behindRouter(c)
 				}
 			}})
@@ -101,15 +101,15 @@ func TestConfirmOfOtherVersion(t *testing.T) {
 			start := time.Now()
 			p.send(accept(v2))
 			wantBroken(t, <-done, ct)
-			if d := time.Since(start); d > time.Second { // later than that it waits for CONFIRM LINK
+			if d := time.Since(start); d > time.Second { // later, the server would wait for CONFIRM LINK
 				t.Errorf("noticed after %v", d)
 			}
 		})
 	}
 }
 
-// TestEIDOrder: of several enterprise IDs in common the server takes the one that
-// comes first in the proposal, as Linux does (smc_clc_match_eid).
+// TestEIDOrder: if there are several common enterprise IDs, the server chooses the first
+// one in the proposal, like Linux (smc_clc_match_eid).
 func TestEIDOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -124,8 +124,8 @@ func TestEIDOrder(t *testing.T) {
 	})
 }
 
-// TestEIDChanges: enterprise IDs that are added and removed count from the next
-// connection on; what is open stays.
+// TestEIDChanges: added and removed enterprise IDs apply from the next connection on.
+// Open connections do not change.
 func TestEIDChanges(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -134,8 +134,9 @@ func TestEIDChanges(t *testing.T) {
 			t.Helper()
 			c, s := b.connect()
 			for _, x := range []*Conn{c, s} {
-				if v := x.g.terms.Version(); v != version || v == 2 && x.g.terms.EID.String() != eid {
-					t.Errorf("%s: version %d, terms %+v, want %d and %q", x.g.role, v, x.g.terms, version, eid)
+				row, _, _, _ := x.d.Carrier()
+				if v := row.Version(); v != version || v == 2 && row.V2.EID != eid {
+					t.Errorf("%s: version %d, terms %+v, want %d and %q", row.Role, v, row.V2, version, eid)
 				}
 			}
 			open = append(open, [2]*Conn{c, s})
@@ -173,10 +174,9 @@ func TestEIDChanges(t *testing.T) {
 	})
 }
 
-// TestGroupOfOtherEID: a Linux server puts a connection on the link group that it
-// has with the client, also where another enterprise ID was agreed on for that one
-// (smcr_lgr_match). A client that declined would lose the group with all of its
-// connections.
+// TestGroupOfOtherEID: a Linux server puts a connection on its link group with the
+// client, even if another enterprise ID was agreed on for this group (smcr_lgr_match). A
+// client that declined would lose the group with all its connections.
 func TestGroupOfOtherEID(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -186,7 +186,7 @@ func TestGroupOfOtherEID(t *testing.T) {
 			t.Fatal(err)
 		}
 		var named linkgroup.ConnParams
-		s.g.do(func(time.Time) { named = s.core.Local() })
+		s.d.View(func(core *linkgroup.Conn) { named = core.Local() })
 		ct, st := b.tcp()
 		done := make(chan struct{})
 		go func() {
@@ -208,7 +208,7 @@ func TestGroupOfOtherEID(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c2.g != c.g {
+		if c2.group() != c.group() {
 			t.Error("not on the known link group")
 		}
 		c2.SetLinger(0)
@@ -220,8 +220,8 @@ func TestGroupOfOtherEID(t *testing.T) {
 	})
 }
 
-// TestConfirmedGIDs: CONFIRM lists the GID of the link and of one more device, as
-// Linux does (smc_fill_gid_list), however many there are.
+// TestConfirmedGIDs: CONFIRM lists the GID of the link and of at most one more device,
+// like Linux (smc_fill_gid_list).
 func TestConfirmedGIDs(t *testing.T) {
 	for devices, want := range map[int]int{1: 1, 2: 2, 3: 2} {
 		t.Run(fmt.Sprint(devices), func(t *testing.T) {
@@ -247,8 +247,8 @@ func TestConfirmedGIDs(t *testing.T) {
 	}
 }
 
-// TestAgreedMTU: ACCEPT names the path MTU of the server's device, CONFIRM the
-// smaller one of both sides, which the link has, up to 4096 bytes.
+// TestAgreedMTU: ACCEPT has the path MTU of the server's device, CONFIRM has the smaller
+// one of both sides. The link uses this one, up to 4096 bytes.
 func TestAgreedMTU(t *testing.T) {
 	for _, tt := range [][3]smc.MTU{
 		{smc.MTU4096, smc.MTU1024, smc.MTU1024},
@@ -282,11 +282,9 @@ func TestAgreedMTU(t *testing.T) {
 					t.Errorf("%v: CONFIRM names MTU code %d", tt, got)
 				}
 				for _, x := range []*Conn{c, s} {
-					x.g.do(func(time.Time) {
-						if got := smc.MTU(x.g.links[0].mtu); got != tt[2] {
-							t.Errorf("%v: %s has a link of MTU code %d", tt, x.g.role, got)
-						}
-					})
+					if lg := x.LinkGroup(); lg.Links[0].MTU != uint32(tt[2].Bytes()) {
+						t.Errorf("%v: %s has a link of MTU %d", tt, lg.Role, lg.Links[0].MTU)
+					}
 				}
 				b.exchange(c, s, pattern(1, 100<<10))
 				b.exchange(s, c, pattern(2, 100<<10))
@@ -296,8 +294,8 @@ func TestAgreedMTU(t *testing.T) {
 	}
 }
 
-// TestVersion2OverIPv4: over IPv6 version 1 is spoken, also where both sides have
-// an enterprise ID and IPv4 addresses.
+// TestVersion2OverIPv4: over IPv6, version 1 is used, even if both sides have an
+// enterprise ID and IPv4 addresses.
 func TestVersion2OverIPv4(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := &bed{t: t, w: simfabric.New(simfabric.Config{})}
@@ -325,11 +323,11 @@ func TestVersion2OverIPv4(t *testing.T) {
 		if err != nil || prop.TypeV2.HasR() || !slices.Equal(prop.IPv6, []netip.Prefix{six(1).Masked()}) {
 			t.Errorf("PROPOSAL %+v, %v", prop, err)
 		}
-		if v := s.g.terms.Version(); v != wire.Version1 {
+		if v := s.group().Version(); v != wire.Version1 {
 			t.Errorf("version %d", v)
 		}
 		c2, s2 := b.connect() // over IPv4
-		if v := s2.g.terms.Version(); v != wire.Version2 {
+		if v := s2.group().Version(); v != wire.Version2 {
 			t.Errorf("version %d over IPv4", v)
 		}
 		b.exchange(c, s, pattern(1, 10<<10))
@@ -338,9 +336,9 @@ func TestVersion2OverIPv4(t *testing.T) {
 	})
 }
 
-// TestAgreedConns: a link group takes as many connections as were agreed on.
+// TestAgreedConns: a link group has at most the number of connections that was agreed on.
 func TestAgreedConns(t *testing.T) {
-	few := func(c *Config) { c.MaxConns = 5 } // the least of version 2 is 16
+	few := func(c *Config) { c.MaxConns = 5 } // version 2 requires at least 16
 	for name, c := range map[string]bedConfig{"Client": {client: few}, "Both": {client: few, server: func(c *Config) { c.MaxConns = 20 }}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -365,8 +363,8 @@ func TestAgreedConns(t *testing.T) {
 	}
 }
 
-// TestOneLinkRelease0: a peer of release 0 is not told how many links are wanted;
-// one link it is all the same.
+// TestOneLinkRelease0: with a peer of release 0, the number of links is not agreed on,
+// but a limit of one link is kept.
 func TestOneLinkRelease0(t *testing.T) {
 	one := func(c *Config) { c.MaxLinks = 1 }
 	old := func(c *Config) { c.release0 = true }
@@ -391,8 +389,8 @@ func TestOneLinkRelease0(t *testing.T) {
 	}
 }
 
-// TestOrderOfLinux: the first LLC message to a Linux of version 2 has its length in
-// the order of that; a server learns from CONFIRM what the peer is.
+// TestOrderOfLinux: the first LLC message to a Linux peer of version 2 has its length in
+// the byte order of Linux. A server knows from CONFIRM that the peer is Linux.
 func TestOrderOfLinux(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var first []byte
@@ -410,8 +408,8 @@ func TestOrderOfLinux(t *testing.T) {
 	})
 }
 
-// TestTwoClientsWithoutID: clients that offer version 2 alone come without peer ID;
-// one that does not go on keeps no other waiting.
+// TestTwoClientsWithoutID: clients that offer only version 2 have no peer ID. One that
+// does not continue does not delay others.
 func TestTwoClientsWithoutID(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})

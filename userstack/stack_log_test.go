@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// warnings is a log handler that keeps what is a warning or worse.
+// warnings is a log handler that keeps warnings and errors.
 type warnings struct {
 	who  string
 	mu   sync.Mutex
@@ -39,10 +39,9 @@ func (w *warnings) take() []string {
 	return list
 }
 
-// TestOrderlyEndIsQuiet: connections, idle link groups and stacks that end in
-// order are no reason for a warning; a link that is lost is.
+// TestOrderlyEndIsQuiet: an orderly end of connections, idle link groups and stacks
+// causes no warning. The loss of a link does.
 func TestOrderlyEndIsQuiet(t *testing.T) {
-	end := func(c *Conn) { c.s.Close() }
 	for _, tt := range []struct {
 		name   string
 		end    func(b *bed, c, s *Conn)
@@ -51,14 +50,14 @@ func TestOrderlyEndIsQuiet(t *testing.T) {
 		{"connection", func(b *bed, c, s *Conn) { b.finish(c, s) }, false},
 		{"reset", func(b *bed, c, s *Conn) { c.Abort(); b.ended(c); b.ended(s) }, false},
 		{"idle", func(b *bed, c, s *Conn) { b.finish(c, s); time.Sleep(20 * time.Minute) }, false},
-		{"client's stack", func(b *bed, c, s *Conn) { end(c) }, false},
-		{"server's stack", func(b *bed, c, s *Conn) { end(s) }, false},
-		{"client's stack without connections", func(b *bed, c, s *Conn) { b.finish(c, s); end(c) }, false},
-		{"server's stack without connections", func(b *bed, c, s *Conn) { b.finish(c, s); end(s) }, false},
-		{"both stacks", func(b *bed, c, s *Conn) {
+		{"client's stack", func(b *bed, _, _ *Conn) { b.client.Close() }, false},
+		{"server's stack", func(b *bed, _, _ *Conn) { b.server.Close() }, false},
+		{"client's stack without connections", func(b *bed, c, s *Conn) { b.finish(c, s); b.client.Close() }, false},
+		{"server's stack without connections", func(b *bed, c, s *Conn) { b.finish(c, s); b.server.Close() }, false},
+		{"both stacks", func(b *bed, _, _ *Conn) {
 			var wg sync.WaitGroup
-			wg.Go(func() { end(c) })
-			wg.Go(func() { end(s) })
+			wg.Go(func() { b.client.Close() })
+			wg.Go(func() { b.server.Close() })
 			wg.Wait()
 		}, false},
 		{"LAN is down", func(b *bed, c, s *Conn) {

@@ -6,14 +6,14 @@ import (
 	"runtime/debug"
 )
 
-// release is the version of the source tree, of a release or of the one to come.
+// release is the version of the source tree: that of a release, or of the next one.
 const release = "0.1.0"
 
-// revision is what the build knows of the commit. Without git it is empty.
+// revision is set by the build to the commit. Without git it is empty.
 var revision string
 
-// version returns the version of the program: the release, and the revision where
-// the build or the Go tool knew it.
+// version returns the version of the program: the release, and the revision if the build
+// or the Go tool knew it.
 func version(info *debug.BuildInfo) string {
 	rev := revision
 	if rev == "" && info != nil {

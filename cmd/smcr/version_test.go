@@ -35,10 +35,10 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestVersionWithoutGit builds the program as from a source archive.
+// TestVersionWithoutGit builds the program like a source archive without git.
 func TestVersionWithoutGit(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "smcr")
-	// What make passes on where git does not know the tree.
+	// These are the flags of make if git does not know the tree.
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags", "-X main.revision=", "-o", bin, ".")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
@@ -51,7 +51,7 @@ func TestVersionWithoutGit(t *testing.T) {
 	if err != nil || strings.Contains(string(help), "-v, --version") || !strings.Contains(string(help), "--version") {
 		t.Errorf("%v, help:\n%s", err, help)
 	}
-	// -v is an option of smc-tools, as the help says.
+	// -v is an option of smc-tools, and the help says so.
 	out, _ = exec.CommandContext(t.Context(), bin, "-v").CombinedOutput()
 	if want := "smcr utility, smc-tools-1.8.5\n"; string(out) != want {
 		t.Errorf("-v: %q, want %q", out, want)

@@ -14,9 +14,9 @@
 //	hostA# echo -listen :7777 -control /run/echo.sock
 //	hostA# smcr --backend unix:/run/echo.sock linkgroup list
 //
-// The stack is one with nothing configured. With -lend the server sends back
-// without a buffer of its own: it copies what has arrived from the memory where the
-// client has put it into the memory from which it is sent.
+// The stack has no configuration. With -direct the server has no buffer of its own: it
+// copies what has arrived from the memory into which the client has written it to the
+// memory from which it is sent.
 //
 // With -require a connection that is not SMC-R is refused. Needs root, or
 // CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF.

@@ -25,7 +25,7 @@ func main() {
 	listen := flag.String("listen", "", "serve on this `address`")
 	control := flag.String("control", "", "answer smcr commands at this `address`, a path or @name (default: the network namespace's own)")
 	require := flag.Bool("require", false, "refuse connections that are not SMC-R")
-	lend := flag.Bool("lend", false, "have the server use lent buffers on SMC-R connections")
+	direct := flag.Bool("direct", false, "have the server read and write in the memory of SMC-R connections, without a buffer of its own")
 	flag.Parse()
 	if (*listen == "") == (flag.NArg() != 1) {
 		fmt.Fprintln(os.Stderr, "usage: echo [flags] -listen ADDRESS\n       echo [flags] HOST:PORT")
@@ -34,12 +34,12 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *listen, flag.Arg(0), *control, *require, *lend); err != nil {
+	if err := run(ctx, *listen, flag.Arg(0), *control, *require, *direct); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, listen, server, control string, require, lend bool) (err error) {
+func run(ctx context.Context, listen, server, control string, require, direct bool) (err error) {
 	stack, err := userstack.New(userstack.Config{
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
@@ -54,7 +54,7 @@ func run(ctx context.Context, listen, server, control string, require, lend bool
 		return err
 	}
 	if listen != "" {
-		return serve(ctx, &userstack.ListenConfig{Stack: stack, RequireSMC: require, Declined: declined}, listen, lend)
+		return serve(ctx, &userstack.ListenConfig{Stack: stack, RequireSMC: require, Declined: declined}, listen, direct)
 	}
 	return dial(ctx, &userstack.Dialer{Stack: stack, RequireSMC: require, Declined: declined}, server)
 }
@@ -65,7 +65,7 @@ func declined(remote net.Addr, why *userstack.DeclineError) {
 }
 
 // serve sends back what comes until ctx ends.
-func serve(ctx context.Context, lc *userstack.ListenConfig, address string, lend bool) error {
+func serve(ctx context.Context, lc *userstack.ListenConfig, address string, direct bool) error {
 	l, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func serve(ctx context.Context, lc *userstack.ListenConfig, address string, lend
 			end := context.AfterFunc(ctx, func() { _ = c.Close() })
 			defer end()
 			report(c)
-			if err := echo(c, lend); err != nil && ctx.Err() == nil {
+			if err := echo(c, direct); err != nil && ctx.Err() == nil {
 				log.Printf("%s: %v", c.RemoteAddr(), err)
 			}
 		})
@@ -96,14 +96,14 @@ func serve(ctx context.Context, lc *userstack.ListenConfig, address string, lend
 }
 
 // echo sends back what comes on one connection.
-func echo(c net.Conn, lend bool) error {
+func echo(c net.Conn, direct bool) error {
 	smc, ok := userstack.AsConn(c)
-	if !ok || !lend {
+	if !ok || !direct {
 		_, err := io.Copy(c, c)
 		return err
 	}
 	for {
-		in, _, err := smc.Peek(1) // where the ring begins again comes with the next one
+		in, _, err := smc.Peek(1) // bytes after the end of the ring come with the next Peek
 		if err != nil {
 			if err == io.EOF {
 				err = nil
@@ -115,7 +115,7 @@ func echo(c net.Conn, lend bool) error {
 		if err == nil {
 			err = smc.Commit(n)
 		}
-		// Discard ends the loan of in, also after an error.
+		// Discard returns the memory of in, also after an error.
 		if _, derr := smc.Discard(n); err == nil {
 			err = derr
 		}

@@ -111,7 +111,7 @@ func TestListed(t *testing.T) {
 	}
 
 	// With an address of its own it runs beside the first.
-	beside := a.Go(t, echo, "-lend", "-listen", ":7778", "-control", filepath.Join(dir, "beside"))
+	beside := a.Go(t, echo, "-direct", "-listen", ":7778", "-control", filepath.Join(dir, "beside"))
 	if err := beside.WaitOutput("listening on", limit); err != nil {
 		t.Fatal(err, beside.Log())
 	}

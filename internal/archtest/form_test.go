@@ -18,7 +18,8 @@ import (
 
 const (
 	licence = "// SPDX-License-Identifier: Apache-2.0"
-	// maxLines of a file that is not a test: beyond it lies a second subject.
+	// maxLines is the limit for a file that is not a test. A longer file has more than
+	// one subject.
 	maxLines = 500
 )
 
@@ -100,8 +101,8 @@ func TestDeclarations(t *testing.T) {
 	})
 }
 
-// undocumented returns the exported names of a declaration that have no comment of
-// their own: that of a group of constants, variables or types does not count.
+// undocumented returns the exported names of a declaration that have no comment of their
+// own. The comment of a group of constants, variables or types is not enough.
 func undocumented(decl ast.Decl) []*ast.Ident {
 	var ids []*ast.Ident
 	switch d := decl.(type) {
@@ -131,8 +132,8 @@ func undocumented(decl ast.Decl) []*ast.Ident {
 	return ids
 }
 
-// exportedReceiver reports whether a function is none or one of an exported
-// type's methods, other than the few whose meaning is the interface's.
+// exportedReceiver reports whether a declaration is a function, or a method of an
+// exported type. A few methods that only implement a well-known interface do not count.
 func exportedReceiver(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return true
@@ -155,8 +156,8 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 	return true
 }
 
-// TestPlain checks that [broker.Plain] knows the packages whose errors carry their
-// name.
+// TestPlain checks that [broker.Plain] knows all packages whose errors begin with the
+// name of the package.
 func TestPlain(t *testing.T) {
 	for _, p := range list(t) {
 		rel, _ := rel(p.ImportPath)

@@ -19,19 +19,19 @@ import (
 
 const module = "smcr"
 
-// terms is the package that has the vocabulary. It imports nothing of the module.
+// terms is the package with the terms of SMC. It imports nothing of the module.
 const terms = "smc"
 
-// edges says for each package, by path within the module, which packages of
-// the module its code (not its tests) may import. A path that ends in /...
-// stands for everything below, not for the path itself; the first pattern that
-// matches a package counts. The order is that of the layers, lowest first:
-// each package imports only what stands above it in the table.
+// edges says which packages of the module the code (not the tests) of each package may
+// import. Packages have their paths within the module. A path that ends in /... means
+// everything below this path, but not the path itself. The first pattern that matches a
+// package applies. The order is that of the layers, lowest first: each package imports
+// only packages of earlier lines.
 var edges = []struct {
 	pkg string
 	may []string
 }{
-	// Leaves. Every package may import smc, which has the terms that all share.
+	// Leaves. Every package may import smc.
 	{terms, nil},
 	{"pnet", nil},
 	{"quota", nil},
@@ -41,7 +41,7 @@ var edges = []struct {
 	{"userstack/wire", nil},
 	{"internal/place", nil},
 
-	// Each stands on leaves alone.
+	// Packages that import only leaves.
 	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/..."}},
 	{"nl", []string{"pnet", "quota", "stats", "guard", "internal/place"}},
 	{"nl/nltest", []string{"nl", "pnet", "stats"}},
@@ -61,14 +61,15 @@ var edges = []struct {
 	{"userstack/simfabric", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
 	{"userstack/network", []string{"userstack/tcpopt", "nl"}},
 	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "rdmaverbs"}},
-	{"userstack/internal/bedtest", []string{"userstack/network", "userstack/simfabric"}},
 	{"userstack/internal/mempool", []string{"rdmaverbs"}},
 	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "smc", "stats"}},
+	{"userstack/internal/bedtest", []string{"userstack/network", "userstack/simfabric", "userstack/linkgroup", "userstack/internal/inside", "smc"}},
 	{"userstack/internal/tcptable", []string{"userstack/internal/inside", "nl", "smc"}},
 
 	// The stack and what serves it.
+	{"userstack/driver", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/mempool", "nl", "stats", "guard", "rdmaverbs", "smc"}},
 	{"userstack", []string{
-		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/tcptable", "userstack/internal/mempool",
+		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/driver", "userstack/internal/inside", "userstack/internal/tcptable",
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
 	{"userstack/internal/programs", []string{"userstack", "userstack/internal/inside", "userstack/network", "userstack/tcpopt", "guard", "smc"}},
@@ -81,7 +82,7 @@ var edges = []struct {
 	{"internal/testing/socktest", nil},
 	{"internal/testing/...", []string{"internal/...", "userstack", "userstack/...", "nl", "nl/...", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 
-	// The program: free to use everything below it, but nothing under the roof.
+	// The program may import everything above, but nothing of internal/testing.
 	{"internal/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 	{"examples/...", []string{"internal/testing/netnstest", "userstack", "userstack/wire", "nl", "stats", "pnet"}},
 	{"cmd/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
@@ -91,20 +92,21 @@ var edges = []struct {
 // whole suites. Nothing that ships imports anything from it.
 const roof = "internal/testing/..."
 
-// testKits are the packages for tests alone that are not under the roof: suites for those
-// who implement a public interface, which stand beside the interface, and what needs
+// testKits are the packages for tests that are not under the roof: suites for those who
+// implement a public interface, which are beside the interface, and packages that need
 // internal packages of userstack.
 var testKits = []string{"nl/nltest", "rdmaverbs/verbstest", "userstack/simfabric", "userstack/internal/bedtest", "userstack/stacktest"}
 
 // testOnly reports whether a package is for tests and benches alone.
 func testOnly(p string) bool { return match(roof, p) || matchAny(testKits, p) }
 
-// confined says where alone a module from outside may be imported.
+// confined says which packages may import a module from outside.
 var confined = map[string][]string{
 	"github.com/spf13/cobra/doc":     {"internal/gendocs"},
 	"github.com/spf13":               {"cmd/...", "internal/..."},
 	"github.com/cilium/ebpf":         {"userstack/tcpopt", "internal/testing/netnstest"},
 	"github.com/vishvananda/netlink": {"rdmaverbs/softroce", "userstack/network", "userstack/service", "internal/..."},
+	"github.com/KimMachineGun":       {"userstack"},
 	"github.com/google/go-cmp":       testPackages,
 	"pgregory.net/rapid":             testPackages,
 	"golang.org/x/net/nettest":       testPackages,
@@ -140,8 +142,8 @@ func list(t *testing.T) []pkg {
 	return pkgs
 }
 
-// readModule runs go list once for all tests. -e: a package that does not
-// compile is the compiler's business, not ours.
+// readModule runs go list once for all tests. The flag -e keeps packages that do not
+// compile: the compiler reports them.
 var readModule = sync.OnceValues(func() ([]pkg, error) {
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,TestGoFiles,XTestGoFiles,IgnoredGoFiles,Imports,TestImports,XTestImports", module+"/...")
 	var stderr bytes.Buffer
@@ -198,8 +200,8 @@ func TestImportEdges(t *testing.T) {
 				t.Errorf("%s must not import %s: it may import %v", from, to, edges[i].may)
 			}
 		}
-		// Tests may use the test kits and what stands below their package, but
-		// a public package's tests must not lean on the program above it.
+		// Tests may import the test kits and packages below their own, but the tests of a
+		// public package must not import the program.
 		if !strings.HasPrefix(from, "internal/") && !strings.HasPrefix(from, "cmd/") && !strings.HasPrefix(from, "examples/") {
 			for _, imp := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
 				to, ok := rel(imp)
@@ -211,8 +213,8 @@ func TestImportEdges(t *testing.T) {
 	}
 }
 
-// leaf is the internal package that is below the public ones: where the stack of a
-// network namespace is, and what names one.
+// leaf is the one internal package that public packages may import: it knows where the
+// stack of a network namespace is.
 const leaf = "internal/place"
 
 // TestRoof checks that what ships imports nothing that is for tests and benches
@@ -231,7 +233,7 @@ func TestRoof(t *testing.T) {
 	}
 }
 
-// TestRulesApply checks that each rule is about a package that exists.
+// TestRulesApply checks that each rule applies to a package that exists.
 func TestRulesApply(t *testing.T) {
 	var paths []string
 	for _, p := range list(t) {
@@ -260,7 +262,7 @@ func TestConfinedImports(t *testing.T) {
 	for _, p := range list(t) {
 		from, _ := rel(p.ImportPath)
 		for _, imp := range p.Imports {
-			// The longest matching path is the rule.
+			// The rule with the longest matching path applies.
 			rule := ""
 			for path := range confined {
 				if (imp == path || strings.HasPrefix(imp, path+"/")) && len(path) > len(rule) {
@@ -268,7 +270,7 @@ func TestConfinedImports(t *testing.T) {
 				}
 			}
 			if rule == "testing" && imp != "testing" {
-				continue // testing/… has rules of its own: none
+				continue // testing/… has no rules
 			}
 			if rule != "" && !matchAny(confined[rule], from) {
 				t.Errorf("%s must not import %s: only %v may, and tests", from, imp, confined[rule])
@@ -299,8 +301,8 @@ func TestShippedProgram(t *testing.T) {
 	}
 }
 
-// TestLowestFirst checks the table itself: no package may import one of a
-// later line, except within a tree that a pattern with /... describes.
+// TestLowestFirst checks the table itself: a package may not import one of a later line,
+// except within a tree that has a pattern with /... .
 func TestLowestFirst(t *testing.T) {
 	at := func(p string) int {
 		return slices.IndexFunc(edges, func(e struct {

@@ -23,20 +23,20 @@ import (
 // `linkgroup.TestStates/overlay`.
 const rfcTable = "../../docs/rfc7609.md"
 
-// notApplicable begins the code cell of a row for which nothing is built. The
-// reason must follow.
+// notApplicable begins the code cell of a row for a requirement that is not implemented.
+// The reason must follow.
 const notApplicable = "Not applicable: "
 
 // rfcPackages are the directories of the packages that the table names.
 var rfcPackages = map[string]string{
-	"conn": "userstack/conn", "e2e": "internal/testing/e2e", "interop": "internal/testing/interop",
+	"conn": "userstack/conn", "driver": "userstack/driver", "e2e": "internal/testing/e2e", "interop": "internal/testing/interop",
 	"launch": "userstack/launch", "linkgroup": "userstack/linkgroup", "service": "userstack/service",
 	"inside": "userstack/internal/inside", "network": "userstack/network", "programs": "userstack/internal/programs", "devices": "userstack/devices", "stacktest": "userstack/stacktest", "softroce": "rdmaverbs/softroce", "tcpopt": "userstack/tcpopt",
 	"smc": "smc", "userstack": "userstack", "wire": "userstack/wire", "rendezvous": "userstack/rendezvous",
 }
 
-// rfcSections are the sections and appendices that ask something of an
-// implementation. Each needs a row of its own or of a section within.
+// rfcSections are the sections and appendices with requirements for an implementation.
+// Each needs at least one row, which may be about a subsection.
 var rfcSections = strings.Fields(`
 	2.1 2.2 2.2.1 2.2.2 2.2.3 2.2.4 2.3
 	3.1 3.2 3.3 3.4 3.5.1.1 3.5.1.2 3.5.1.3 3.5.1.4 3.5.1.5 3.5.1.6.1 3.5.1.6.2 3.5.1.6.3 3.5.1.6.4
@@ -55,8 +55,8 @@ var (
 	testName   = regexp.MustCompile(`^(Test|Fuzz|Example)[A-Z_]`)
 )
 
-// TestRFC7609 fails for a row of the table that names code or a test that does
-// not exist, or none, and for a section without a row.
+// TestRFC7609 fails for a row of the table that names no code or test, or one that does
+// not exist, and for a section without a row.
 func TestRFC7609(t *testing.T) {
 	text, err := os.ReadFile(rfcTable)
 	if err != nil {
@@ -122,7 +122,7 @@ type pkgNames struct {
 	code, tests, literals map[string]bool
 }
 
-// find returns why name (package.Declaration[/part]) is not there, or "".
+// find returns why name (package.Declaration[/part]) does not exist, or "".
 func (d declarations) find(name string, test bool) string {
 	name, part, hasPart := strings.Cut(name, "/")
 	short, decl, _ := strings.Cut(name, ".")
@@ -159,7 +159,7 @@ func (d declarations) load(dir string) *pkgNames {
 	for _, name := range files {
 		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
 		if err != nil {
-			continue // the compiler says why
+			continue // the compiler reports it
 		}
 		names := p.code
 		if strings.HasSuffix(name, "_test.go") {
@@ -180,7 +180,8 @@ func (d declarations) load(dir string) *pkgNames {
 	return p
 }
 
-// addNames adds what a declaration declares: fields and methods by their type.
+// addNames adds the names of a declaration. The names of fields and methods begin with
+// their type.
 func addNames(names map[string]bool, decl ast.Decl) {
 	switch decl := decl.(type) {
 	case *ast.FuncDecl:

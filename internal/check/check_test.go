@@ -26,11 +26,11 @@ import (
 // world is an environment without a network.
 type world struct {
 	addrs   []netip.Addr
-	routes  map[string]route // by address; others have none
+	routes  map[string]route // by address; other addresses have no route
 	out     outcome
 	err     error
 	gids    []string
-	started nl.Multi // what Start starts
+	started nl.Multi // what Start adds to the stacks
 	probed  []netip.AddrPort
 	noEcho  bool // the host does not answer ICMP echo
 }
@@ -76,7 +76,7 @@ func (w *world) Probe(_ context.Context, _ nl.Backend, remote netip.AddrPort) (o
 	return w.out, w.err
 }
 
-// direct is the way to a peer on the same network.
+// direct is the route to a peer on the same network.
 var direct = route{NetDev: "eth0", Local: netip.MustParsePrefix("10.1.0.1/24")}
 
 func newWorld() *world {
@@ -92,7 +92,7 @@ func device(name string, netdev uint32, active bool) nl.Device {
 	return nl.Device{Name: name, Ports: []nl.Port{{NetDev: netdev, Active: active, Valid: true}}}
 }
 
-// userState is a stack in user space that speaks version 1.
+// userState is the state of a user-space stack that speaks version 1.
 func userState(devices ...nl.Device) nltest.State {
 	return nltest.State{SysInfo: nl.SysInfo{Version: 1, Stack: "smcr", PID: 42}, Devices: devices}
 }
@@ -117,7 +117,8 @@ func runCheck(t *testing.T, w *world, m nl.Multi, args ...string) (status int, s
 	return cmdutil.ExitCode(err), out.String(), err
 }
 
-// TestSteps checks the lines of a check from the step on that matters.
+// TestSteps checks the lines of a check, from the first line that differs between the
+// cases.
 func TestSteps(t *testing.T) {
 	eth0 := device("soft-eth0", 2, true)
 	for _, test := range []struct {
@@ -269,8 +270,8 @@ FAILED   clc     this host declined: 0x0a0b0c0d
 	}
 }
 
-// TestTwoStacks checks that one stack that can is enough, and the form of both
-// outputs.
+// TestTwoStacks checks that one stack that can reach the peer is enough, and checks both
+// forms of output.
 func TestTwoStacks(t *testing.T) {
 	m := func() nl.Multi {
 		return nl.Multi{
@@ -292,7 +293,7 @@ func TestTwoStacks(t *testing.T) {
 	}
 }
 
-// TestStart checks that a stack is started where there is none.
+// TestStart checks that a stack is started if there is none.
 func TestStart(t *testing.T) {
 	w := newWorld()
 	if status, _, err := runCheck(t, w, nil, "10.1.0.2:80"); status != cmdutil.ExitNoBackend {
@@ -336,7 +337,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestOutcomes checks how the answers of the stacks are understood: by their numbers.
+// TestOutcomes checks that the answers of the stacks are interpreted by their numbers.
 func TestOutcomes(t *testing.T) {
 	for _, test := range []struct {
 		ev   broker.Event

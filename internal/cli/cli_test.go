@@ -27,7 +27,7 @@ import (
 
 var update = flag.Bool("update", false, "write what the commands print to testdata")
 
-// A world is the stacks that a test's commands find.
+// A world has the stacks that the commands of a test find.
 type world struct {
 	t       *testing.T
 	stacks  nl.Multi
@@ -38,7 +38,7 @@ type world struct {
 // client, in the sample state.
 func newWorld(t *testing.T) (*world, *nltest.Fake) {
 	t.Helper()
-	// What was reset on this machine is not the tests' business.
+	// The resets of this machine must not change the results.
 	t.Setenv(smcrd.CacheEnv, filepath.Join(t.TempDir(), "stats"))
 	fake := nltest.NewFake(nltest.SampleState())
 	fake.SetNetDevs("lo", "eth0", "eth1", "eth2")
@@ -71,7 +71,8 @@ func stack(t *testing.T, name string, ctl nl.Control) nl.Backend {
 	return nl.Backend{Name: name, Control: keepOpen{c}}
 }
 
-// keepOpen survives the end of a command.
+// keepOpen hides the method Close of a Control, so that it can be used after the end of a
+// command.
 type keepOpen struct{ nl.Control }
 
 func (keepOpen) Close() error { return nil }
@@ -82,7 +83,7 @@ func (w *world) run(args ...string) (status int, stdout, stderr string) {
 	return w.runInput("", args...)
 }
 
-// runInput is run with something on standard input.
+// runInput is run with text on standard input.
 func (w *world) runInput(input string, args ...string) (status int, stdout, stderr string) {
 	w.t.Helper()
 	streams, in, out, errOut := cmdutil.MemoryStreams()
@@ -91,7 +92,7 @@ func (w *world) runInput(input string, args ...string) (status int, stdout, stde
 	return status, out.String(), errOut.String()
 }
 
-// factory returns what the program works with in the world.
+// factory returns the Factory of the program in the world.
 func (w *world) factory(streams *cmdutil.IOStreams) *cmdutil.Factory {
 	return &cmdutil.Factory{
 		IO: streams, Version: "1.2.3", Backend: "auto",
@@ -150,7 +151,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestEmpty checks that nothing found is no error, and prints no header.
+// TestEmpty checks that an empty list is no error and has no header.
 func TestEmpty(t *testing.T) {
 	w := &world{t: t, stacks: nl.Multi{stack(t, "user", nltest.NewFake(nltest.State{}))}}
 	for _, noun := range []string{"linkgroup", "link", "device", "connection", "pnet", "ueid"} {
@@ -163,7 +164,8 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
-// TestErrors checks messages and exit statuses, and that nothing changes.
+// TestErrors checks the messages and exit statuses of wrong command lines, which must
+// change nothing.
 func TestErrors(t *testing.T) {
 	w, fake := newWorld(t)
 	if err := fake.AddPNET(t.Context(), nl.PNET{ID: "NET1", NetDev: "eth0"}); err != nil {
@@ -219,7 +221,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestStackErrors checks what is said of errors that a stack returns.
+// TestStackErrors checks the messages about errors that a stack returns.
 func TestStackErrors(t *testing.T) {
 	w, fake := newWorld(t)
 	for _, test := range []struct {
@@ -273,7 +275,8 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestTwoStacks checks that rows are marked, and that a change must say where.
+// TestTwoStacks checks that rows name their stack, and that a change must name a stack
+// too.
 func TestTwoStacks(t *testing.T) {
 	w, _ := newWorld(t)
 	w.stacks = append(nl.Multi{stack(t, "kernel", nltest.NewFake(nltest.SampleState()))}, w.stacks...)
@@ -285,8 +288,8 @@ func TestTwoStacks(t *testing.T) {
 	}
 }
 
-// TestFallbacks checks how connections that are TCP are listed: those that a
-// kernel tells by sock_diag, which knows no processes, and those of user space.
+// TestFallbacks checks how connections that are TCP are listed: those of the kernel,
+// which come from sock_diag without their processes, and those of a user-space stack.
 func TestFallbacks(t *testing.T) {
 	at := netip.MustParseAddrPort
 	rows := []nl.Connection{
@@ -313,8 +316,8 @@ func TestFallbacks(t *testing.T) {
 	}
 }
 
-// TestStatsReset checks that a reset holds for all forms of output, and not for
-// the absolute counters.
+// TestStatsReset checks that a reset applies to all forms of output, but not to the
+// absolute counters.
 func TestStatsReset(t *testing.T) {
 	w, fake := newWorld(t)
 	all := func(args ...string) map[string]any {
@@ -355,7 +358,7 @@ func TestStatsReset(t *testing.T) {
 	if abs := all("--absolute"); number(abs, "smcr", "connections") != conns || number(abs, "smcr", "tx", "bytes") != bytes+7 {
 		t.Errorf("absolute: %v", abs)
 	}
-	// A stack that started anew has nothing to do with it.
+	// The reset does not apply to a stack that has started again.
 	fake.SetStats(func(s *nl.Stats, f *nl.Fallbacks) { s.SMCR = stats.Tech{TXBytes: 5} })
 	if b := number(all(), "smcr", "tx", "bytes"); b != 5 {
 		t.Errorf("%v bytes of a new stack", b)

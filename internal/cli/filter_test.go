@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFilters checks which rows of the sample state each filter keeps, named by
-// a column of the JSON form, and that the table has as many lines.
+// TestFilters checks which rows of the sample state each filter keeps, by a column of the
+// JSON form, and that the table has as many lines.
 func TestFilters(t *testing.T) {
 	w, fake := newWorld(t)
 	for _, p := range []nl.PNET{{ID: "NET1", NetDev: "eth0"}, {ID: "NET2", IBDev: "mlx5_0", IBPort: 2}} {
@@ -91,7 +91,7 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// TestCompletion asks for completions as the shells do.
+// TestCompletion asks for completions like a shell.
 func TestCompletion(t *testing.T) {
 	w, fake := newWorld(t)
 	for _, p := range []nl.PNET{{ID: "NET7", NetDev: "eth0"}, {ID: "NET8", IBDev: "mlx5_0", IBPort: 2}} {
@@ -127,7 +127,7 @@ func TestCompletion(t *testing.T) {
 	if devs := w.complete("link list --netdev "); slices.Contains(devs, "lo") {
 		t.Errorf("network devices %q: no RoCE over lo", devs)
 	}
-	// A shell is no place for errors.
+	// Completion prints no errors.
 	none := &world{t: t, dialErr: nl.ErrNoBackend}
 	if got := none.complete("ueid del "); got != nil {
 		t.Errorf("without a stack: %q", got)
@@ -152,7 +152,7 @@ func (w *world) complete(line string) []string {
 	return names
 }
 
-// TestSingleValues shows and changes what is one value a stack.
+// TestSingleValues shows and changes settings that have one value for each stack.
 func TestSingleValues(t *testing.T) {
 	w, fake := newWorld(t)
 	for _, test := range []struct {

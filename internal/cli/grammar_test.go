@@ -12,8 +12,7 @@ import (
 	"smcr/nl"
 )
 
-// words are what a noun's command lines may look like, and the names of the
-// verbs that it has.
+// nouns are the nouns of the program, with their other names and with their verbs.
 var nouns = []struct {
 	noun  string
 	words []string
@@ -32,14 +31,14 @@ var nouns = []struct {
 	{"rnics", nil, []string{"show"}},
 }
 
-// otherNames are the words by which each verb is known.
+// otherNames are all names of each verb.
 var otherNames = map[string][]string{
 	"list": {"list", "show", "ls"}, "show": {"list", "show", "ls"},
 	"add": {"add", "create", "new"}, "del": {"del", "delete", "rm", "remove"},
 	"flush": {"flush", "clear"}, "reset": {"reset"}, "enable": {"enable", "on"}, "disable": {"disable", "off"},
 }
 
-// TestGrammarTable is complete: each noun with verbs is in the table above.
+// TestGrammarTable checks that each noun with verbs is in the table above.
 func TestGrammarTable(t *testing.T) {
 	streams, _, _, _ := cmdutil.MemoryStreams()
 	for _, c := range NewRoot(&cmdutil.Factory{IO: streams, Backend: "auto"}).Commands() {
@@ -60,8 +59,8 @@ func TestGrammarTable(t *testing.T) {
 	}
 }
 
-// TestVerbs runs each verb of each noun by each of its names, and checks that
-// all do the same.
+// TestVerbs runs each verb of each noun by each of its names, and checks that all names
+// do the same.
 func TestVerbs(t *testing.T) {
 	for _, n := range nouns {
 		for _, verb := range n.verbs {
@@ -101,7 +100,7 @@ func testVerb(t *testing.T, name string, words []string, verb string) {
 				if want == "" {
 					want = string(b)
 				}
-				// The sample has no system EID: what seid changes is not found.
+				// The sample state has no system EID, so seid cannot change it.
 				if name == "seid" && verb != "show" && status == 3 {
 					status = 0
 				}
@@ -113,7 +112,7 @@ func testVerb(t *testing.T, name string, words []string, verb string) {
 	}
 }
 
-// TestNoVerb checks that a noun without a verb lists, whatever the flags.
+// TestNoVerb checks that a noun without a verb lists, with any flags.
 func TestNoVerb(t *testing.T) {
 	w, _ := newWorld(t)
 	for _, n := range nouns {
@@ -150,22 +149,22 @@ func TestNoVerb(t *testing.T) {
 	}
 }
 
-// TestTypos misspells each verb of each noun in four ways and wants it told, with
-// flags and without, and nothing listed nor changed.
+// TestTypos misspells each verb of each noun in several ways, with and without flags. It
+// checks that the message proposes the right verb, and that nothing is listed or changed.
 func TestTypos(t *testing.T) {
 	w, fake := newWorld(t)
 	for _, n := range nouns {
 		for _, verb := range n.verbs {
 			for _, typo := range []string{
-				verb[:1] + verb[2:],                         // a letter left out
-				verb[:2] + verb[1:2] + verb[2:],             // one twice
-				verb[:1] + verb[2:3] + verb[1:2] + verb[3:], // two exchanged
-				verb[:len(verb)-1] + "z",                    // another
-				strings.ToUpper(verb), verb[:len(verb)-1],   // capitals; the end missing
-				verb[:len(verb)-2] + "q" + verb[len(verb)-1:], // another in the middle
+				verb[:1] + verb[2:],                         // without one letter
+				verb[:2] + verb[1:2] + verb[2:],             // with one letter twice
+				verb[:1] + verb[2:3] + verb[1:2] + verb[3:], // with two letters exchanged
+				verb[:len(verb)-1] + "z",                    // with another letter at the end
+				strings.ToUpper(verb), verb[:len(verb)-1],   // in capitals; without the last letter
+				verb[:len(verb)-2] + "q" + verb[len(verb)-1:], // with another letter before the last
 			} {
 				if len(typo) < 3 || slices.Contains([]string{"add", "de"}, typo) {
-					continue // a word of two letters may be anything
+					continue // a word of two letters can stand for several verbs
 				}
 				for _, flags := range [][]string{nil, {"-o", "json"}, {"--backend", "auto"}} {
 					status, out, errOut := w.run(append([]string{n.noun, typo}, flags...)...)
@@ -197,7 +196,7 @@ func TestTypos(t *testing.T) {
 	}
 }
 
-// TestNames lists what is named, and says what does not exist.
+// TestNames checks that lists take names of objects, and report names that do not exist.
 func TestNames(t *testing.T) {
 	w, fake := newWorld(t)
 	if err := fake.AddPNET(t.Context(), nl.PNET{ID: "NET1", NetDev: "eth0"}); err != nil {
@@ -246,7 +245,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestInterval checks that an interval apart from --watch is no name.
+// TestInterval checks that an interval without --watch is not taken for a name.
 func TestInterval(t *testing.T) {
 	streams, _, _, _ := cmdutil.MemoryStreams()
 	for line, want := range map[string]string{
@@ -278,8 +277,8 @@ func TestInterval(t *testing.T) {
 	}
 }
 
-// TestTwoGrammars runs the program as it is started: what smc-tools knows is
-// theirs, everything else ours.
+// TestTwoGrammars runs the program: command lines of smc-tools have the output of
+// smc-tools, all others that of smcr.
 func TestTwoGrammars(t *testing.T) {
 	w, _ := newWorld(t)
 	program := func(line string) (int, string, string) {
@@ -299,7 +298,7 @@ func TestTwoGrammars(t *testing.T) {
 			t.Errorf("%s: %d, %q, %q, want %q", line, status, out, errOut, wantOut)
 		}
 	}
-	// smc-tools' own words, and how they may be abbreviated.
+	// Words of smc-tools, also abbreviated.
 	_, list, _ := program("linkgroup show")
 	_, links, _ := program("linkgroup link-show")
 	for line, want := range map[string]string{

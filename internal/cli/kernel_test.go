@@ -14,10 +14,10 @@ import (
 	"smcr/internal/testing/guest"
 )
 
-// TestKernel runs the commands that change, check and list against the SMC of a
-// real kernel, on two hosts with soft-RoCE.
+// TestKernel runs the commands that change, check and list, with the SMC of a Linux
+// kernel, on two hosts with soft-RoCE.
 func TestKernel(t *testing.T) {
-	t.Parallel() // mostly waits for the guests
+	t.Parallel() // it waits for the guests most of the time
 	guest.SkipShort(t)
 	if err := guest.Available(); err != nil {
 		guest.Check(t, err)
@@ -26,7 +26,7 @@ func TestKernel(t *testing.T) {
 	if err := guest.Build(t.Context(), "smcr/cmd/smcr", smcr); err != nil {
 		t.Fatal(err)
 	}
-	// The test binary under this name is the server, see TestMain.
+	// Under this name the test binary is the server, see TestMain.
 	swallow := filepath.Join(t.TempDir(), "swallow")
 	if err := guest.BuildTest(t.Context(), "smcr/internal/cli", swallow); err != nil {
 		t.Fatal(err)
@@ -90,12 +90,11 @@ func TestKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The kernel has not one enterprise ID, and over these devices it does not
-	// speak version 1.
+	// The kernel has no enterprise ID, and these devices do not support version 1.
 	status, out := run(a, "", "check", "10.0.0.2:7001")
 	expect(status, out, 1, "ok       eid     none:", "FAILED   device  rxe0 port 1 has only RoCE version 2 GIDs, ")
 
-	// What export prints, apply takes.
+	// The output of export is valid input for apply.
 	status, empty := run(a, "", "export")
 	expect(status, empty, 0, "pnetids: []\n", "ueids: []\n", "handshake_limitation: false\n")
 	const want = `pnetids:
@@ -123,19 +122,19 @@ handshake_limitation: true
 		t.Errorf("%d, exported:\n%s", status, out)
 	}
 
-	// A refused change in the middle: the kernel has no system enterprise ID.
+	// The kernel refuses a change in the middle, because it has no system enterprise ID.
 	status, out = run(a, "pnetids: [{pnetid: NET3, netdev: later1}]\nueids: [OTHER]\nseid: false\n", "apply", "-")
 	expect(status, out, 1, "cannot set seid to false: ", "; nothing was changed\n")
 	status, out = run(a, want, "apply", "--dry-run", "-")
 	expect(status, out, 0, "nothing to change\n")
 
-	// One device less: the others of the pnetid stay.
+	// One device is removed. The pnetid keeps the others.
 	status, out = run(a, strings.Replace(want, "  - pnetid: NET1\n    netdev: later0\n", "", 1), "apply", "-")
 	expect(status, out, 0, "- pnetid NET1 netdev later0\n")
 	status, out = run(a, "", "pnet", "list", "--pnetid", "net1")
 	expect(status, out, 0, "NET1     eth0", "NET1     -        rxe0")
 
-	// Now it works.
+	// The check succeeds now.
 	status, out = run(a, "", "check", "10.0.0.2:7001")
 	expect(status, out, 0, "ok       eid     SMCR-TEST.1, SMCR-TEST.2: ", "pnetid NET1 as netdev eth0\n", "ok       option  ", "ok       clc     SMC-R")
 	status, out = run(a, "", "check", "10.0.0.2:7002")

@@ -30,7 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain makes the test binary the programs of the scripts.
+// TestMain turns the test binary into the programs of the scripts.
 func TestMain(m *testing.M) {
 	launch.MaybeChild()
 	testscript.Main(m, map[string]func(){
@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// swallow is a server which reads what comes until its end: swallow ADDRESS, or
-// swallow ADDRESS smc for a socket of the kernel's SMC.
+// swallow is a server that reads everything until the end of the stream: swallow ADDRESS,
+// or swallow ADDRESS smc for a socket of the kernel's SMC.
 func swallow() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -67,8 +67,8 @@ func swallow() {
 	}
 }
 
-// swallowSMC is swallow for AF_SMC, which package net does not know. It ends
-// with its process.
+// swallowSMC is swallow with AF_SMC, which package net does not support. It ends with its
+// process.
 func swallowSMC(address string) error {
 	addr, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -99,10 +99,10 @@ func swallowSMC(address string) error {
 	}
 }
 
-// TestScript runs testdata/script: the program against real stacks on two hosts,
-// a and b, which are commands that run their arguments there. $A and $B are
-// their addresses. The command until repeats another one until it succeeds;
-// hup sends SIGHUP to the stack of a host, and end ends it.
+// TestScript runs testdata/script: the program with real stacks on two hosts. The
+// commands a and b run their arguments on these hosts, $A and $B are the addresses. The
+// command until repeats another command until it succeeds. hup sends SIGHUP to the stack
+// of a host, and end ends this stack.
 func TestScript(t *testing.T) {
 	netnstest.Require(t, "nsenter")
 	testscript.Run(t, testscript.Params{
@@ -131,10 +131,10 @@ func TestScript(t *testing.T) {
 			env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
 			env.Setenv("A", pair.A.Addr())
 			env.Setenv("B", pair.B.Addr())
-			// The machine's kernel may have SMC too.
+			// The kernel of the machine may have SMC too.
 			env.Setenv(cmdutil.BackendEnv, "user")
 			env.Setenv(smcrd.CacheEnv, filepath.Join(env.WorkDir, ".smcstats"))
-			// With the race detector each program would linger for a second.
+			// Under the race detector, each program would wait a second at its end.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			return nil
 		},

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// run runs a command, made for a Factory with one stack in the sample state, and returns
-// what it printed.
+// run runs a command for a Factory that has one stack in the sample state. It returns the
+// output of the command.
 func run(t *testing.T, newCmd func(*cmdutil.Factory) *cobra.Command, line string) (string, error) {
 	t.Helper()
 	streams, _, out, _ := cmdutil.MemoryStreams()
@@ -34,12 +34,12 @@ func run(t *testing.T, newCmd func(*cmdutil.Factory) *cobra.Command, line string
 	return out.String(), err
 }
 
-// TestLists checks the flags that all lists have, and those that only some have.
+// TestLists checks the flags that all lists have, and those of single lists.
 func TestLists(t *testing.T) {
 	rnics := func(f *cmdutil.Factory) *cobra.Command { return newRNICs(f, sysfs.New(t.TempDir())) }
 	for name, test := range map[string]struct {
 		newCmd func(*cmdutil.Factory) *cobra.Command
-		good   []string // further command lines
+		good   []string // more command lines that are right
 		bad    []string
 	}{
 		"connection list": {newConnectionList, []string{"-o wide", "-a", "--all -o wide"}, []string{"name"}},

@@ -24,7 +24,7 @@ import (
 
 var update = flag.Bool("update", false, "write what the command prints to testdata")
 
-// testSysfs makes the sysfs of the test.
+// testSysfs makes a sysfs for a test.
 func testSysfs(t *testing.T) sysfs.FS {
 	t.Helper()
 	root := t.TempDir()
@@ -46,7 +46,7 @@ func testSysfs(t *testing.T) sysfs.FS {
 			t.Fatal(err)
 		}
 	}
-	// NET4 and blanks for port 1, nothing for the other.
+	// Port 1 has NET4 and blanks, the other port has no pnetid.
 	util := append([]byte{0xd5, 0xc5, 0xe3, 0xf4}, bytes.Repeat([]byte{0x40}, 12)...)
 	util = append(util, make([]byte, 48)...)
 	if err := os.WriteFile(filepath.Join(root, "devices/pci0001:00/0001:00:00.0/util_string"), util, 0o644); err != nil {
@@ -55,7 +55,7 @@ func testSysfs(t *testing.T) sysfs.FS {
 	return sysfs.New(root)
 }
 
-// runRNICs runs the command on the sysfs of the test, with a stack that has pnetids.
+// runRNICs runs the command on testSysfs. The stack, if there is one, has pnetids.
 func runRNICs(t *testing.T, fs sysfs.FS, stack bool, line string) (string, error) {
 	t.Helper()
 	streams, _, out, _ := cmdutil.MemoryStreams()
@@ -110,7 +110,7 @@ func TestRNICsFilters(t *testing.T) {
 		"--netdev ens1,eth9":           {"mlx5_0", "rxe0"},
 		"--pnetid net4":                {"mlx4_0"},
 		"--pnetid net5 --state active": {"mlx5_0"},
-		"--pnetid net9":                nil, // the hardware has another one
+		"--pnetid net9":                nil, // the hardware has another pnetid
 	} {
 		out, err := runRNICs(t, fs, true, line+" -o json")
 		if err != nil {
@@ -130,7 +130,7 @@ func TestRNICsFilters(t *testing.T) {
 	}
 }
 
-// TestWithout checks hosts without stack and without RDMA.
+// TestRNICsWithout checks hosts without a stack and without RDMA devices.
 func TestRNICsWithout(t *testing.T) {
 	if out, err := runRNICs(t, testSysfs(t), false, "--ibdev mlx5_0"); err != nil || !strings.Contains(out, "ens1") || strings.Contains(out, "NET5") {
 		t.Errorf("no stack: %q, %v", out, err)

@@ -11,7 +11,7 @@ import (
 	"smcr/stats"
 )
 
-// TestNotCounted checks that a counter that the stack does not have is no zero.
+// TestNotCounted checks that a counter that the stack does not have is not shown as zero.
 func TestNotCounted(t *testing.T) {
 	v := counters{stats: nl.Stats{SMCR: stats.Tech{NotCounted: stats.CountSplice | stats.CountTXSmall | stats.CountRXUsage}}}
 	var b strings.Builder

@@ -4,7 +4,7 @@ package cmd
 
 import "testing"
 
-// TestAbbreviate compares with what smc-tools 1.8.5 prints for the same numbers.
+// TestAbbreviate compares with the output of smc-tools 1.8.5 for the same numbers.
 func TestAbbreviate(t *testing.T) {
 	for v, want := range map[uint64]string{
 		0: "0", 4: "4", 99999: "99999", 196608: "196.6K", 20840708: "20.84M", 21496068: "21.50M", 152000000: "152.0M",

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// TestRemember checks that a name is asked for once in a table, and again in a
-// later one.
+// TestRemember checks that a name is looked up once, and again after its lifetime.
 func TestRemember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0

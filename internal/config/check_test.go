@@ -11,13 +11,13 @@ import (
 	"smcr/nl/nltest"
 )
 
-// TestCheck checks what is refused before anything is changed.
+// TestCheck checks which configurations are refused before anything is changed.
 func TestCheck(t *testing.T) {
 	user := nl.SysInfo{Version: 2, Stack: "smcr"}
 	for _, test := range []struct {
 		name, file string
 		info       nl.SysInfo
-		step       string // "": nothing is refused
+		step       string // "" if nothing is refused
 		err        error
 	}{
 		{"device in use", "pnetids: [{pnetid: A, netdev: eth0}, {pnetid: A, ibdev: soft-eth0}]", user, "", nil},

@@ -66,7 +66,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseErrors checks that everything wrong is said, with its line.
+// TestParseErrors checks that each error is reported with its line.
 func TestParseErrors(t *testing.T) {
 	for _, test := range []struct {
 		name, in string
@@ -190,7 +190,7 @@ func anyConfig(t *rapid.T) *Config {
 	return c
 }
 
-// TestRoundTrip checks that what is written is read again.
+// TestRoundTrip checks that Parse returns the configuration that was written.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyConfig(t)

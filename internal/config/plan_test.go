@@ -23,10 +23,10 @@ import (
 // stack is a fake with a system enterprise ID whose changes can be made to fail.
 type stack struct {
 	nl.Control
-	changes int   // so far
-	failAt  int   // the change that fails, counted from 1; 0: none
-	broken  bool  // all changes after it fail too
-	err     error // with which
+	changes int   // the number of changes so far
+	failAt  int   // the number of the change that fails, from 1; 0 for none
+	broken  bool  // all changes after that one fail too
+	err     error // the error of a change that fails
 }
 
 func newStack(t interface{ Fatal(...any) }, c *Config) *stack {
@@ -74,8 +74,8 @@ func (s *stack) SetHSLimitation(ctx context.Context, on bool) error {
 	return s.change(func() error { return s.Control.SetHSLimitation(ctx, on) })
 }
 
-// kernelLike enables the system enterprise ID with the removal of the last
-// user-defined one, and says so with EAGAIN, as the kernel on s390 does.
+// kernelLike enables the system enterprise ID when the last user-defined one is removed,
+// and returns EAGAIN then, like the kernel on s390.
 type kernelLike struct{ nl.Control }
 
 func (k *kernelLike) RemoveUEID(ctx context.Context, eid string) error {
@@ -95,7 +95,7 @@ func (k *kernelLike) RemoveUEID(ctx context.Context, eid string) error {
 	return syscall.EAGAIN
 }
 
-// state returns what a stack has, tables without order.
+// state returns the configuration of a stack, with sorted tables.
 func state(t interface{ Fatal(...any) }, ctl nl.Control) *Config {
 	c, err := Export(context.Background(), ctl)
 	if err != nil {
@@ -191,12 +191,12 @@ handshake_limitation: true
 	}
 }
 
-// TestApplyAnything brings a stack from any state to any configuration, with a
-// failure in any place: it is reached wholly or not at all.
+// TestApplyAnything brings a stack from any state to any configuration, with a failure at
+// any change: either all changes are made or none.
 func TestApplyAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		start := anyConfig(t)
-		// A stack that has this state is one where it can be.
+		// Complete makes it a state that a stack can have.
 		start = start.Complete()
 		if len(start.UEIDs) == 0 {
 			start.SEID = nil
@@ -205,7 +205,7 @@ func TestApplyAnything(t *testing.T) {
 		before := state(t, s)
 		c := anyConfig(t)
 		if c.SEID != nil && !*c.SEID && c.UEIDs == nil && len(before.UEIDs) == 0 {
-			c.SEID = nil // the stack would refuse
+			c.SEID = nil // the stack would refuse it
 		}
 		s.failAt = rapid.IntRange(0, 8).Draw(t, "fail at")
 		changes, err := c.Apply(context.Background(), s)
@@ -244,7 +244,7 @@ func TestUndoFails(t *testing.T) {
 	}
 }
 
-// TestCancelled checks that a plan is undone although its context has ended.
+// TestCancelled checks that changes are undone even if the context has ended.
 func TestCancelled(t *testing.T) {
 	s := newStack(t, parse(t, "pnetids: [{pnetid: A, netdev: eth0}]"))
 	before := state(t, s)
@@ -272,7 +272,7 @@ func (c cancelAfter) RemovePNET(ctx context.Context, id string) error {
 	return c.Control.RemovePNET(ctx, id)
 }
 
-// limited is a stack that knows pnetids only, as old kernels do.
+// limited is a stack that has only pnetids, like an old kernel.
 type limited struct{ nl.Control }
 
 func (limited) UEIDs(context.Context) ([]string, error) { return nil, nl.ErrNotSupported }

@@ -20,8 +20,8 @@ func sampleState() *State {
 	}
 }
 
-// TestStateRoundTrip checks that a state is read as it was written, and that no
-// part of it is taken for the whole.
+// TestStateRoundTrip checks that ParseState returns the state that was written, and
+// refuses a truncated one.
 func TestStateRoundTrip(t *testing.T) {
 	for name, s := range map[string]*State{
 		"changes": sampleState(),
@@ -38,7 +38,7 @@ func TestStateRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(s, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
-		// The last byte is a line's end.
+		// The last byte is only the end of a line.
 		for n := range len(b) - 1 {
 			if s, err := ParseState(b[:n]); !errors.Is(err, ErrInvalid) {
 				t.Fatalf("%s: the first %d of %d bytes: %v, %v", name, n, len(b), s, err)
@@ -55,14 +55,14 @@ func TestStateRoundTrip(t *testing.T) {
 	}
 }
 
-// TestStateOn checks what becomes of changes on what the file says.
+// TestStateOn checks how changes apply to another configuration file.
 func TestStateOn(t *testing.T) {
 	s := sampleState()
 	if got := s.On(s.Base); !cmp.Equal(got, s.Now) {
 		t.Errorf("on the base: %s", cmp.Diff(s.Now, got))
 	}
 	off, on := false, true
-	// Meanwhile there is a device of the file that was missing before.
+	// A device of the file that was missing before exists now.
 	live := &Config{PNETs: []nl.PNET{{ID: "A", NetDev: "eth0"}, {ID: "B", NetDev: "eth1"}, {ID: "D", NetDev: "eth2"}}, UEIDs: []string{"OLD"}, HSLimitation: &off}
 	want := &Config{
 		PNETs: []nl.PNET{{ID: "A", NetDev: "eth0"}, {ID: "D", NetDev: "eth2"}, {ID: "C", IBDev: "soft-eth1", IBPort: 1}},
@@ -71,12 +71,13 @@ func TestStateOn(t *testing.T) {
 	if diff := cmp.Diff(want, s.On(live)); diff != "" {
 		t.Errorf("on more than the base (-want +got):\n%s", diff)
 	}
-	// A device that both give a pnetid has that of the command.
+	// If the file and a command give a pnetid to the same device, that of the command
+	// applies.
 	live.PNETs = []nl.PNET{{ID: "X", IBDev: "soft-eth1", IBPort: 2}}
 	if got := s.On(live).PNETs; !cmp.Equal(got, s.Now.PNETs[1:]) {
 		t.Errorf("one device, two pnetids: %v", got)
 	}
-	// No more enterprise IDs than a stack holds.
+	// There are no more enterprise IDs than a stack can hold.
 	live.UEIDs = []string{"1", "2", "3", "4"}
 	if got := s.On(live).UEIDs; len(got) != nl.MaxUEIDs {
 		t.Errorf("enterprise IDs: %v", got)

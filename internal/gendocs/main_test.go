@@ -25,8 +25,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestUpToDate fails when the files in the tree are not those that the commands
-// make.
+// TestUpToDate fails if the files in the tree are not those that make generate writes.
 func TestUpToDate(t *testing.T) {
 	const root = "../.."
 	files := generated(t)
@@ -81,8 +80,8 @@ func generated(t *testing.T) map[string][]byte {
 	return files
 }
 
-// TestCommands checks that each command has a text of its own, and each program
-// of smc-tools' names a page and a completion.
+// TestCommands checks that each command has a text of its own, and that each program of
+// smc-tools has a page and a completion.
 func TestCommands(t *testing.T) {
 	own, err := readTexts()
 	if err != nil {
@@ -105,8 +104,8 @@ func TestCommands(t *testing.T) {
 
 var tools = []string{"smcd", "smcss", "smc_pnet", "smc_run", "smc_rnics", "smc_chk", "smc_dbg"}
 
-// TestToolOptions compares the options that the pages list with those that the
-// programs tell in their help.
+// TestToolOptions compares the options in the pages with those in the help of the
+// programs.
 func TestToolOptions(t *testing.T) {
 	own, err := readTexts()
 	if err != nil {
@@ -115,7 +114,7 @@ func TestToolOptions(t *testing.T) {
 	word := regexp.MustCompile(`(?m)^\s+(-\w)(?:, (--[\w-]+))?`)
 	for _, name := range tools {
 		if name == "smcd" {
-			continue // its help has another form
+			continue // the form of its help is different
 		}
 		streams, _, out, _ := cmdutil.MemoryStreams()
 		f := &cmdutil.Factory{IO: streams, Backend: "auto", Dial: cmdutil.Dial}
@@ -139,8 +138,8 @@ func TestToolOptions(t *testing.T) {
 	}
 }
 
-// TestColumns checks that a page tells about each column of the tables, and each
-// JSON field, that the package of its command has.
+// TestColumns checks that the page of a command has a text for each column of its tables
+// and for each JSON field.
 func TestColumns(t *testing.T) {
 	for page, code := range map[string]string{
 		"linkgroup": "cmd/linkgroup.go", "link": "cmd/link.go", "device": "cmd/device.go", "connection": "cmd/connection.go",
@@ -168,9 +167,9 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// printed returns the columns and JSON fields in files: the words given to
-// output.NewTable and to col of package cmd, and the tags. Lists of package cmd have a
-// column Stack, except local ones.
+// printed returns the columns and JSON fields in files: the arguments of output.NewTable
+// and of col of package cmd, and the tags. Lists of package cmd have a column Stack,
+// except local ones.
 func printed(t *testing.T, pattern string) (columns, fields []string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
@@ -227,7 +226,7 @@ func printed(t *testing.T, pattern string) (columns, fields []string) {
 	return columns, fields
 }
 
-// TestBash runs the completions in a shell.
+// TestBash runs the completions in bash.
 func TestBash(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// pages returns the pages by name, smcr(8) for example.
+// pages returns all pages by their names, for example smcr(8).
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	out := make(map[string]string)
@@ -27,8 +27,8 @@ func pages(t *testing.T) map[string]string {
 	return out
 }
 
-// TestRoff checks the form of all pages: macros and escapes that man and mandoc
-// both know, pairs of macros and fonts, sections in their order.
+// TestRoff checks the form of all pages: only macros and escapes that both man and mandoc
+// know, macros and fonts in pairs, sections in order.
 func TestRoff(t *testing.T) {
 	known := strings.Fields(`TH SH SS PP TP RS RE EX EE SY YS OP B I RI BR nh ad nr br \"`)
 	pairs := map[string]string{"RS": "RE", "EX": "EE", "SY": "YS"}
@@ -92,7 +92,7 @@ func TestRoff(t *testing.T) {
 	}
 }
 
-// TestReferences checks that the pages of ours that pages refer to exist.
+// TestReferences checks that pages refer only to pages of smcr that exist.
 func TestReferences(t *testing.T) {
 	all := pages(t)
 	ref := regexp.MustCompile(`\\fB(smc[^\\]*(?:\\-[^\\]*)*)\\fP(\([1-8]\))`)
@@ -106,8 +106,8 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestGroff renders the pages where groff is at hand. It has no word to say about
-// them.
+// TestGroff renders the pages if groff is installed, and checks that there are no
+// warnings.
 func TestGroff(t *testing.T) {
 	groff, err := exec.LookPath("groff")
 	if err != nil {

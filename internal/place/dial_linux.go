@@ -80,15 +80,15 @@ func (v *view) dialAt(ctx context.Context, base, name string) (*net.UnixConn, er
 		return nil, err
 	}
 	uc := c.(*net.UnixConn)
-	if err := v.knows(uc, path); err != nil {
+	if err := v.checkPeer(uc, path); err != nil {
 		_ = uc.Close()
 		return nil, err
 	}
 	return uc, nil
 }
 
-// knows checks who listens (unix(7), SO_PEERCRED).
-func (v *view) knows(c *net.UnixConn, path string) error {
+// checkPeer checks which user listens (unix(7), SO_PEERCRED).
+func (v *view) checkPeer(c *net.UnixConn, path string) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err

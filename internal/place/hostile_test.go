@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestUsers: a user who may not write root's directory has a place of its own,
-// which root and others do not look at, and cannot take root's.
+// TestUsers: a user who may not write to root's directory has a separate place, where
+// root and other users do not look. This user cannot take root's place.
 func TestUsers(t *testing.T) {
 	root, user := users(t)
 	third := *user
@@ -61,11 +61,11 @@ func TestUsers(t *testing.T) {
 		if _, err := user.take(); !errors.Is(err, ErrTaken) {
 			t.Errorf("beside root's: %v", err)
 		}
-		// Who could open the lock could hold it.
+		// A process that can open the lock file can hold the lock.
 		if f, err := os.Open(filepath.Join(rc.dir, lockName)); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("root's lock: %v, %v", f, err)
 		}
-		// Neither are there files of the user's.
+		// The user cannot make files there.
 		for _, name := range []string{filepath.Join(rc.dir, Launchers), filepath.Join(rc.dir, "new"), filepath.Join(root.root, dirName, "43")} {
 			_ = os.Remove(name)
 			if l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: name, Net: "unixpacket"}); err == nil {
@@ -95,8 +95,8 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// TestUntrusted: what others than root and the user could have made is no stack,
-// and nothing is done to it.
+// TestUntrusted: files that other users than root and this user could have made are not
+// taken for a stack, and are not changed.
 func TestUntrusted(t *testing.T) {
 	needRoot(t)
 	chown := func(path string) error { return os.Lchown(path, other, other) }
@@ -112,7 +112,7 @@ func TestUntrusted(t *testing.T) {
 		what int
 		do   func(path string) error
 		says string
-		take bool // is it in the way of a stack?
+		take bool // it prevents a stack from starting
 	}{
 		{"root's directory of another user", top, chown, "belongs to user 65533", true},
 		{"root's directory for all", top, func(p string) error { return os.Chmod(p, 0o777) }, "writable for other users (mode 0777)", true},
@@ -166,7 +166,7 @@ func TestUntrusted(t *testing.T) {
 		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 			t.Fatal(err)
 		}
-		as(t, other, func() { // the kernel notes who calls listen
+		as(t, other, func() { // the kernel records which user calls listen
 			if err := unix.Listen(fd, 1); err != nil {
 				t.Error(err)
 			}
@@ -188,8 +188,8 @@ func TestUntrusted(t *testing.T) {
 	})
 }
 
-// TestUserNamespace: root of the host, as a user namespace shows it, is not
-// trusted, and the error says why.
+// TestUserNamespace: a user namespace shows root of the host as another user, who is not
+// trusted. The error gives this reason.
 func TestUserNamespace(t *testing.T) {
 	needRoot(t)
 	v := newView(t)
@@ -204,8 +204,8 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
-// TestSweep: only directories of namespaces that are gone, in which no stack is,
-// are removed.
+// TestSweep removes only directories of namespaces that do not exist any more and that
+// have no stack.
 func TestSweep(t *testing.T) {
 	v := newView(t)
 	top := filepath.Join(v.root, dirName)
@@ -222,7 +222,7 @@ func TestSweep(t *testing.T) {
 		}
 		if w.cookie == 2 {
 			defer c.Close()
-			continue // a stack of a namespace out of sight
+			continue // a stack whose namespace this process cannot see
 		}
 		c.die(t)
 	}
@@ -230,7 +230,7 @@ func TestSweep(t *testing.T) {
 	for _, err := range []error{
 		os.WriteFile(filepath.Join(top, "state-1.yaml"), nil, 0o644),
 		os.WriteFile(filepath.Join(top, "5"), nil, 0o644),
-		os.Mkdir(filepath.Join(top, "6"), 0o755), // of a stack that was killed early
+		os.Mkdir(filepath.Join(top, "6"), 0o755), // of a stack that was killed when it began
 		os.Mkdir(filepath.Join(top, "name"), 0o755),
 		os.WriteFile(filepath.Join(elsewhere, lockName), nil, 0o600),
 		os.Symlink(elsewhere, filepath.Join(top, "8")),
@@ -244,7 +244,7 @@ func TestSweep(t *testing.T) {
 	if err := v.sweep(func() (map[uint64]bool, error) { return map[uint64]bool{7: true, 200: true}, nil }); err != nil {
 		t.Error(err)
 	}
-	// 4 had the inode number of this namespace before it.
+	// 4 was another namespace that had the same inode number before this one.
 	want := "2 3 42 5 8 9 name state-1.yaml"
 	if got := strings.Join(names(t, top), " "); got != want {
 		t.Errorf("left: %s, want %s", got, want)
@@ -259,7 +259,7 @@ func TestSweep(t *testing.T) {
 	if err := v.sweep(func() (map[uint64]bool, error) { return nil, broken }); !errors.Is(err, broken) || len(names(t, top)) != 8 {
 		t.Errorf("%v, %q", err, names(t, top))
 	}
-	// A directory of others is not looked at.
+	// A directory that belongs to another user is left alone.
 	if os.Geteuid() == 0 {
 		if err := os.Lchown(top, other, other); err != nil {
 			t.Fatal(err)

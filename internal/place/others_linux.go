@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Others returns the cookies of the other network namespaces that have a place
-// beside this one, and when one was last added or removed.
+// Others returns the cookies of the other network namespaces whose stacks have
+// directories beside this one, and the time when a directory was last added or removed.
 func (c *Claim) Others() (cookies []uint64, changed time.Time, err error) {
 	top := filepath.Dir(c.dir)
 	st, err := os.Stat(top)
@@ -34,7 +34,7 @@ func (c *Claim) Others() (cookies []uint64, changed time.Time, err error) {
 	return cookies, st.ModTime(), nil
 }
 
-// Changed returns when a place was last added or removed beside this one.
+// Changed returns the time when a directory beside this one was last added or removed.
 func (c *Claim) Changed() (time.Time, error) {
 	st, err := os.Stat(filepath.Dir(c.dir))
 	if err != nil {
@@ -43,8 +43,8 @@ func (c *Claim) Changed() (time.Time, error) {
 	return st.ModTime(), nil
 }
 
-// DialOther connects to the stack of another network namespace, at the socket for
-// stacks. It trusts whom Dial trusts. The error matches [ErrAbsent] if there is none.
+// DialOther connects to the stack of another network namespace, at the socket for stacks.
+// It trusts the same users as [Dial]. The error matches [ErrAbsent] if there is no stack.
 func (c *Claim) DialOther(ctx context.Context, cookie uint64) (*net.UnixConn, error) {
 	v := c.view
 	v.cookie = cookie
@@ -55,6 +55,8 @@ func (c *Claim) DialOther(ctx context.Context, cookie uint64) (*net.UnixConn, er
 	return u, err
 }
 
-// Knows checks who is at the other end of a connection to the socket for stacks:
+// CheckPeer checks who is at the other end of a connection to the socket for stacks:
 // root or this user.
-func (c *Claim) Knows(u *net.UnixConn) error { return c.view.knows(u, filepath.Join(c.dir, Stacks)) }
+func (c *Claim) CheckPeer(u *net.UnixConn) error {
+	return c.view.checkPeer(u, filepath.Join(c.dir, Stacks))
+}

@@ -23,7 +23,7 @@ import (
 // other is a user without privileges.
 const other = 65533
 
-// newView is of a machine with nothing in its runtime directories.
+// newView returns the view of a machine with nothing in its runtime directories.
 func newView(t *testing.T) *view {
 	t.Helper()
 	v := &view{root: t.TempDir(), own: t.TempDir(), uid: uint32(os.Geteuid()), cookie: 42, ino: 7}
@@ -35,7 +35,7 @@ func newView(t *testing.T) *view {
 	return v
 }
 
-// needRoot is for tests that have several users.
+// needRoot skips a test that needs several users.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -46,15 +46,14 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// as runs f as a user without privileges: the kernel checks the rights of the
-// thread.
+// as runs f as a user without privileges: the kernel checks the rights of the thread.
 func as(t *testing.T, uid int, f func()) {
 	t.Helper()
 	needRoot(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends here
+		runtime.LockOSThread() // and never unlocked, so that the thread ends with the goroutine
 		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
 			t.Errorf("setgroups: %v", e)
 			return
@@ -70,13 +69,13 @@ func as(t *testing.T, uid int, f func()) {
 	<-done
 }
 
-// users is a machine with a runtime directory of root's and one of user other,
-// as both see it.
+// users returns the views of root and of user other of the same machine. Both have a
+// runtime directory.
 func users(t *testing.T) (root, user *view) {
 	t.Helper()
 	needRoot(t)
 	root = newView(t)
-	// Above t.TempDir there are directories that nobody else may enter.
+	// Other users may not enter the directories above t.TempDir.
 	dir, err := os.MkdirTemp("", "smcr-place-")
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +96,7 @@ func users(t *testing.T) (root, user *view) {
 	return root, &u
 }
 
-// stack takes the place and listens as smcr serve does.
+// stack takes the place and listens, like smcr serve.
 func stack(v *view) (*Claim, error) {
 	c, err := v.take()
 	if err != nil {
@@ -121,7 +120,7 @@ func newStack(t *testing.T, v *view) *Claim {
 	return c
 }
 
-// die ends a stack as SIGKILL does.
+// die ends a stack like SIGKILL.
 func (c *Claim) die(t *testing.T) {
 	t.Helper()
 	c.mu.Lock()
@@ -135,7 +134,7 @@ func (c *Claim) die(t *testing.T) {
 	}
 }
 
-// reach dials each socket.
+// reach connects to each socket.
 func (v *view) reach() error {
 	for _, name := range []string{Launchers, Commands} {
 		c, err := v.dial(context.Background(), name)
@@ -152,7 +151,7 @@ func TestTake(t *testing.T) {
 	if err := v.reach(); !errors.Is(err, ErrAbsent) || !errors.Is(err, unix.ENOENT) {
 		t.Errorf("before: %v", err)
 	}
-	defer unix.Umask(unix.Umask(0o077)) // that of who starts the stack does not matter
+	defer unix.Umask(unix.Umask(0o077)) // the umask of the process that starts the stack does not matter
 	c := newStack(t, v)
 	for path, want := range map[string]fs.FileMode{
 		filepath.Join(v.root, dirName): fs.ModeDir | 0o755, v.dir(v.root): fs.ModeDir | 0o755,
@@ -169,7 +168,7 @@ func TestTake(t *testing.T) {
 	if _, err := v.take(); !errors.Is(err, ErrTaken) {
 		t.Errorf("a second one: %v", err)
 	}
-	// Another network namespace has another one.
+	// Another network namespace has another place.
 	next := *v
 	next.cookie++
 	if err := next.reach(); !errors.Is(err, ErrAbsent) {
@@ -206,7 +205,7 @@ func names(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// A killed stack leaves its sockets, which count for nothing.
+// TestStale: the sockets that a killed stack leaves are not taken for a stack.
 func TestStale(t *testing.T) {
 	v := newView(t)
 	newStack(t, v).die(t)
@@ -232,7 +231,8 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// A stack whose directory somebody removed leaves that of the next one alone.
+// TestRemoved: a stack whose directory was removed does not change the directory of the
+// next stack.
 func TestRemoved(t *testing.T) {
 	v := newView(t)
 	c := newStack(t, v)
@@ -248,7 +248,8 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// Of stacks that start at once one gets the place, also while others sweep.
+// TestRace: of several stacks that start at once, exactly one gets the place, also while
+// others sweep.
 func TestRace(t *testing.T) {
 	v := newView(t)
 	sweeper := *v
@@ -298,8 +299,8 @@ func TestRace(t *testing.T) {
 	sweeps.Wait()
 }
 
-// A stack waits for one that is on its way out, and not for long for one that has
-// the lock and does not listen.
+// TestTakeWaits: a stack waits for another one that is ending. It waits only a short time
+// for one that has the lock and does not listen.
 func TestTakeWaits(t *testing.T) {
 	v := newView(t)
 	c, err := v.take()
@@ -326,7 +327,7 @@ func TestOwnBase(t *testing.T) {
 		want string
 	}{
 		{dir, uid, dir},
-		{"/", other, "/run/user/65533"}, // kept by who has changed the user
+		{"/", other, "/run/user/65533"}, // XDG_RUNTIME_DIR of another user remains after su, for example
 		{"", other, "/run/user/65533"},
 		{".", other, "/run/user/65533"},
 		{file, uid, fmt.Sprintf("/run/user/%d", uid)},
@@ -338,7 +339,7 @@ func TestOwnBase(t *testing.T) {
 	}
 }
 
-// TestCurrent: each thread's network namespace has a number, always the same.
+// TestCurrent: the network namespace of each thread has a number that does not change.
 func TestCurrent(t *testing.T) {
 	a, err := current()
 	if err != nil {

@@ -26,12 +26,12 @@ const guestTime = 90 * time.Second
 type node struct {
 	*guest.Guest
 	t                   *testing.T
-	smcr, probe, launch string // programs, by their names in the guest
+	smcr, probe, launch string // programs, by the names of their files in the guest
 	addr                string
 }
 
-// TestGuest runs programs over the SMC of a live kernel, in two guests that a
-// wire joins.
+// TestGuest runs programs over the SMC of a Linux kernel, in two guests on one Ethernet
+// link.
 func TestGuest(t *testing.T) {
 	guest.SkipShort(t)
 	a, b := nodes(t)
@@ -39,7 +39,7 @@ func TestGuest(t *testing.T) {
 	t.Run("no device", func(t *testing.T) { noDevice(t, a) })
 	a.setUp()
 	b.setUp()
-	// Go programs, static; the modes are left to smcr.
+	// Static Go programs. smcr chooses the mode.
 	t.Run("go", func(t *testing.T) { goPrograms(t, a, b) })
 	t.Run("buffers", func(t *testing.T) { buffers(t, a, b) })
 	t.Run("iperf3", func(t *testing.T) { iperf3(t, a, b) })
@@ -66,7 +66,7 @@ func nodes(t *testing.T) (a, b *node) {
 		build("probe", guest.Build, "smcr/internal/testing/programs/probe"),
 		build("launch.test", guest.BuildTest, "smcr/userstack/launch"),
 	}
-	furnish := func(g *guest.Guest, addr string) *node {
+	newNode := func(g *guest.Guest, addr string) *node {
 		n := &node{Guest: g, t: t, addr: addr}
 		for i, to := range []*string{&n.smcr, &n.probe, &n.launch} {
 			var err error
@@ -76,7 +76,7 @@ func nodes(t *testing.T) (a, b *node) {
 		}
 		return n
 	}
-	return furnish(ga, "10.7.1.1"), furnish(gb, "10.7.1.2")
+	return newNode(ga, "10.7.1.1"), newNode(gb, "10.7.1.2")
 }
 
 // setUp makes a guest an SMC-Rv2 node on eth0.
@@ -118,7 +118,7 @@ func (n *node) start(t *testing.T, ready string, argv ...string) (stop func() gu
 	}
 	t.Cleanup(func() {
 		cancel()
-		_, _ = c.Wait(ctx) // says that it was killed, or what stop has told
+		_, _ = c.Wait(ctx) // the error is that the command was killed, or the one that stop has reported
 	})
 	if err := c.WaitStdout(ctx, ready); err != nil {
 		r, err2 := c.Wait(ctx)
@@ -129,7 +129,7 @@ func (n *node) start(t *testing.T, ready string, argv ...string) (stop func() gu
 		if err := c.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
-		r, _ := c.Wait(ctx) // the status is the signal's, for some programs
+		r, _ := c.Wait(ctx) // some programs end with the status of the signal
 		return r
 	}
 }
@@ -139,7 +139,7 @@ func (n *node) under(flags []string, argv ...string) []string {
 	return append(append(append([]string{n.smcr, "run"}, flags...), "--"), argv...)
 }
 
-// conn is what the tests look at in a row of smcr connection list.
+// conn has the fields of a row of smcr connection list that the tests check.
 type conn struct {
 	State string `json:"state"`
 	Mode  string `json:"mode"`
@@ -166,7 +166,7 @@ func (n *node) active(t *testing.T) (list []conn) {
 	return list
 }
 
-// allSMCR wants exactly count active connections, all over SMC-R.
+// allSMCR checks that there are exactly count active connections, all over SMC-R.
 func (n *node) allSMCR(t *testing.T, count int) []conn {
 	t.Helper()
 	list := n.active(t)
@@ -184,7 +184,7 @@ func (n *node) allSMCR(t *testing.T, count int) []conn {
 // summaryLine is the first line of the summary of mode kernel.
 var summaryLine = regexp.MustCompile(`smcr: (\d+) connections? over SMC-R, (\d+) over SMC-D, (\d+) over TCP`)
 
-// counted checks a summary.
+// counted checks the first line of a summary.
 func counted(t *testing.T, stderr string, smcr, tcp int) {
 	t.Helper()
 	want := fmt.Sprintf("smcr: %s over SMC-R, 0 over SMC-D, %d over TCP", output.Count(smcr, "connection"), tcp)
@@ -208,7 +208,7 @@ func launcherTests(t *testing.T, n *node) {
 	}
 }
 
-// noDevice: the kernel has SMC and nothing that could carry it.
+// noDevice: the kernel has SMC but no device for it.
 func noDevice(t *testing.T, n *node) {
 	r := n.run(t, n.under([]string{"--mode", "kernel"}, "true")...)
 	if !strings.Contains(r.Stderr, errNoDevice.Error()) {
@@ -242,13 +242,13 @@ func goPrograms(t *testing.T, a, b *node) {
 	}
 }
 
-// buffers: the sizes asked for are those of the connection, the accepted one
-// included.
+// buffers: each connection has the buffer sizes that the flags give, also a connection
+// that was accepted.
 func buffers(t *testing.T, a, b *node) {
 	const rcv, snd = 512 << 10, 256 << 10
 	flags := []string{"--mode", "kernel", "-r", strconv.Itoa(rcv>>10) + "k", "-t", strconv.Itoa(snd)}
 	server := a.start(t, "listening", a.under(flags, a.probe, "server", a.addr+":5002")...)
-	// The same by the name and with the flags of smc-tools.
+	// The client uses the name and the flags of smc-tools.
 	b.run(t, "ln", "-sf", b.smcr, "/tmp/smc_run")
 	client := b.start(t, "holding 1 connections", "/tmp/smc_run", "-r", strconv.Itoa(rcv), "-t", strconv.Itoa(snd>>10)+"k", b.probe, "client", a.addr+":5002", "1")
 	for _, n := range []*node{a, b} {
@@ -276,13 +276,13 @@ func iperf3(t *testing.T, a, b *node) {
 		t.Errorf("%v\n%s", err, r.Stdout)
 	}
 	t.Logf("%.0f MiB in 2 s", result.End.Received.Bytes/(1<<20))
-	counted(t, r.Stderr, 2, 0) // control and data
+	counted(t, r.Stderr, 2, 0) // one connection for control and one for data
 	counted(t, server().Stderr, 2, 0)
 }
 
-// curl: dynamic programs, threads, fork and exec.
+// curl: dynamically linked programs, threads, fork and exec.
 func curl(t *testing.T, a, b *node) {
-	// http.server looks its own name up.
+	// http.server looks up the name of its host.
 	a.run(t, "sh", "-c", "echo "+a.addr+" a >>/etc/hosts; mkdir -p /tmp/www && head -c 3000000 /dev/urandom >/tmp/www/file")
 	server := a.start(t, "Serving", a.under([]string{"-v"}, "/usr/bin/python3", "-u", "-m", "http.server", "-d", "/tmp/www", "-b", a.addr, "8080")...)
 	url := "http://" + a.addr + ":8080/file"

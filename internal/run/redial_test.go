@@ -22,11 +22,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// redialWorld is where a redialer looks for a stack, second by second.
+// redialWorld replaces the dials and starts of a redialer, and its clock.
 type redialWorld struct {
 	clock   time.Time
-	answers error // of a dial; nil: a session
-	start   error // of a start of a stack
+	answers error // error of each dial, nil if there is a stack
+	start   error // error of each start of a stack
 	started []string
 	log     bytes.Buffer
 }
@@ -45,7 +45,8 @@ func (w *redialWorld) redialer(starts bool) *redialer {
 	return r
 }
 
-// tries has r look each second for d and tells when it found a stack, or -1.
+// tries calls redial each second for d seconds and returns the second in which it found a
+// stack, or -1.
 func (w *redialWorld) tries(r *redialer, d int) int {
 	for i := range d {
 		if _, err := r.redial(context.Background()); err == nil {
@@ -108,7 +109,7 @@ func TestRedial(t *testing.T) {
 			at, _, _ := strings.Cut(s, "[")
 			when = append(when, at)
 		}
-		// The pauses double: a start costs a process.
+		// The pauses double, because each start costs a process.
 		if d := cmp.Diff([]string{"1", "3", "7", "15", "31"}, when); d != "" {
 			t.Errorf("starts (-want +got):\n%s", d)
 		}
@@ -116,7 +117,7 @@ func TestRedial(t *testing.T) {
 			t.Errorf("%d warnings of one reason:\n%s", n, &w.log)
 		}
 	})
-	t.Run("a stranger", func(t *testing.T) {
+	t.Run("an untrusted owner", func(t *testing.T) {
 		w := &redialWorld{clock: begin, answers: &place.UntrustedError{Path: "/run/smcr", Owner: 1000, Why: "belongs to user 1000"}}
 		if got := w.tries(w.redialer(true), 60); got >= 0 || len(w.started) > 0 {
 			t.Errorf("found %d, started %v", got, w.started)

@@ -42,7 +42,7 @@ func TestSizes(t *testing.T) {
 func TestFlags(t *testing.T) {
 	for _, tt := range []struct {
 		args string
-		want *Options // nil: wrong usage
+		want *Options // nil means a usage error
 	}{
 		{"prog", &Options{Mode: ModeAuto, Argv: []string{"prog"}}},
 		{"-v -- prog -v", &Options{Mode: ModeAuto, Verbose: true, Argv: []string{"prog", "-v"}}},
@@ -163,8 +163,8 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestModes runs smcr without privileges, in a network namespace without a
-// stack, so that only TCP is left on a kernel without SMC.
+// TestModes runs smcr without privileges, in a network namespace without a stack. On a
+// kernel without SMC, only TCP is left there.
 func TestModes(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {
@@ -202,13 +202,14 @@ func TestModes(t *testing.T) {
 			"smcr: the kernel has no sockets with protocol IPPROTO_SMC: omit --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or use --mode user\n"},
 		{"--mode kernel -- /no/such", 127, "", "smcr: /no/such: no such program\n"},
 	} {
-		// The shell tells of a signal as smcr does, by 128 and its number.
+		// If a signal has killed the program, the shell exits with 128 plus its number,
+		// as smcr does.
 		cmd := exec.CommandContext(ctx, "unshare", "--net", "setpriv", "--bounding-set=-all", "--inh-caps=-all",
 			"sh", "-c", smcr+" run "+tt.args+"; exit $?")
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		err := cmd.Run()
-		// The shell says that the program was killed.
+		// Remove the message of the shell that the program was killed.
 		said := strings.ReplaceAll(stderr.String(), "Killed\n", "")
 		if got := cmd.ProcessState.ExitCode(); got != tt.status || stdout.String() != tt.stdout || said != tt.stderr {
 			t.Errorf("run %s: status %d (%v), want %d; output %q, want %q\nerrors %q\nwant   %q", tt.args, got, err, tt.status, stdout.String(), tt.stdout, said, tt.stderr)

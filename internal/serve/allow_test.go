@@ -10,7 +10,7 @@ import (
 	"smcr/userstack/broker"
 )
 
-// TestAllow: who may run programs over the stack.
+// TestAllow: which users may run programs over the stack.
 func TestAllow(t *testing.T) {
 	if (Allow{}).authorize() != nil {
 		t.Error("without a list somebody is refused")

@@ -36,8 +36,8 @@ func TestParseCgroupTop(t *testing.T) {
 // startEnv makes the test binary a program that starts a service on demand.
 const startEnv = "SMCR_SERVE_TEST_START"
 
-// writableCgroups returns the top of the cgroup v2 tree, and skips the test where
-// there is none to write to.
+// writableCgroups returns the top of the cgroup v2 tree. It skips the test if the tree
+// cannot be written to.
 func writableCgroups(t *testing.T) string {
 	t.Helper()
 	top, err := cgroupTop()
@@ -54,8 +54,8 @@ func writableCgroups(t *testing.T) string {
 	return top
 }
 
-// A service that was started on demand lives on when the cgroup of its starter is
-// killed.
+// TestCgroup: a service that was started on demand survives when the cgroup of its
+// starter is killed.
 func TestCgroup(t *testing.T) {
 	inNamespace(t, func(t *testing.T, log string) {
 		top := writableCgroups(t)
@@ -65,7 +65,7 @@ func TestCgroup(t *testing.T) {
 			return
 		}
 		defer os.Remove(program)
-		defer os.Remove(filepath.Join(top, cgroupName)) // unless others are in it
+		defer os.Remove(filepath.Join(top, cgroupName)) // fails if other processes are in it
 		f, err := os.Open(program)
 		if err != nil {
 			t.Error(err)
@@ -109,8 +109,8 @@ func TestCgroup(t *testing.T) {
 	})
 }
 
-// What cannot have a cgroup of its own starts all the same, and its log says so
-// once.
+// TestStaysInCgroup: a service that cannot have a cgroup of its own starts nevertheless,
+// and its log reports this once.
 func TestStaysInCgroup(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -123,7 +123,7 @@ func TestStaysInCgroup(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends here
+		runtime.LockOSThread() // and never unlocked, so that the thread ends with the goroutine
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0)); e != 0 {
 			t.Error(e)
 			return

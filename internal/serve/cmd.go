@@ -66,7 +66,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"The stack serves every user of the host. With --allow-user and --allow-group, it\n" +
 			"serves only these users, the members of these groups, root and its own user; the\n" +
 			"programs of others use TCP. Limits for each user ensure that no user can exhaust\n" +
-			"the stack for the others. Only the limit of open files applies to root.\n" +
+			"the stack for the others. Only the limits of the whole stack apply to root.\n" +
 			"Connections beyond a limit stay TCP, other requests fail, and the caller gets the\n" +
 			"reason.\n\n" +
 			"The stack needs root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF.",
@@ -96,6 +96,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			}
 			if o.GroupIdle <= 0 {
 				return cmdutil.UsageError("--group-idle %v: must be more than 0", o.GroupIdle)
+			}
+			if l := &o.Limits; l.Memory < -1 || l.UserMemory < -1 || l.Conns < 0 || l.UserConns < 0 || l.Groups < -1 {
+				return cmdutil.UsageError("--max-memory %d, --user-memory %d, --max-linkgroups %d: must be at least -1; --max-connections %d, --user-connections %d: must be at least 0", l.Memory, l.UserMemory, l.Groups, l.Conns, l.UserConns)
 			}
 			if o.UserFDs < 0 || o.UserSessions <= 0 {
 				return cmdutil.UsageError("--user-fds %d, --user-sessions %d: --user-fds must be at least 0 and --user-sessions at least 1", o.UserFDs, o.UserSessions)
@@ -132,6 +135,11 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")
 	fl.IntVar(&o.UserFDs, "user-fds", 0, "maximum number of `descriptors` of the stack for each user except root, 4 per connection; 0 means a share of the limit of open files")
 	fl.IntVar(&o.UserSessions, "user-sessions", broker.DefaultMaxSessions, "maximum `number` of programs under 'smcr run' at a time for each user except root")
+	fl.Int64Var(&o.Limits.Memory, "max-memory", 0, "maximum memory for the buffers of all connections in `bytes`; 0 means half of the machine's, -1 no limit")
+	fl.Int64Var(&o.Limits.UserMemory, "user-memory", 0, "maximum memory for the buffers of the connections of each user except root in `bytes`; 0 means half of --max-memory, -1 no limit")
+	fl.IntVar(&o.Limits.Conns, "max-connections", 0, "maximum `number` of connections; 0 means as many as --max-memory allows")
+	fl.IntVar(&o.Limits.UserConns, "user-connections", 0, "maximum `number` of connections of each user except root; 0 means as many as --user-memory allows")
+	fl.IntVar(&o.Limits.Groups, "max-linkgroups", 0, "maximum `number` of link groups; 0 means 4096, -1 no limit")
 	fl.StringArrayVar(&users, "allow-user", nil, "let only this `user`, a name or a number, run programs over the stack; may be repeated (default: everyone)")
 	fl.StringArrayVar(&groups, "allow-group", nil, "let only members of this `group`, a name or a number, run programs over the stack; may be repeated (default: everyone)")
 	fl.StringVar(&level, "log-level", "info", "lowest `level` to log: debug, info, warn or error")

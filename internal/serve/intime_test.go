@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestInTime: the stack's own end is waited for, but not for ever.
+// TestInTime: the end of the stack is awaited for a limited time.
 func TestInTime(t *testing.T) {
 	if err := inTime(t.Context(), func(context.Context) error { return io.EOF }); !errors.Is(err, io.EOF) {
 		t.Errorf("idle: %v", err)

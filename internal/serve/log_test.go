@@ -34,7 +34,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// names lists a directory.
+// names returns the names of the files in a directory.
 func names(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -75,7 +75,7 @@ func TestOpenLog(t *testing.T) {
 		}
 	}
 	write(f, "serving\n")
-	// One that starts meanwhile, in vain, must not wipe it out.
+	// A second service that starts meanwhile, and fails, must not clear the log.
 	g := openLog(dir)
 	if g == nil {
 		t.Fatal("no second log")
@@ -84,7 +84,8 @@ func TestOpenLog(t *testing.T) {
 	_ = g.Close()
 	write(f, "still serving\n")
 	want("serving\nalready running\nstill serving\n")
-	// The lock is the service's, not that of who started it.
+	// The lock belongs to the service, not to the process that started it: cat stands for
+	// the service.
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -102,7 +103,7 @@ func TestOpenLog(t *testing.T) {
 	want("serving\nalready running\nstill serving\n")
 	_ = in.Close()
 	_ = cmd.Wait()
-	// The next service begins anew.
+	// After the end of the service, the next one starts with an empty log.
 	if g = openLog(dir); g == nil {
 		t.Fatal("no log")
 	}
@@ -129,7 +130,7 @@ func TestOpenLogNowhere(t *testing.T) {
 		_ = f.Close()
 		t.Error("a log in a file")
 	}
-	// Nor through a link that somebody put there.
+	// A symbolic link in place of the log is not followed.
 	name, err := logName(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +144,7 @@ func TestOpenLogNowhere(t *testing.T) {
 	}
 }
 
-// Only a service's own log is removed with it.
+// TestRemoveLogElsewhere: a service removes only its own log.
 func TestRemoveLogElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	f := openLog(dir)
@@ -171,18 +172,18 @@ func TestRemoveStaleLogs(t *testing.T) {
 	if err := unix.Stat(pair.A.Path(), &st); err != nil {
 		t.Fatal(err)
 	}
-	mounted := fmt.Sprintf("serve-%d-1.log", st.Ino) // no process is in it
+	mounted := fmt.Sprintf("serve-%d-1.log", st.Ino) // no process is in this namespace, but it is mounted
 	dir := t.TempDir()
 	own, err := logName(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone, held := "serve-1-1.log", "serve-2-1.log" // no namespace's numbers
+	gone, held := "serve-1-1.log", "serve-2-1.log" // no namespace has these inode numbers
 	ns, err := ownNamespace()
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := fmt.Sprintf("serve-%d-%d.died.log", ns.ino, ns.cookie+1) // this one's number, when it was another's
+	before := fmt.Sprintf("serve-%d-%d.died.log", ns.ino, ns.cookie+1) // the namespace had this inode number before, with another cookie
 	keep := []string{"notes.txt", "serve-3-1.log.old", held, mounted, filepath.Base(own)}
 	for _, name := range append(keep, gone, before) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
@@ -213,7 +214,7 @@ func TestRemoveStaleLogs(t *testing.T) {
 	if d := cmp.Diff(want, left); d != "" {
 		t.Errorf("left (-want +got):\n%s", d)
 	}
-	// With its namespace and its service it goes.
+	// Without its namespace or its service, the log is removed.
 	if err := pair.Close(); err != nil {
 		t.Fatal(err)
 	}

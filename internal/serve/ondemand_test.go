@@ -45,8 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// inNamespace runs f in a network namespace of its own, with the path of the
-// log of its service.
+// inNamespace runs f in a new network namespace, with the path of the log of its service.
 func inNamespace(t *testing.T, f func(t *testing.T, log string)) {
 	t.Helper()
 	netnstest.Require(t)
@@ -55,7 +54,7 @@ func inNamespace(t *testing.T, f func(t *testing.T, log string)) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends here
+		runtime.LockOSThread() // and never unlocked, so that the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Errorf("unshare: %v", err)
 			return
@@ -77,7 +76,7 @@ func inNamespace(t *testing.T, f func(t *testing.T, log string)) {
 	<-done
 }
 
-// servicePID returns the process that listens for launchers, 0 if none does.
+// servicePID returns the process that listens for launchers, or 0 if there is none.
 func servicePID(t *testing.T) int {
 	t.Helper()
 	c, err := place.Dial(t.Context(), place.Launchers)
@@ -118,7 +117,8 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// The log goes with a service that ends in order and stays after a failure.
+// TestStartOnDemand: a service that ends in order removes its log. After a failure, the
+// log stays.
 func TestStartOnDemand(t *testing.T) {
 	start := func(t *testing.T, args ...string) (pid int) {
 		t.Helper()
@@ -161,7 +161,7 @@ func TestStartOnDemand(t *testing.T) {
 	}
 	t.Run("idle", func(t *testing.T) {
 		inNamespace(t, func(t *testing.T, log string) {
-			pid := start(t, "--idle-timeout", "200ms") // the last one counts
+			pid := start(t, "--idle-timeout", "200ms") // it replaces the --idle-timeout of StartOnDemand
 			if !eventually(func() bool { return unix.Kill(pid, 0) == unix.ESRCH }) {
 				t.Errorf("process %d does not end", pid)
 				_ = unix.Kill(pid, unix.SIGKILL)
@@ -173,7 +173,7 @@ func TestStartOnDemand(t *testing.T) {
 	})
 	t.Run("killed", func(t *testing.T) {
 		inNamespace(t, func(t *testing.T, log string) {
-			// A process that keeps the namespace in sight of other services.
+			// This process keeps the namespace alive for other services.
 			holder := exec.Command("sleep", "60")
 			if err := holder.Start(); err != nil {
 				t.Error(err)
@@ -188,7 +188,8 @@ func TestStartOnDemand(t *testing.T) {
 			if d, ok := LastDied(); !ok || d.Log != log || d.Last.IsZero() {
 				t.Errorf("of a service that died: %+v, %v", d, ok)
 			}
-			// Its sockets are left, and count for nothing.
+			// The sockets of the killed service remain, and clients take them for no
+			// service.
 			dir, err := place.Dir()
 			if err != nil {
 				t.Error(err)
@@ -205,7 +206,7 @@ func TestStartOnDemand(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			// The next one begins anew, and the log of this one is kept.
+			// The next service has a new log, and the log of the killed one is kept.
 			pid := start(t)
 			kept := diedName(log)
 			defer os.Remove(kept)
@@ -222,7 +223,7 @@ func TestStartOnDemand(t *testing.T) {
 			if !exists(kept) || exists(log) {
 				t.Error("after an orderly end the log of the one that died is to be left, and no other")
 			}
-			// One that does not come up says nothing of interest later.
+			// The log of a service that cannot start replaces no log that is kept.
 			if err := StartOnDemand(context.Background(), "--netdev", "nonesuch0"); err == nil {
 				t.Error("started on a netdev that does not exist")
 			}
@@ -273,7 +274,8 @@ func TestStartOnDemand(t *testing.T) {
 	})
 }
 
-// A service that starts removes the sockets of network namespaces that are gone.
+// TestStartSweeps: a service that starts removes the sockets of network namespaces that
+// do not exist any more.
 func TestStartSweeps(t *testing.T) {
 	if !seesAll() {
 		t.Skip("needs all processes of the machine in sight: the PID namespace is not the first")
@@ -284,7 +286,7 @@ func TestStartSweeps(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		// No namespace gets so far, and none has the inode number 1.
+		// No namespace has such a large cookie, and none has the inode number 1.
 		dead := filepath.Join(filepath.Dir(own), fmt.Sprint(uint64(1<<63)+uint64(os.Getpid())))
 		if err := os.MkdirAll(dead, 0o755); err != nil {
 			t.Error(err)
@@ -314,8 +316,8 @@ func TestStartSweeps(t *testing.T) {
 	})
 }
 
-// TestReadyLine: what a start fails of is a value for who asked for it, and is taken
-// from no text.
+// TestReadyLine: the process that starts a service gets the cause of a failure as an
+// error value. It does not derive the cause from the text.
 func TestReadyLine(t *testing.T) {
 	other := errors.New("no such netdev: " + service.ErrRunning.Error())
 	for _, test := range []struct {

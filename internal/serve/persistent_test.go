@@ -21,10 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A lab starts stacks one after the other, as far as their configuration goes.
+// A lab starts stacks one after the other. Only their configuration is real.
 type lab struct {
 	t    *testing.T
-	dir  string // of the state
+	dir  string // of the state file
 	conf string // configuration file
 	log  strings.Builder
 }
@@ -49,7 +49,7 @@ func (l *lab) start() (*persistentControl, *configurator) {
 	k := newPersistentControl(fake, l.dir, log)
 	c := &configurator{path: l.conf, control: k, log: log}
 	if _, err := os.Stat(l.conf); err != nil {
-		c.path = "" // that of the host, which is not there
+		c.path = "" // the file of the host, which does not exist
 	}
 	if err := c.start(l.t.Context()); err != nil {
 		l.t.Fatal(err)
@@ -57,7 +57,7 @@ func (l *lab) start() (*persistentControl, *configurator) {
 	return k, c
 }
 
-// want checks what a stack has.
+// want checks the enterprise IDs and pnetids of a stack.
 func (l *lab) want(k *persistentControl, eids []string, pnets ...string) {
 	l.t.Helper()
 	got, err := config.Export(l.t.Context(), k)
@@ -82,7 +82,7 @@ func (l *lab) must(errs ...error) {
 	}
 }
 
-// files returns the names in the directory of the state.
+// files returns the names of the files in the directory of the state file.
 func (l *lab) files() (names []string) {
 	l.t.Helper()
 	entries, err := os.ReadDir(l.dir)
@@ -93,8 +93,8 @@ func (l *lab) files() (names []string) {
 	return names
 }
 
-// TestStateLasts checks that what commands change outlives the stack, until the
-// configuration file says something else.
+// TestStateLasts checks that changes by commands survive the end of the stack, until the
+// configuration file changes.
 func TestStateLasts(t *testing.T) {
 	if _, err := os.Stat(config.DefaultPath); err == nil {
 		t.Skip(config.DefaultPath + " is there: needs a machine without")
@@ -113,7 +113,7 @@ func TestStateLasts(t *testing.T) {
 		t.Fatalf("state file %q, %q: %v, %v; files %q", info.StateFile, info.StateError, st, err, l.files())
 	}
 
-	// The next one has it, except for a device that is no more.
+	// The next stack has the changes, except for a device that does not exist any more.
 	k, _ = l.start()
 	l.want(k, []string{"A.1"}, "NET1=lo")
 	if on, err := k.HSLimitation(ctx); err != nil || !on {
@@ -122,7 +122,7 @@ func TestStateLasts(t *testing.T) {
 	if !strings.Contains(l.log.String(), "no netdev nosuch0 in this") {
 		t.Errorf("log:\n%s", l.log.String())
 	}
-	// What is removed stays so, and nothing changed is nothing kept.
+	// A removal survives too. Without any change left, there is no state file.
 	l.must(k.RemoveUEID(ctx, "A.1"))
 	k, _ = l.start()
 	l.want(k, []string{}, "NET1=lo")
@@ -131,25 +131,25 @@ func TestStateLasts(t *testing.T) {
 		t.Errorf("files without a change: %q", names)
 	}
 
-	// With a file commands add to it and take from it.
+	// With a configuration file, commands add to its settings and remove some of them.
 	l.configure("ueids: [FILE.1, FILE.2]\n")
 	k, _ = l.start()
 	l.must(k.RemoveUEID(ctx, "FILE.1"), k.AddUEID(ctx, "HAND"))
 	k, _ = l.start()
 	l.want(k, []string{"FILE.2", "HAND"})
-	// A file that was edited counts alone.
+	// After the file was edited, only its settings apply.
 	l.configure("ueids: [FILE.3]\n")
 	k, c := l.start()
 	l.want(k, []string{"FILE.3"})
 	if names := l.files(); len(names) != 0 {
 		t.Errorf("files after an edit: %q", names)
 	}
-	// So does one that is read again.
+	// The same holds when a running stack reads the file again.
 	l.must(k.AddUEID(ctx, "HAND"), c.reload(ctx))
 	l.want(k, []string{"FILE.3"})
 	k, _ = l.start()
 	l.want(k, []string{"FILE.3"})
-	// A file that says nonsense changes nothing, and nothing is forgotten.
+	// An invalid file changes nothing, and the changes of commands are kept.
 	l.must(k.AddUEID(ctx, "HAND"))
 	l.configure("bogus\n")
 	if err := c.reload(ctx); err == nil {
@@ -160,7 +160,7 @@ func TestStateLasts(t *testing.T) {
 	l.want(k, []string{"FILE.3", "HAND"})
 }
 
-// TestStateBroken checks that no state keeps a stack from starting.
+// TestStateBroken checks that a stack starts with any state file.
 func TestStateBroken(t *testing.T) {
 	l, ctx := newLab(t), t.Context()
 	l.configure("ueids: [FILE]\n")
@@ -192,7 +192,7 @@ func TestStateBroken(t *testing.T) {
 			if _, err := os.Lstat(path + ".broken"); err != nil || !strings.Contains(l.log.String(), "cannot restore") {
 				t.Errorf("kept aside: %v; log:\n%s", err, l.log.String())
 			}
-			// The next change is kept again.
+			// The next change is written to a new state file.
 			l.must(k.AddUEID(t.Context(), "NEXT"))
 			k, _ = l.start()
 			l.want(k, []string{"FILE", "NEXT"})
@@ -203,8 +203,8 @@ func TestStateBroken(t *testing.T) {
 	}
 }
 
-// TestStateNowhere checks that changes are made, and told not to last, where
-// there is no place for the state.
+// TestStateNowhere checks that changes take effect even if the state file cannot be
+// written, and that SysInfo reports the error.
 func TestStateNowhere(t *testing.T) {
 	other := func(dir string) error { return os.Chmod(dir, 0o777) }
 	for name, damage := range map[string]func(dir string) error{
@@ -232,7 +232,7 @@ func TestStateNowhere(t *testing.T) {
 			l.want(k, []string{"FILE"})
 		})
 	}
-	// A directory that is removed is reported, and one that is there again is used.
+	// A directory that becomes unusable is reported. When it can be used again, it is.
 	l := newLab(t)
 	l.configure("ueids: [FILE]\n")
 	k, _ := l.start()
@@ -245,8 +245,8 @@ func TestStateNowhere(t *testing.T) {
 	l.want(k, []string{"FILE", "A", "B"})
 }
 
-// TestStateRefused checks that a change that the stack refuses leaves the state
-// alone.
+// TestStateRefused checks that a change that the stack refuses does not change the state
+// file.
 func TestStateRefused(t *testing.T) {
 	l := newLab(t)
 	l.configure("ueids: [FILE]\n")
@@ -262,8 +262,8 @@ func TestStateRefused(t *testing.T) {
 	}
 }
 
-// TestStaleStates checks that the states of network namespaces that are gone are
-// removed, and no others.
+// TestStaleStates checks that only the state files of network namespaces that do not
+// exist any more are removed.
 func TestStaleStates(t *testing.T) {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil || st.Ino != initialPIDs {
@@ -286,8 +286,8 @@ func TestStaleStates(t *testing.T) {
 	}
 }
 
-// TestOnDemandState checks the same with real stacks that are started on demand
-// and end, and that each network namespace has its own.
+// TestOnDemandState checks that changes survive the end of real stacks that are started
+// on demand, and that each network namespace has its own state file.
 func TestOnDemandState(t *testing.T) {
 	if _, err := os.Stat(config.DefaultPath); err == nil {
 		t.Skip(config.DefaultPath + " is there: needs a machine without")

@@ -53,8 +53,10 @@ type Options struct {
 	Spin    time.Duration
 	// UserFDs and UserSessions are the fields of service.Config.
 	UserFDs, UserSessions int
-	Allow                 Allow
-	LogLevel              slog.Level
+	// Limits are those of the stack.
+	Limits   userstack.Limits
+	Allow    Allow
+	LogLevel slog.Level
 	// Config is the configuration file. Empty means the file of the host, if it
 	// exists.
 	Config string
@@ -195,7 +197,7 @@ func (o *Options) config() (service.Config, error) {
 		Stack: userstack.Config{
 			Providers: []rdmaverbs.Provider{softroce.New(opts...)}, NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,
-			GroupIdle: o.GroupIdle,
+			GroupIdle: o.GroupIdle, Limits: o.Limits,
 			// Version 2 of SMC-R needs RoCE version 2 GIDs.
 			NoVersion2: o.RoCE == "v1",
 		},

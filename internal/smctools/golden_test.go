@@ -39,14 +39,14 @@ func build(t testing.TB) (dir string) {
 	return dir
 }
 
-// inNamespace runs fn on a thread in a network namespace of its own that has the
-// one device of the recorded machine. Programs that fn starts are in it as well.
+// inNamespace runs fn on a thread in a new network namespace with the one device of the
+// recorded machine. Programs that fn starts are in the same namespace.
 func inNamespace(t testing.TB, fn func()) {
 	t.Helper()
 	netnstest.Require(t)
 	done := make(chan error, 1)
 	go func() {
-		// The thread ends with the goroutine, and the namespace with it.
+		// The thread ends with the goroutine, and the namespace ends with the thread.
 		runtime.LockOSThread()
 		done <- func() error {
 			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -77,7 +77,7 @@ func inNamespace(t testing.TB, fn func()) {
 	}
 }
 
-// leftOut says why recorded commands are not repeated.
+// leftOut gives the reasons why some recorded commands are not repeated.
 var leftOut = map[string]string{
 	"p0nomod-027": "the preload library was not installed; smc_run has none now",
 	"p0nomod-028": "the preload library was not installed; smc_run has none now",
@@ -89,9 +89,9 @@ var leftOut = map[string]string{
 	"p6end-003":   "rdma, not of smc-tools",
 }
 
-// onlyStrict are the command lines of smcr that mean something else to us unless
-// SMCR_COMPAT=strict: nothing, --help, --version, an unknown word, also behind an
-// object, seid.
+// onlyStrict are command lines that have another meaning for smcr unless
+// SMCR_COMPAT=strict is set: an empty one, --help, --version, an unknown word (also
+// behind an object), and seid.
 var onlyStrict = map[string]bool{
 	"p0nomod-011": true, "p0nomod-013": true,
 	"p3live-001": true, "p3live-004": true, "p3live-006": true, "p3live-074": true,
@@ -99,7 +99,8 @@ var onlyStrict = map[string]bool{
 	"p3live-070": true, "p3live-071": true, "p3live-072": true, "p3live-073": true,
 }
 
-// changed says what differs on purpose; docs/smc-tools.md has the reasons.
+// changed corrects the recordings where the programs of smcr differ on purpose.
+// docs/smc-tools.md gives the reasons.
 var changed = map[string]func(r *recording){
 	"p2user-008": func(r *recording) { r.err = "Error: Operation not permitted\n" },
 	"p2user-009": func(r *recording) { r.err = "Error: Operation not permitted\n" },
@@ -107,11 +108,11 @@ var changed = map[string]func(r *recording){
 	"p3live-246": func(r *recording) { r.err = "" },
 }
 
-// garbage is a FID that smc-tools took from memory it had not written to.
+// garbage matches a FID that smc-tools printed from memory that it had not initialized.
 var garbage = regexp.MustCompile(`(?m)^(eth0 +rxe0 .{30,}(?:Yes|No)   )[0-9a-f]{4}(  {12,})`)
 
-// TestGolden repeats what was recorded of smc-tools and wants the same output
-// and exit status.
+// TestGolden repeats the recorded commands of smc-tools and checks that output and exit
+// status are the same.
 func TestGolden(t *testing.T) {
 	bin, tmp := build(t), t.TempDir()
 	socket := filepath.Join(tmp, "kernel.sock")
@@ -128,7 +129,8 @@ func TestGolden(t *testing.T) {
 				if leftOut[r.name] != "" {
 					continue
 				}
-				// What root and the unprivileged user reset are two things.
+				// Root and the unprivileged user have separate files for reset
+				// statistics.
 				cache := filepath.Join(tmp, "cache-"+map[bool]string{true: "user", false: "root"}[phase == "p2user"])
 				if r.argv[0] == "cat" {
 					got, err := os.ReadFile(cache)
@@ -139,7 +141,7 @@ func TestGolden(t *testing.T) {
 					continue
 				}
 				if r.argv[0] == "setpriv" {
-					// The recorded answers are those to an unprivileged user.
+					// The kernel gave the recorded answers to an unprivileged user.
 					r.argv = r.argv[slices.Index(r.argv, "--clear-groups")+1:]
 				}
 				if f := changed[r.name]; f != nil {

@@ -15,7 +15,7 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// A site is two hosts with a stack in user space each.
+// A site is two hosts, each with a user-space stack.
 type site struct {
 	*netnstest.Pair
 	t   *testing.T
@@ -39,7 +39,7 @@ func newSite(t *testing.T) *site {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { // before the host goes
+		t.Cleanup(func() { // before the host is removed
 			_ = p.Signal(syscall.SIGTERM)
 			if err := p.Wait(10 * time.Second); err != nil {
 				t.Errorf("smcr serve: %v\n%s", err, p.Log())
@@ -56,7 +56,7 @@ func (s *site) try(h *netnstest.Host, name string, args ...string) (string, erro
 	return h.Output(ctx, "env", append(env, args...)...)
 }
 
-// prints runs a program and wants its output to match.
+// prints runs a program and checks that its output matches.
 func (s *site) prints(want string, h *netnstest.Host, name string, args ...string) {
 	s.t.Helper()
 	out, err := s.try(h, name, args...)
@@ -88,9 +88,9 @@ func TestLive(t *testing.T) {
      Success, using SMC-R
 
 `, s.A, "smc_chk", "-d", "-C", addr)
-		// Nobody listens: the client ends without a connection.
+		// Nobody listens on this port, so the client has no connection.
 		s.prints(`.*     Failed, no connection\n\n`, s.A, "smc_chk", "-C", addr, "-p", "9")
-		// To itself no SMC-R connection goes.
+		// SMC-R has no connections from a host to itself.
 		s.prints(`Checking active link:    eth0
   Live test \(SMC-D and SMC-R, EXPERIMENTAL\)
      Success, without SMC: joined directly within this machine

@@ -22,12 +22,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// OriginalEnv names the folder with smcr, smcd, smcss and smc_pnet as built from
+// originalEnv names the folder with the programs smcr, smcd, smcss and smc_pnet of
 // smc-tools 1.8.5.
 const originalEnv = "SMC_TOOLS"
 
-// TestOriginal compares the programs with those of smc-tools, on random states
-// of a stack that both ask at the same socket.
+// TestOriginal compares the programs with those of smc-tools, on random states of a
+// stack. Both ask the stack at the same socket.
 func TestOriginal(t *testing.T) {
 	dir := os.Getenv(originalEnv)
 	if dir == "" {
@@ -55,7 +55,7 @@ var originalLines = []string{
 	"smc_pnet", "smc_pnet -a X%s -I eth0", "smc_pnet -d X%s", "smc_pnet -f", "smc_pnet -d Y",
 }
 
-// compareWithOriginal serves the same state to both, each its own copy.
+// compareWithOriginal compares both on the same state. Each has a copy of its own.
 func compareWithOriginal(t *testing.T, bin, dir, shim, tmp string, seed uint64) {
 	type side struct {
 		bin, socket string
@@ -85,8 +85,8 @@ func compareWithOriginal(t *testing.T, bin, dir, shim, tmp string, seed uint64) 
 	}
 }
 
-// serveLikeKernel serves a control with one message in a datagram: the library
-// of smc-tools ignores what follows an answer in the same one.
+// serveLikeKernel serves a control with one message in each datagram: the library of
+// smc-tools ignores a message that follows an answer in the same datagram.
 func serveLikeKernel(t *testing.T, path string, ctl nl.Control) (stop func()) {
 	t.Helper()
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
@@ -132,8 +132,8 @@ func serveLikeKernel(t *testing.T, path string, ctl nl.Control) (stop func()) {
 	}
 }
 
-// randomState returns a state without what smc-tools gets wrong: see
-// docs/smc-tools.md.
+// randomState returns a state without the cases in which smc-tools is wrong
+// (docs/smc-tools.md).
 func randomState(r *rand.Rand) nltest.State {
 	flip := func() bool { return r.IntN(2) == 0 }
 	number := func() uint64 {

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// A recording is a command of smc-tools 1.8.5 on Linux 6.12, what it printed and
-// how it ended, and what it and the kernel said to each other.
+// A recording is a command of smc-tools 1.8.5 on Linux 6.12, its output and exit status,
+// and the netlink messages between it and the kernel.
 type recording struct {
 	name     string // PHASE-NUMBER
 	argv     []string
@@ -23,15 +23,15 @@ type recording struct {
 	asked    []*question
 }
 
-// A question is a netlink request and the datagrams that answered it.
+// A question is a netlink request and the datagrams of the answer.
 type question struct {
 	request []byte
 	answers [][]byte
 	used    bool
 }
 
-// phases are the files of testdata/golden in the order in which they were
-// recorded; each continues where the one before ended.
+// phases are the files of testdata/golden in the order in which they were recorded. Each
+// begins with the state at the end of the one before.
 var phases = []string{"p0nomod", "p0auto", "p1nodev", "p2edit", "p2user", "p3live", "p6end"}
 
 // readRecordings reads a file of testdata/golden.
@@ -99,7 +99,7 @@ const (
 	headerLen                    = 16
 )
 
-// A header is that of a netlink message.
+// A header is the header of a netlink message.
 type header struct {
 	length   uint32
 	typ      uint16

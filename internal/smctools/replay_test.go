@@ -13,12 +13,12 @@ import (
 	"testing"
 )
 
-// A replayer stands for the kernel at a unix socket: it gives the answers of a
-// recording to the questions of a program.
+// A replayer stands for the kernel at a unix socket: it answers the requests of a program
+// with the answers of a recording.
 type replayer struct {
 	t        testing.TB
 	l        *net.UnixListener
-	families map[string][][]byte // what the controller answered for a family
+	families map[string][][]byte // answers of the controller, by the name of the family
 
 	wg    sync.WaitGroup
 	mu    sync.Mutex
@@ -57,8 +57,8 @@ func newReplayer(t testing.TB, path string) *replayer {
 	return r
 }
 
-// learn remembers what the controller answers, for programs of ours that ask it
-// where smc-tools did not.
+// learn keeps the answers of the controller. The programs of smcr sometimes ask it when
+// those of smc-tools did not.
 func (r *replayer) learn(list []*recording) {
 	for _, rec := range list {
 		for _, q := range rec.asked {
@@ -69,7 +69,7 @@ func (r *replayer) learn(list []*recording) {
 	}
 }
 
-// familyOf returns the family that a request to the controller asks for, or "".
+// familyOf returns the name of the family in a request to the controller, or "".
 func familyOf(request []byte) string {
 	if headerOf(request).typ != typeController || len(request) < 24 {
 		return ""
@@ -78,7 +78,7 @@ func familyOf(request []byte) string {
 	return string(name)
 }
 
-// play sets the recording to answer from.
+// play sets the recording with the answers.
 func (r *replayer) play(rec *recording) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,8 +109,8 @@ func (r *replayer) serve(conn *net.UnixConn) {
 	}
 }
 
-// find returns the recorded answers to a request: those to the first request of
-// the same command that was not repeated yet.
+// find returns the recorded answers to a request: those to the first request of the same
+// command that was not used yet.
 func (r *replayer) find(request []byte) [][]byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +131,7 @@ func (r *replayer) find(request []byte) [][]byte {
 	return r.families[familyOf(request)]
 }
 
-// same reports whether two requests are for the same: a family, or a command.
+// same reports whether two requests ask for the same family or have the same command.
 func same(a, b []byte) bool {
 	if headerOf(a).typ != headerOf(b).typ {
 		return false
@@ -142,9 +142,9 @@ func same(a, b []byte) bool {
 	return a[headerLen] == b[headerLen]
 }
 
-// answer returns the datagrams that answer a request: the recorded ones with the
-// sequence number and port of the request. Only what depends on the form of the
-// request differs: acknowledgements, and the end of a dump.
+// answer returns the datagrams that answer a request: the recorded ones, with the
+// sequence number and port of the request. Acknowledgements and the end of a dump depend
+// on the form of the request.
 func (r *replayer) answer(request []byte) [][]byte {
 	ask := headerOf(request)
 	stored := r.find(request)

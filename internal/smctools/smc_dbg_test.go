@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// collector returns a Collector of programs that print their command lines:
-// versions of smcr and smcd to standard error, as those do.
+// testCollector returns a collector whose programs print their command lines. smcr and
+// smcd print their versions to standard error, like the real ones.
 func testCollector(t *testing.T, arch string) *collector {
 	programs := map[string]Main{}
 	for _, name := range []string{"smcr", "smcd", "smcss", "smc_pnet", "smc_rnics", "smc_chk"} {
@@ -117,7 +117,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestArchiveNotWritten fails to write: nothing of the archive stays.
+// TestArchiveNotWritten checks that no part of the archive remains after a failed write.
 func TestArchiveNotWritten(t *testing.T) {
 	c := testCollector(t, "amd64")
 	var was unix.Rlimit

@@ -50,7 +50,8 @@ func TestPNET(t *testing.T) {
 			t.Errorf("%q: %d (-want +got):\n%s", test.line, status, diff)
 		}
 	}
-	// Older kernels have no empty table to flush; for others the failure counts.
+	// Older kernels return ENOENT when an empty table is flushed. For other commands this
+	// error is a failure.
 	fake.SetError(syscall.ENOENT)
 	if _, errOut, status := runPNET(t, fake, "-f"); errOut != "" || status != 0 {
 		t.Errorf("empty table: %d, %q", status, errOut)

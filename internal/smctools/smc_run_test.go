@@ -52,7 +52,7 @@ func TestParseRun(t *testing.T) {
 		if diff := cmp.Diff(test.env, j.environment()); diff != "" || strings.Join(j.argv, " ") != test.argv {
 			t.Errorf("%q: %q, environment (-want +got):\n%s", test.line, j.argv, diff)
 		}
-		// Our own command must understand what we make of it.
+		// The command 'smcr run' must understand the translated command line.
 		cmd := run.NewCmd(e.Factory)
 		args := j.runArgs(cmd)
 		if err := cmd.ParseFlags(args); err != nil {
@@ -62,7 +62,7 @@ func TestParseRun(t *testing.T) {
 			t.Errorf("%q: program %q", test.line, words)
 		}
 	}
-	// Limits are raised, never lowered.
+	// Limits are raised but never lowered.
 	for name, want := range map[string]string{"rmem_max": "212992\n", "wmem_max": "1048576\n"} {
 		if b, err := os.ReadFile(filepath.Join(limits, name)); err != nil || string(b) != want {
 			t.Errorf("%s: %q, %v; want %q", name, b, err, want)

@@ -17,8 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSSStates checks what the recordings do not have: the states at the end of a
-// connection, SMC-D, long addresses.
+// TestSSStates checks what is not in the recordings: the states at the end of a
+// connection, SMC-D and long addresses.
 func TestSSStates(t *testing.T) {
 	local, remote := netip.MustParseAddrPort("[fd77:1:1:1:2:3:4:5]:65535"), netip.MustParseAddrPort("[fd77::1]:80")
 	v4 := netip.MustParseAddrPort("10.1.2.3:80")

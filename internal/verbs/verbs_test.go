@@ -17,8 +17,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// TestMain makes the test binary the command, for the processes that tests start
-// in network namespaces of their own.
+// TestMain turns the test binary into the command, for the processes that tests start in
+// other network namespaces.
 func TestMain(m *testing.M) {
 	if os.Getenv("SMCR_TEST_VERBS") == "" {
 		os.Exit(m.Run())
@@ -52,9 +52,9 @@ func runIn(t *testing.T, h *netnstest.Host, args ...string) (string, error) {
 	return string(out), err
 }
 
-// duel runs a test as server on host A and as client on host B, with options for
-// each, and returns what they wrote in JSON.
-func duel(t *testing.T, p *netnstest.Pair, server, client []string) (fromServer, fromClient []map[string]any) {
+// runBoth runs a test as server on host A and as client on host B, with options for each.
+// It returns the JSON output of both.
+func runBoth(t *testing.T, p *netnstest.Pair, server, client []string) (fromServer, fromClient []map[string]any) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -62,7 +62,7 @@ func duel(t *testing.T, p *netnstest.Pair, server, client []string) (fromServer,
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	// In table format the server says when it listens.
+	// With the option for tables, the server prints when it listens.
 	cmd := p.A.Command(ctx, self, server...)
 	cmd.Env = append(os.Environ(), "SMCR_TEST_VERBS=1")
 	cmd.Stderr = os.Stderr
@@ -141,19 +141,19 @@ func TestTests(t *testing.T) {
 	}
 	for _, gid := range gids {
 		args := []string{"pingpong", "-c", "-n", "30", "-s", "70001", "-m", "2048", "-g", gid, "--timeout", "10s"}
-		_, r := duel(t, p, args, args)
+		_, r := runBoth(t, p, args, args)
 		if len(r) != 1 || r[0]["checked"] != 30.0 || r[0]["bytes"] != 2*30*70001.0 || r[0]["mtu"] != 2048.0 {
 			t.Errorf("pingpong: %v", r)
 		}
 		for _, c := range programs {
 			args := []string{"perf", c.name, "-n", "40", "-s", "3000", "-x", gid, "--timeout", "10s"}
-			table, r := duel(t, p, args, args)
+			table, r := runBoth(t, p, args, args)
 			if len(r) != 1 || r[0]["size"] != 3000.0 || r[0]["iterations"] != 40.0 {
 				t.Errorf("%s: %v", c.name, r)
 			}
-			want := 3 // who talks to whom, head, row
+			want := 3 // the endpoints, the header and the row
 			if c.name == "read-lat" {
-				want = 1 // its server does nothing
+				want = 1 // the server prints only the endpoints
 			}
 			if len(table) != want {
 				t.Errorf("%s server: %v", c.name, table)
@@ -161,12 +161,12 @@ func TestTests(t *testing.T) {
 		}
 	}
 	args := []string{"perf", "write-bw", "-D", "1", "--timeout", "10s"}
-	if _, r := duel(t, p, args, args); len(r) != 1 || r[0]["iterations"].(float64) < 5 {
+	if _, r := runBoth(t, p, args, args); len(r) != 1 || r[0]["iterations"].(float64) < 5 {
 		t.Errorf("write-bw -D 1: %v", r)
 	}
 }
 
-// TestUsage has command lines refused with the status of that.
+// TestUsage checks that wrong command lines end with the status of a usage error.
 func TestUsage(t *testing.T) {
 	netnstest.Require(t)
 	p := netnstest.New(t, netnstest.Options{})

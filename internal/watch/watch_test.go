@@ -20,7 +20,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// counter returns lists with the number of the question.
+// counter returns a function whose nth call returns a list with the number n, or the
+// error of fail(n).
 func counter(fail func(n int) error) func(context.Context) (View[int], error) {
 	n := 0
 	return func(context.Context) (View[int], error) {
@@ -50,7 +51,7 @@ func second(n int) error {
 	return nil
 }
 
-// watchFor runs the loop for a time of the bubble, in which time begins at
+// watchFor runs the loop for the time d in a synctest bubble, where time begins at
 // midnight UTC 2000-01-01.
 func watchFor(t *testing.T, d, every time.Duration, s screen, errOut io.Writer, read func(context.Context) (View[int], error)) error {
 	t.Helper()
@@ -91,8 +92,8 @@ func TestAppend(t *testing.T) {
 	})
 }
 
-// TestRedraw checks what a terminal gets: each line cleared behind its text,
-// cut at the size of the terminal.
+// TestRedraw checks what is written to a terminal: the rest of each line is cleared, and
+// the output is cut at the size of the terminal.
 func TestRedraw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -127,7 +128,7 @@ func TestRedraw(t *testing.T) {
 	})
 }
 
-// TestFirst checks that a list that cannot be had at first is an error.
+// TestFirst checks that the loop returns the error of the first list.
 func TestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -138,7 +139,7 @@ func TestFirst(t *testing.T) {
 	})
 }
 
-// TestEndedWhileAsking checks that an answer which comes too late is not shown.
+// TestEndedWhileAsking checks that an answer that arrives after the end is not shown.
 func TestEndedWhileAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -156,7 +157,7 @@ type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// TestReaderGone checks that the loop ends when nobody reads any more.
+// TestReaderGone checks that the loop ends when nobody reads its output any more.
 func TestReaderGone(t *testing.T) {
 	for _, s := range []screen{lines{brokenPipe{}}, &appender{w: brokenPipe{}}, &terminal{w: brokenPipe{}, size: sizeOf(brokenPipe{})}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -209,7 +210,7 @@ func TestLoopJSON(t *testing.T) {
 func TestFlag(t *testing.T) {
 	for _, test := range []struct {
 		line string
-		want time.Duration // -1: an error
+		want time.Duration // -1 means an error
 	}{
 		{"", 0},
 		{"--watch", 2 * time.Second},

@@ -17,7 +17,7 @@ import (
 	"smcr/stats"
 )
 
-// A State is what a [Fake] answers with.
+// A State has the answers of a [Fake].
 type State struct {
 	SysInfo      nl.SysInfo
 	LinkGroups   []nl.LinkGroup
@@ -39,7 +39,7 @@ type Fake struct {
 	mu      sync.Mutex
 	state   State
 	pnets   pnet.Table
-	netdevs []string // known network devices; nil means all
+	netdevs []string // existing network devices; nil means that all exist
 	err     error
 	closed  bool
 }
@@ -49,17 +49,17 @@ var (
 	_ nl.ControlSMCD = (*Fake)(nil)
 )
 
-// NewFake returns a Fake with the state given.
+// NewFake returns a Fake with this state.
 func NewFake(s State) *Fake { return &Fake{state: s} }
 
-// SetNetDevs makes AddPNET refuse other network devices with ENODEV.
+// SetNetDevs sets the network devices that exist. AddPNET refuses others with ENODEV.
 func (f *Fake) SetNetDevs(names ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.netdevs = names
 }
 
-// SetError makes every operation fail with err until it is nil.
+// SetError makes every operation fail with err. Nil ends this.
 func (f *Fake) SetError(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -161,7 +161,7 @@ func (f *Fake) AddUEID(ctx context.Context, eid string) error {
 			return err
 		}
 		switch {
-		case len(s.UEIDs) >= nl.MaxUEIDs: // asked first, as by the kernel
+		case len(s.UEIDs) >= nl.MaxUEIDs: // the kernel checks this first too
 			return syscall.ERANGE
 		case slices.Contains(s.UEIDs, eid):
 			return syscall.EEXIST
@@ -264,8 +264,8 @@ func (f *Fake) Close() error {
 	return nil
 }
 
-// SampleState returns a state with something in every table: two link groups
-// between two hosts, one with two links, and a connection that became plain TCP.
+// SampleState returns a state with rows in every table: two link groups between two
+// hosts, one of them with two links, and a connection that became plain TCP.
 func SampleState() State {
 	gid := func(n byte) smc.GID { return smc.GID{10: 0xff, 11: 0xff, 12: 10, 13: 77, 15: n} }
 	return State{

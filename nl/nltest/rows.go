@@ -10,8 +10,8 @@ import (
 	"smcr/smc"
 )
 
-// Rows returns the state of a busy stack: n link groups, each with one link, and
-// n connections, 200 in a link group. Equal n gives equal states.
+// Rows returns the state of a busy stack: n link groups with one link each, and n
+// connections, 200 in a link group. The same n gives the same state.
 func Rows(n int) State {
 	s := SampleState()
 	s.LinkGroups = make([]nl.LinkGroup, n)

@@ -17,20 +17,19 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// Options tell [RunControlSuite] what it may do.
+// Options are the options of [RunControlSuite].
 type Options struct {
-	// NetDev names a network device that exists where the Control looks.
-	// The default is "lo".
+	// NetDev is a network device that exists for the stack. The default is "lo".
 	NetDev string
 
-	// ReadOnly leaves out what changes state: for a Control whose user is
-	// not privileged or whose state belongs to others.
+	// ReadOnly omits tests that change the state: for a Control without privilege, or
+	// whose state belongs to somebody else.
 	ReadOnly bool
 }
 
-// RunControlSuite checks what every [nl.Control] promises. The function open
-// returns a fresh Control, with nobody else at work on its stack; the suite
-// closes it. State that the suite makes, it removes.
+// RunControlSuite checks the documented behaviour of every [nl.Control]. The function
+// open returns a new Control whose stack has no other user. The suite closes it, and
+// removes the state that it has made.
 func RunControlSuite(t *testing.T, open func(*testing.T) nl.Control, opts Options) {
 	if opts.NetDev == "" {
 		opts.NetDev = "lo"
@@ -100,7 +99,7 @@ func testSysInfo(t *testing.T, ctx context.Context, c nl.Control) {
 	}
 }
 
-// testConsistency checks that the tables refer to each other as they should.
+// testConsistency checks that the rows of the tables refer to existing rows.
 func testConsistency(t *testing.T, ctx context.Context, c nl.Control) {
 	groups := must(t, "LinkGroups", func() ([]nl.LinkGroup, error) { return c.LinkGroups(ctx) })
 	links := must(t, "Links", func() ([]nl.Link, error) { return c.Links(ctx) })
@@ -153,12 +152,12 @@ func testContext(t *testing.T, ctx context.Context, c nl.Control) {
 	if _, err := c.LinkGroups(ended); err == nil {
 		t.Error("LinkGroups with a context that ended: no error")
 	}
-	// The Control remains useful.
+	// The Control still works.
 	_, err := c.LinkGroups(ctx)
 	check(t, "LinkGroups", err)
 }
 
-// supported skips a test when the stack says that it does not know an operation.
+// supported skips a test if the stack does not support an operation.
 func supported(t *testing.T, what string, err error) {
 	t.Helper()
 	if errors.Is(err, nl.ErrNotSupported) {
@@ -232,7 +231,7 @@ func testPNET(t *testing.T, ctx context.Context, c nl.Control, netdev string) {
 			t.Errorf("AddPNET %q: got error %v, want a refusal of the pnetid", id, err)
 		}
 	}
-	// The kernel says that this exists.
+	// The kernel reports that this entry exists.
 	if err := c.AddPNET(ctx, nl.PNET{ID: "NET1"}); err == nil {
 		t.Error("AddPNET without device: no error")
 	}

@@ -60,18 +60,34 @@ const (
 	firstCloseNotice = 20 * time.Millisecond
 )
 
-// rememberClosed records q, which was just closed, if it ever had a peer. It
-// returns nil if not. d.mu is held.
-func (d *Device) rememberClosed(q *qp) *closedQP {
-	if q.path.dgid.IsZero() || d.closed {
+// closedQPs has what a device keeps of its closed queue pairs. The lock of the
+// device guards it.
+type closedQPs struct {
+	list  []*closedQP   // at most maxClosedQPs, oldest first
+	stats endpointStats // sums of all closed queue pairs
+}
+
+// remember adds q, which was just closed, if it ever had a peer. It returns nil
+// if not.
+func (c *closedQPs) remember(q *qp) *closedQP {
+	if q.path.dgid.IsZero() {
 		return nil
 	}
 	p := &closedQP{qpn: q.ep.qpn, dqpn: q.ep.dqpn, path: q.path, acked: q.ep.rsp.acked, msn: q.ep.rsp.msn}
-	d.closedQPs = append(d.closedQPs, p)
-	if len(d.closedQPs) > maxClosedQPs {
-		d.closedQPs = slices.Delete(d.closedQPs, 0, 1)
+	c.list = append(c.list, p)
+	if len(c.list) > maxClosedQPs {
+		c.list = slices.Delete(c.list, 0, 1)
 	}
 	return p
+}
+
+// find returns the closed queue pair with number qpn, or nil.
+func (c *closedQPs) find(qpn uint32) *closedQP {
+	i := slices.IndexFunc(c.list, func(p *closedQP) bool { return p.qpn == qpn })
+	if i < 0 {
+		return nil
+	}
+	return c.list[i]
 }
 
 // findClosed looks at a packet whose queue pair is not known. It returns the
@@ -81,13 +97,8 @@ func (d *Device) findClosed(in *inbound, bth header.BTH) (*closedQP, psn) {
 	if bth.Opcode()&serviceBits != 0 || bth.Opcode().IsResponse() {
 		return nil, 0
 	}
-	qpn := bth.DestQP()
 	d.mu.RLock()
-	i := slices.IndexFunc(d.closedQPs, func(p *closedQP) bool { return p.qpn == qpn })
-	var p *closedQP
-	if i >= 0 {
-		p = d.closedQPs[i]
-	}
+	p := d.closedQPs.find(bth.DestQP())
 	d.mu.RUnlock()
 	if p == nil || in.typ != p.path.typ || in.sgid != p.path.dgid || in.dgid != p.path.sgid {
 		return nil, 0
@@ -103,8 +114,8 @@ func (d *Device) findClosed(in *inbound, bth header.BTH) (*closedQP, psn) {
 // it sends a NAK for each PSN from from to last.
 func (d *Device) sendClosedNAK(p *closedQP, from, last psn) {
 	d.mu.Lock()
-	up := !d.unreachable()
-	d.closedStats.nakSent++
+	up := d.port.active()
+	d.closedQPs.stats.nakSent++
 	d.mu.Unlock()
 	aside, _ := d.wire.(interface{ sendViaSiblings(*path, []packet) })
 	b := batches.Get().(*batch)
@@ -142,6 +153,3 @@ func (q *qp) sendCloseNotice() {
 		q.dev.timers.set(q, q.dev.now().add(p.interval))
 	}
 }
-
-// unreachable reports whether peers cannot reach the port. d.mu is held.
-func (d *Device) unreachable() bool { return !d.info.Up || d.gone }

@@ -75,7 +75,7 @@ func TestClosedQPUnreachable(t *testing.T) {
 			a.OK(1, 1)
 			d := b.Dev.(*Device)
 			f.wires[a.Path.DGID].setDown(true)
-			info := d.info
+			info := d.port.info
 			info.Up = false
 			d.netdevChanged(netdevChange{Info: info})
 			if late == 0 {
@@ -122,7 +122,7 @@ func TestClosedQPUnacknowledged(t *testing.T) {
 		f.mu.Unlock()
 		d := b.Dev.(*Device)
 		f.wires[a.Path.DGID].setDown(true)
-		info := d.info
+		info := d.port.info
 		info.Up = false
 		d.netdevChanged(netdevChange{Info: info})
 		if err := b.QP.Close(); err != nil {
@@ -138,16 +138,16 @@ func TestClosedQPUnacknowledged(t *testing.T) {
 // TestClosedQPLimit: a device remembers at most maxClosedQPs closed queue
 // pairs, and none that had no peer.
 func TestClosedQPLimit(t *testing.T) {
-	d := &Device{}
-	if p := d.rememberClosed(&qp{}); p != nil {
+	var c closedQPs
+	if p := c.remember(&qp{}); p != nil {
 		t.Errorf("%+v", p)
 	}
 	for n := range uint32(maxClosedQPs + 10) {
 		q := &qp{path: path{dgid: smc.GID{1}}}
 		q.ep.qpn = n
-		d.rememberClosed(q)
+		c.remember(q)
 	}
-	if len(d.closedQPs) != maxClosedQPs || d.closedQPs[0].qpn != 10 {
-		t.Errorf("%d remembered, the first %d", len(d.closedQPs), d.closedQPs[0].qpn)
+	if len(c.list) != maxClosedQPs || c.list[0].qpn != 10 {
+		t.Errorf("%d remembered, the first %d", len(c.list), c.list[0].qpn)
 	}
 }

@@ -38,7 +38,7 @@ func (r *requester) response(e *endpoint, now instant, t *header.Transport) {
 	}
 	switch s := t.AETH.Syndrome(); {
 	case s.IsACK():
-		probe := r.probing && at == r.probed
+		probe := r.probe.answeredBy(at)
 		if r.acknowledge(now, at.add(1)) {
 			r.repairLoss()
 		} else if probe {
@@ -61,7 +61,7 @@ func (r *requester) response(e *endpoint, now instant, t *header.Transport) {
 			r.repairLoss()
 			return
 		}
-		r.failAt(r.done, nakStatus(s))
+		r.failAt(r.sq.done, nakStatus(s))
 	}
 }
 
@@ -85,7 +85,7 @@ func (r *requester) acknowledge(now instant, upto psn) (lostResponse bool) {
 	from := r.una
 	n := upto.sub(from)
 	for n > 0 {
-		w := r.at(r.done)
+		w := r.sq.oldest()
 		if w.op == rdmaverbs.OpRead {
 			lostResponse = true
 			break
@@ -96,7 +96,7 @@ func (r *requester) acknowledge(now instant, upto psn) (lostResponse bool) {
 			break
 		}
 		r.una = w.end()
-		r.done++
+		r.sq.done++
 		n -= left
 	}
 	if r.una != from {
@@ -113,25 +113,16 @@ func (r *requester) progress(now instant, n int) {
 		r.nxt = r.una
 	}
 	r.win.answered(late)
-	r.cur = max(r.cur, r.done)
-	r.retries, r.rnrs = r.retryCnt, r.rnrRetry
+	r.sq.cur = max(r.sq.cur, r.sq.done)
+	r.retries.reset()
 	r.gap = false
-	r.backoff = 0
-	r.again, r.probing = false, false
-	r.resumeAt = never
+	r.probe = probe{}
 	r.win.acked(n, r.una)
-	if r.rttAt != never && r.rttPSN.before(r.una) {
-		r.win.sample(now.since(r.rttAt))
-		r.rttAt = never
+	r.rtt.acknowledged(now, r.una)
+	r.timers.stop()
+	if r.nxt != r.una {
+		r.timers.sent(now, r.probeDelay())
 	}
-	if r.nxt == r.una {
-		r.ackAt, r.probeAt = never, never
-		return
-	}
-	if r.timeout > 0 {
-		r.ackAt = now.add(r.timeout)
-	}
-	r.armProbe(now)
 }
 
 // repairLoss sends again from una, because the packet or the response at una
@@ -164,20 +155,17 @@ func (r *requester) notReady(now instant, code uint8) {
 	if r.nxt == r.una {
 		return // already waiting, or about to send it again
 	}
-	if r.rnrRetry != rnrInfinite {
-		if r.rnrs == 0 {
-			r.failAt(r.done, rdmaverbs.StatusRNRRetryExcErr)
-			return
-		}
-		r.rnrs--
+	if !r.retries.takeRNR() {
+		r.failAt(r.sq.done, rdmaverbs.StatusRNRRetryExcErr)
+		return
 	}
 	r.rewind()
-	r.resumeAt = now.add(header.RNRDelay(code))
+	r.timers.resumeAt = now.add(header.RNRDelay(code))
 }
 
 // readResponse handles a READ response packet with PSN at.
 func (r *requester) readResponse(e *endpoint, now instant, at psn, t *header.Transport) {
-	w := r.at(r.done)
+	w := r.sq.oldest()
 	if at != r.una {
 		// The response also acknowledges the requests before it that are not
 		// READs.
@@ -185,7 +173,7 @@ func (r *requester) readResponse(e *endpoint, now instant, at psn, t *header.Tra
 			r.repairLoss()
 			return
 		}
-		w = r.at(r.done)
+		w = r.sq.oldest()
 	}
 	if w.op != rdmaverbs.OpRead {
 		e.stats.ghosts++
@@ -199,19 +187,19 @@ func (r *requester) readResponse(e *endpoint, now instant, at psn, t *header.Tra
 	last := k == w.npkts-1
 	op := t.BTH.Opcode()
 	if len(t.Payload) != want || last != (op == header.ReadRespLast || op == header.ReadRespOnly) {
-		r.failAt(r.done, rdmaverbs.StatusBadRespErr)
+		r.failAt(r.sq.done, rdmaverbs.StatusBadRespErr)
 		return
 	}
 	if !w.scatter(off, t.Payload) {
-		r.failAt(r.done, rdmaverbs.StatusLocProtErr)
+		r.failAt(r.sq.done, rdmaverbs.StatusLocProtErr)
 		return
 	}
 	r.una = r.una.add(1)
 	if last {
-		if r.cur > r.done { // it was sent since the last rewind
+		if r.sq.cur > r.sq.done { // it was sent since the last rewind
 			r.reads--
 		}
-		r.done++
+		r.sq.done++
 	}
 	r.progress(now, 1)
 }
@@ -220,22 +208,22 @@ func (r *requester) readResponse(e *endpoint, now instant, at psn, t *header.Tra
 // no packet in the batch being sent. If the oldest request that is not done
 // cannot succeed, it fails the endpoint.
 func (r *requester) retire(e *endpoint) {
-	for r.done > 0 {
-		w := r.at(0)
+	for r.sq.done > 0 {
+		w := r.sq.at(0)
 		if e.sending && e.sendingFrom.before(w.end()) {
 			return
 		}
 		if w.flags&rdmaverbs.Signaled != 0 {
 			e.completeSend(success(w))
 		}
-		r.pop()
+		r.sq.pop()
 	}
-	if r.n == 0 || e.sending || e.state != rdmaverbs.QPSRTS {
+	if r.sq.n == 0 || e.sending || e.state != rdmaverbs.QPSRTS {
 		return
 	}
-	if w := r.at(0); w.bad != rdmaverbs.StatusSuccess {
+	if w := r.sq.at(0); w.bad != rdmaverbs.StatusSuccess {
 		e.completeSend(rdmaverbs.WC{ID: w.id, Status: w.bad})
-		r.pop()
+		r.sq.pop()
 		e.fail()
 	}
 }
@@ -255,23 +243,11 @@ func success(w *wqe) rdmaverbs.WC {
 	return wc
 }
 
-// pop removes the oldest request.
-func (r *requester) pop() {
-	w := r.at(0)
-	*w = wqe{inline: w.inline[:0]}
-	if r.head++; r.head == len(r.ring) {
-		r.head = 0
-	}
-	r.n--
-	r.done = max(r.done-1, 0)
-	r.cur = max(r.cur-1, 0)
-}
-
 // flush completes all requests. Those that are not done get StatusFlushErr.
 func (r *requester) flush(e *endpoint) {
 	r.retire(e)
-	for r.n > 0 {
-		e.completeSend(rdmaverbs.WC{ID: r.at(0).id, Status: rdmaverbs.StatusFlushErr})
-		r.pop()
+	for r.sq.n > 0 {
+		e.completeSend(rdmaverbs.WC{ID: r.sq.at(0).id, Status: rdmaverbs.StatusFlushErr})
+		r.sq.pop()
 	}
 }

@@ -42,7 +42,7 @@ func newCore(t testing.TB, change ...func(*rdmaverbs.PathInfo)) *core {
 		access: rdmaverbs.AccessLocalWrite | rdmaverbs.AccessRemoteRead | rdmaverbs.AccessRemoteWrite,
 		sendCQ: newCQ(dev, 64, nil), recvCQ: newCQ(dev, 64, nil),
 	}
-	c.e.req.ring = make([]wqe, 16)
+	c.e.req.sq.ring = make([]wqe, 16)
 	c.e.rq.ring = make([]recvWQE, 16)
 	c.mr, c.buf = c.register(1<<16, rdmaverbs.AccessLocalWrite|rdmaverbs.AccessRemoteRead|rdmaverbs.AccessRemoteWrite)
 	p := rdmaverbs.PathInfo{
@@ -178,7 +178,7 @@ func (c *core) post(op rdmaverbs.Opcode, n int) {
 func (c *core) postPieces(op rdmaverbs.Opcode, a, b piece) {
 	c.ids++
 	r := &c.e.req
-	w := r.post()
+	w := r.sq.slot()
 	w.id, w.op, w.flags = c.ids, op, rdmaverbs.Signaled
 	w.raddr, w.rkey = 0x5000, 0x77
 	w.length = a.n + b.n
@@ -187,7 +187,7 @@ func (c *core) postPieces(op rdmaverbs.Opcode, a, b piece) {
 			w.sg[i] = g
 		}
 	}
-	r.posted(w, c.e.mtu)
+	r.sq.push(w, c.e.mtu)
 	c.e.completeReady()
 }
 
@@ -394,7 +394,7 @@ func FuzzEndpoint(f *testing.F) {
 			t.Error("wrote where it had no right to")
 		}
 		r := &c.e.req
-		if r.una.sub(r.nxt) > 0 || r.nxt.sub(r.max) > 0 || r.max.sub(r.end) > 0 {
+		if r.una.sub(r.nxt) > 0 || r.nxt.sub(r.max) > 0 || r.max.sub(r.sq.end) > 0 {
 			t.Errorf("PSNs out of order: %+v", r)
 		}
 	})

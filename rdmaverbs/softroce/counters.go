@@ -33,7 +33,7 @@ type Counters struct {
 func (d *Device) Counters() Counters {
 	sum := endpointStats{}
 	d.mu.RLock()
-	sum.add(&d.closedStats)
+	sum.add(&d.closedQPs.stats)
 	d.mu.RUnlock()
 	for _, q := range d.allQPs() {
 		q.mu.Lock()

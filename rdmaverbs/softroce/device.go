@@ -24,13 +24,11 @@ const (
 	maxQPWR   = 1 << 14
 	maxRead   = 16
 	maxCQE    = 1 << 20
-	numEvents = 64
 )
 
 // Device is a software RDMA device on one netdev. It has one port.
 type Device struct {
 	name      string
-	types     []rdmaverbs.GIDType // GID types in the table, all if empty
 	maxQP     int
 	window    windowLimit
 	writeOnly bool
@@ -41,19 +39,13 @@ type Device struct {
 	epoch     time.Time
 	mrs       mrTable
 
-	mu          sync.RWMutex
-	info        netdevInfo
-	gids        []rdmaverbs.GIDEntry
-	qps         map[uint32]*qp
-	closedStats endpointStats // of closed queue pairs
-	closedQPs   []*closedQP   // oldest first
-	gone        bool          // the netdev or the wire cannot be used any more
-	closed      bool
+	mu        sync.RWMutex
+	port      port
+	qps       map[uint32]*qp
+	closedQPs closedQPs
+	closed    bool
 
-	eventMu     sync.Mutex
-	events      chan rdmaverbs.AsyncEvent
-	eventsEnded bool
-
+	events asyncEvents
 	shards []*shard
 	nextPD atomic.Uint32
 
@@ -69,17 +61,17 @@ type dropCounters struct {
 func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) {
 	d := &Device{
 		name:      name,
-		types:     c.types,
 		maxQP:     c.maxQP,
 		window:    c.window,
 		writeOnly: c.writeOnly,
 		log:       c.log.With("device", name),
 		wire:      w,
 		epoch:     time.Now(),
+		port:      port{types: c.types},
 		qps:       make(map[uint32]*qp),
-		events:    make(chan rdmaverbs.AsyncEvent, numEvents),
+		events:    newAsyncEvents(),
 	}
-	d.setInfo(info)
+	d.port.set(info)
 	d.makeShards(c.pollers)
 	d.timers = newTimers(d.now, (*qp).expire)
 	if sp, ok := w.(spreader); ok && len(d.shards) > 1 {
@@ -98,24 +90,6 @@ func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) 
 
 func (d *Device) now() instant { return instant(time.Since(d.epoch)) }
 
-// setInfo stores new facts about the netdev. d.mu is held, or d is not shared
-// yet.
-func (d *Device) setInfo(info netdevInfo) {
-	d.info = info
-	var gids []rdmaverbs.GIDEntry
-	defaults := 0
-	for _, g := range info.GIDs {
-		if len(d.types) > 0 && !slices.Contains(d.types, g.Type) {
-			continue
-		}
-		gids = append(gids, g)
-		if len(info.HWAddr) == 6 && g.GID == defaultGID([6]byte(info.HWAddr)) {
-			defaults++
-		}
-	}
-	d.gids = mergeGIDs(d.gids, gids, defaults)
-}
-
 // Name returns the device's name, such as "soft-eth0".
 func (d *Device) Name() string { return d.name }
 
@@ -123,7 +97,7 @@ func (d *Device) Name() string { return d.name }
 func (d *Device) Attr() rdmaverbs.DeviceAttr {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	a := rdmaverbs.DeviceAttr{
+	return rdmaverbs.DeviceAttr{
 		Provider: providerName,
 		NumPorts: 1,
 		MaxQP:    d.maxQP,
@@ -132,17 +106,13 @@ func (d *Device) Attr() rdmaverbs.DeviceAttr {
 		MaxSGE:   2,
 		MaxQPWR:  maxQPWR,
 		MaxRead:  maxRead,
-		NetDev:   d.info.Name,
-		IfIndex:  d.info.Index,
-		HWAddr:   slices.Clone(d.info.HWAddr),
+		NodeGUID: d.port.guid(),
+		NetDev:   d.port.info.Name,
+		IfIndex:  d.port.info.Index,
+		HWAddr:   slices.Clone(d.port.info.HWAddr),
 
 		OnDemandPaging: true,
 	}
-	if len(d.info.HWAddr) == 6 {
-		g := defaultGID([6]byte(d.info.HWAddr))
-		a.NodeGUID = [8]byte(g[8:])
-	}
-	return a
 }
 
 // Port returns the state of port 1.
@@ -152,34 +122,17 @@ func (d *Device) Port(num int) (rdmaverbs.PortAttr, error) {
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	p := rdmaverbs.PortAttr{
-		State:     rdmaverbs.PortDown,
-		MaxMTU:    smc.MTU4096,
-		ActiveMTU: d.activeMTU(),
-		NetDev:    d.info.Name,
-		IfIndex:   d.info.Index,
-		HWAddr:    slices.Clone(d.info.HWAddr),
-		VLAN:      d.info.VLAN,
+	a := d.port.attr()
+	if d.closed {
+		a.State = rdmaverbs.PortDown
 	}
-	if d.info.Up && !d.gone && !d.closed {
-		p.State = rdmaverbs.PortActive
-	}
-	return p, nil
-}
-
-// activeMTU returns the largest path MTU that fits for every GID type of the
-// device.
-func (d *Device) activeMTU() smc.MTU {
-	if len(d.types) == 1 {
-		return d.info.pathMTU(d.types[0])
-	}
-	return min(d.info.pathMTU(rdmaverbs.RoCEv1), d.info.pathMTU(rdmaverbs.RoCEv2))
+	return a, nil
 }
 
 func (d *Device) pathMTU(t rdmaverbs.GIDType) smc.MTU {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.info.pathMTU(t)
+	return d.port.info.pathMTU(t)
 }
 
 func checkPort(num int) error {
@@ -196,7 +149,7 @@ func (d *Device) GIDs(port int) ([]rdmaverbs.GIDEntry, error) {
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return slices.Clone(d.gids), nil
+	return slices.Clone(d.port.gids), nil
 }
 
 // usable returns ErrClosed if the device is closed and ErrNoDevice if its
@@ -205,7 +158,7 @@ func (d *Device) usable() error {
 	switch {
 	case d.closed:
 		return fmt.Errorf("softroce: device %s: %w", d.name, rdmaverbs.ErrClosed)
-	case d.gone:
+	case d.port.gone:
 		return fmt.Errorf("softroce: netdev of device %s is gone: %w", d.name, rdmaverbs.ErrNoDevice)
 	}
 	return nil
@@ -237,21 +190,7 @@ func (d *Device) CreateCQ(depth int, notify func()) (rdmaverbs.CQ, error) {
 }
 
 // Events returns the channel of asynchronous events.
-func (d *Device) Events() <-chan rdmaverbs.AsyncEvent { return d.events }
-
-// event reports ev. If the channel is full, the event is dropped: the reader
-// finds the change with Port.
-func (d *Device) event(ev rdmaverbs.AsyncEvent) {
-	d.eventMu.Lock()
-	defer d.eventMu.Unlock()
-	if d.eventsEnded {
-		return
-	}
-	select {
-	case d.events <- ev:
-	default:
-	}
-}
+func (d *Device) Events() <-chan rdmaverbs.AsyncEvent { return d.events.ch }
 
 // addQP gives q a number and adds it to the table. Numbers are random, so that
 // packets for a queue pair that was closed do not reach a new one.
@@ -281,9 +220,11 @@ func (d *Device) addQP(q *qp) error {
 func (d *Device) removeQP(q *qp) {
 	d.mu.Lock()
 	delete(d.qps, q.ep.qpn)
-	d.closedStats.add(&q.ep.stats)
-	p := d.rememberClosed(q)
-	aside := p != nil && d.unreachable()
+	var p *closedQP
+	if d.closedQPs.stats.add(&q.ep.stats); !d.closed {
+		p = d.closedQPs.remember(q)
+	}
+	aside := p != nil && !d.port.active()
 	d.mu.Unlock()
 	d.timers.remove(q)
 	if aside {
@@ -367,12 +308,12 @@ func (s *shard) deliver(pkts []inbound) {
 
 // answer lets each pending queue pair send a batch.
 func (s *shard) answer() {
-	if s.sendq != nil {
+	if s.round != nil {
 		for _, q := range s.pending {
 			// A shard may receive a packet for a queue pair of another shard:
 			// the kernel chooses the socket for all packets that it joins, by
 			// the first.
-			q.shard.sendq.add(q)
+			q.shard.round.add(q)
 		}
 		clear(s.pending)
 		s.pending = s.pending[:0]
@@ -396,13 +337,13 @@ func (d *Device) netdevChanged(c netdevChange) {
 		return
 	}
 	d.mu.Lock()
-	if d.gone || d.closed {
+	if d.port.gone || d.closed {
 		d.mu.Unlock()
 		return
 	}
-	wasUp, mtu, gids := d.info.Up, d.activeMTU(), d.gids
-	d.setInfo(c.Info)
-	isUp, newMTU, newGIDs := d.info.Up, d.activeMTU(), d.gids
+	wasUp, mtu, gids := d.port.info.Up, d.port.activeMTU(), d.port.gids
+	d.port.set(c.Info)
+	isUp, newMTU, newGIDs := d.port.info.Up, d.port.activeMTU(), d.port.gids
 	d.mu.Unlock()
 
 	if wasUp != isUp {
@@ -411,13 +352,13 @@ func (d *Device) netdevChanged(c netdevChange) {
 			t = rdmaverbs.EventPortActive
 		}
 		d.log.Info("port changed", "active", isUp)
-		d.event(rdmaverbs.AsyncEvent{Type: t, Port: 1})
+		d.events.report(rdmaverbs.AsyncEvent{Type: t, Port: 1})
 	}
 	if mtu != newMTU {
-		d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventMTUChange, Port: 1})
+		d.events.report(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventMTUChange, Port: 1})
 	}
 	if !slices.Equal(gids, newGIDs) {
-		d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventGIDChange, Port: 1})
+		d.events.report(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventGIDChange, Port: 1})
 	}
 }
 
@@ -435,15 +376,15 @@ func (d *Device) wireFailed(err error) {
 // send or receive any more.
 func (d *Device) fail(why string) {
 	d.mu.Lock()
-	was := d.gone || d.closed
-	d.gone = true
+	was := d.port.gone || d.closed
+	d.port.gone = true
 	d.mu.Unlock()
 	if was {
 		return
 	}
 	d.log.Error("device lost", "reason", why)
-	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventPortErr, Port: 1})
-	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
+	d.events.report(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventPortErr, Port: 1})
+	d.events.report(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
 	for _, q := range d.allQPs() {
 		q.mu.Lock()
 		q.ep.fail()
@@ -477,11 +418,8 @@ func (d *Device) Close() error {
 	}
 	d.timers.close()
 	err := d.wire.close()
-	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
-	d.eventMu.Lock()
-	d.eventsEnded = true
-	close(d.events)
-	d.eventMu.Unlock()
+	d.events.report(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
+	d.events.end()
 	if err != nil {
 		return fmt.Errorf("softroce: close %s: %w", d.name, err)
 	}

@@ -95,7 +95,7 @@ func TestOnlyPeer(t *testing.T) {
 		}
 		dev := pair.B.Dev.(*Device)
 		if n := dev.Counters().WrongPeer; n != 2 {
-			t.Errorf("%d packets of strangers counted, want 2", n)
+			t.Errorf("%d packets of unknown senders counted, want 2", n)
 		}
 		// A queue pair number that is not in use, and an invalid packet.
 		header.BTH(hdr).SetDestQP(b.QP.QPN() ^ 1)
@@ -153,7 +153,7 @@ func TestNetdevReports(t *testing.T) {
 				t.Errorf("no event, want type %d", want)
 			}
 		}
-		info := d.info
+		info := d.port.info
 		d.netdevChanged(netdevChange{Info: info}) // nothing changed
 		if len(d.Events()) != 0 {
 			t.Error("event for nothing")

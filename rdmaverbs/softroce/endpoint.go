@@ -120,7 +120,7 @@ func (e *endpoint) flush() {
 // sent.
 func (e *endpoint) fill(now instant, b *batch) {
 	e.sendingFrom = e.req.nxt
-	if e.req.again {
+	if e.req.probe.due {
 		e.sendingFrom = e.req.una
 	}
 	e.rsp.fill(e, b)

@@ -93,14 +93,34 @@ func TestWindow(t *testing.T) {
 	if w.answered(false); w.size != 128 {
 		t.Errorf("window %d after a probe that found a loss", w.size)
 	}
-	for range 50 {
-		w.sample(time.Millisecond)
+}
+
+func TestRoundTrip(t *testing.T) {
+	r := newRoundTrip()
+	if d := r.probeDelay(); d != probeInitial {
+		t.Errorf("probe delay %v before the first round trip, want %v", d, probeInitial)
 	}
-	if d := w.probeDelay(); d != probeMin {
+	var now instant
+	measure := func(p psn, rtt time.Duration) {
+		r.begin(now, p)
+		r.begin(now.add(rtt/2), p+1) // only one packet is timed
+		r.acknowledged(now.add(rtt), p)
+		now = now.add(rtt)
+		r.acknowledged(now, p+1)
+	}
+	for i := range psn(50) {
+		measure(i, time.Millisecond)
+	}
+	if d := r.probeDelay(); d != probeMin {
 		t.Errorf("probe delay %v with a steady round trip, want %v", d, probeMin)
 	}
-	w.sample(100 * time.Millisecond)
-	if d := w.probeDelay(); d < 50*time.Millisecond {
+	r.begin(now, 100)
+	r.cancel()
+	if r.acknowledged(now.add(time.Second), 101); r.probeDelay() != probeMin {
+		t.Errorf("probe delay %v after a packet that was sent twice", r.probeDelay())
+	}
+	measure(102, 100*time.Millisecond)
+	if d := r.probeDelay(); d < 50*time.Millisecond {
 		t.Errorf("probe delay %v after a late answer", d)
 	}
 }

@@ -49,8 +49,8 @@ func (p *pd) SetShard(n int) { p.shard.Store(uint32(n)) }
 type shard struct {
 	d       *Device
 	n       int
-	pending []*qp      // only the handler uses it
-	sendq   *sendQueue // nil without a Poller
+	pending []*qp       // only the handler uses it
+	round   *roundQueue // nil without a Poller
 }
 
 // makeShards makes the shards of a device.
@@ -60,9 +60,9 @@ func (d *Device) makeShards(pollers []Poller) {
 		s := &shard{d: d, n: i}
 		d.shards[i] = s
 		if len(pollers) > 0 {
-			s.sendq = &sendQueue{}
-			s.sendq.schedule = pollers[i].AtEnd(s.sendRound)
-			s.sendq.idle = pollers[i].WhenIdle(s.ackRound)
+			s.round = &roundQueue{}
+			s.round.schedule = pollers[i].AtEnd(s.sendRound)
+			s.round.idle = pollers[i].WhenIdle(s.ackRound)
 		}
 	}
 }
@@ -79,12 +79,12 @@ type spreader interface {
 // have the same length, so the IP stack carries more of them at once.
 func WithWriteOnly() Option { return func(c *config) { c.writeOnly = true } }
 
-// sendQueue holds the queue pairs of a shard with a Poller that have something
+// roundQueue holds the queue pairs of a shard with a Poller that have something
 // to send.
 //
 // If only an acknowledgement is due, it waits: the program often answers at
 // once, and then one packet carries both. This saves the peer a wake-up.
-type sendQueue struct {
+type roundQueue struct {
 	schedule func()
 	idle     func() // schedules ackRound
 
@@ -96,7 +96,7 @@ type sendQueue struct {
 }
 
 // add makes q send at the end of the round. No lock of q is held.
-func (s *sendQueue) add(q *qp) {
+func (s *roundQueue) add(q *qp) {
 	s.mu.Lock()
 	if !q.toSend {
 		q.toSend = true
@@ -115,7 +115,7 @@ const ackMost = 32
 // holdACK delays the acknowledgement of q until the poller is idle, if q has
 // nothing else to send. It reports whether it did. q.mu is held. The poller's
 // thread calls it.
-func (s *sendQueue) holdACK(q *qp) bool {
+func (s *roundQueue) holdACK(q *qp) bool {
 	if !q.ep.onlyACK(ackMost) {
 		return false
 	}
@@ -132,19 +132,19 @@ func (s *sendQueue) holdACK(q *qp) bool {
 
 // ackRound sends the delayed acknowledgements.
 func (s *shard) ackRound() {
-	for i, q := range s.sendq.acks {
+	for i, q := range s.round.acks {
 		q.mu.Lock()
 		q.ackHeld = false
 		if q.pump(1) {
-			s.sendq.add(q)
+			s.round.add(q)
 		}
-		s.sendq.acks[i] = nil
+		s.round.acks[i] = nil
 	}
-	s.sendq.acks = s.sendq.acks[:0]
+	s.round.acks = s.round.acks[:0]
 }
 
 // take returns the queue pairs added since the last call.
-func (s *sendQueue) take() []*qp {
+func (s *roundQueue) take() []*qp {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.in, s.out = s.out[:0], s.in
@@ -157,7 +157,7 @@ func (s *sendQueue) take() []*qp {
 // sendRound sends for the queue pairs that have something to send, one batch
 // for each in turn.
 func (s *shard) sendRound() {
-	qs := s.sendq.take()
+	qs := s.round.take()
 	for left := len(qs); left > 0; {
 		left = 0
 		for i, q := range qs {
@@ -165,7 +165,7 @@ func (s *shard) sendRound() {
 				continue
 			}
 			q.mu.Lock()
-			if s.sendq.holdACK(q) {
+			if s.round.holdACK(q) {
 				q.unlock()
 				qs[i] = nil
 				continue
@@ -183,14 +183,14 @@ func (s *shard) sendRound() {
 // has no Poller, it returns false and does nothing. q.mu is held, and released
 // if it returns true.
 func (q *qp) deferSend() bool {
-	if q.shard.sendq == nil {
+	if q.shard.round == nil {
 		return false
 	}
 	q.ep.completeReady()
 	ready := q.ep.ready()
 	q.unlock()
 	if ready {
-		q.shard.sendq.add(q)
+		q.shard.round.add(q)
 	}
 	return true
 }

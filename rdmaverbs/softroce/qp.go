@@ -31,7 +31,7 @@ type qp struct {
 
 	shard       *shard
 	ackHeld     bool      // only the shard's thread uses it
-	toSend      bool      // guarded by shard.sendq.mu
+	toSend      bool      // guarded by shard.round.mu
 	closeNotice *closedQP // set on close if the peer must be told
 }
 
@@ -92,7 +92,7 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 		},
 	}
 	q.idle.L = &q.mu
-	q.ep.req.ring = make([]wqe, init.MaxSend)
+	q.ep.req.sq.ring = make([]wqe, init.MaxSend)
 	q.ep.rq.ring = make([]recvWQE, init.MaxRecv)
 	if err := p.dev.addQP(q); err != nil {
 		q.releaseParts()
@@ -102,7 +102,7 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 }
 
 func (q *qp) releaseParts() {
-	q.ep.sendCQ.detach(len(q.ep.req.ring))
+	q.ep.sendCQ.detach(len(q.ep.req.sq.ring))
 	q.ep.recvCQ.detach(len(q.ep.rq.ring))
 	q.pd.release()
 }
@@ -316,7 +316,7 @@ func (q *qp) PostSend(wrs ...rdmaverbs.SendWR) (int, error) {
 
 func (q *qp) postSend(wr *rdmaverbs.SendWR) error {
 	r := &q.ep.req
-	if r.n == len(r.ring) {
+	if r.sq.full() {
 		return fmt.Errorf("softroce: queue pair %d: send queue: %w", q.ep.qpn, rdmaverbs.ErrQueueFull)
 	}
 	if wr.Op < rdmaverbs.OpSend || wr.Op > rdmaverbs.OpRead {
@@ -326,7 +326,7 @@ func (q *qp) postSend(wr *rdmaverbs.SendWR) error {
 	if inline && (wr.Op == rdmaverbs.OpRead || len(wr.InlineData) > maxInline) {
 		return fmt.Errorf("softroce: queue pair %d: %d bytes inline, at most %d and not for a READ: %w", q.ep.qpn, len(wr.InlineData), maxInline, rdmaverbs.ErrInvalid)
 	}
-	w := r.post()
+	w := r.sq.slot()
 	w.id, w.op, w.flags, w.imm, w.raddr, w.rkey = wr.ID, wr.Op, wr.Flags, wr.Imm, wr.RemoteAddr, wr.RKey
 	if inline {
 		w.inline = append(w.inline, wr.InlineData...)
@@ -354,7 +354,7 @@ func (q *qp) postSend(wr *rdmaverbs.SendWR) error {
 	case wr.Op == rdmaverbs.OpRead && r.maxReads == 0:
 		w.bad = rdmaverbs.StatusLocQPOpErr
 	}
-	r.posted(w, max(q.ep.mtu, 1))
+	r.sq.push(w, max(q.ep.mtu, 1))
 	return nil
 }
 
@@ -451,7 +451,7 @@ func (q *qp) unlock() {
 		e.sendCQ.notify()
 	}
 	if fatal {
-		q.dev.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventQPFatal, Port: 1, QPN: e.qpn})
+		q.dev.events.report(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventQPFatal, Port: 1, QPN: e.qpn})
 	}
 }
 

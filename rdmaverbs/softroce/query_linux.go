@@ -37,11 +37,11 @@ func (p *Provider) Query(ctx context.Context, name string) (*Facts, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := Device{name: name, types: p.c.types, maxQP: p.c.maxQP}
-	d.setInfo(*info)
-	port, err := d.Port(1)
+	d := Device{name: name, maxQP: p.c.maxQP, port: port{types: p.c.types}}
+	d.port.set(*info)
+	attr, err := d.Port(1)
 	if err != nil {
 		return nil, err
 	}
-	return &Facts{Attr: d.Attr(), Port: port, GIDs: slices.Clone(d.gids)}, nil
+	return &Facts{Attr: d.Attr(), Port: attr, GIDs: slices.Clone(d.port.gids)}, nil
 }

@@ -181,8 +181,8 @@ func TestRequesterProbe(t *testing.T) {
 	// too.
 	c.gets(ack(0xffffff))
 	c.wantSent(pkt{op: header.SendOnly, psn: 0})
-	if c.e.req.retries != 3 || c.e.stats.probes != 1 {
-		t.Errorf("%d retries left, %d probes", c.e.req.retries, c.e.stats.probes)
+	if c.e.req.retries.left != 3 || c.e.stats.probes != 1 {
+		t.Errorf("%d retries left, %d probes", c.e.req.retries.left, c.e.stats.probes)
 	}
 	c.gets(ack(0))
 	c.wantStatus(c.e.sendCQ, rdmaverbs.StatusSuccess, rdmaverbs.StatusSuccess, rdmaverbs.StatusSuccess)
@@ -278,7 +278,7 @@ func TestRequesterRNR(t *testing.T) {
 		c.gets(nak(0xffffff, header.RNR(12)))
 		c.wantStatus(c.e.sendCQ)
 		c.now = c.now.add(delay)
-		if c.e.req.rnrs == 0 {
+		if c.e.req.retries.rnrLeft == 0 {
 			break
 		}
 	}

@@ -27,111 +27,109 @@ func ackTimeout(code uint8) time.Duration {
 // rnrInfinite is the RNR retry count that means "no limit".
 const rnrInfinite = 7
 
-// window limits the packets that a requester has outstanding. Ethernet without
-// flow control loses packets for which the receive buffer of the peer has no
-// room. So the window is halved when a packet was lost. It grows again as
-// packets are acknowledged: up to half the old size it doubles every round
-// trip, then it grows by 1/32 every round trip.
-//
-// On a busy host, a peer in user space often answers much later than in the
-// round trips before. The window must not shrink for this reason alone.
-type window struct {
-	max    int // packets
-	size   int // packets, in [windowMin, max]
-	thresh int // below it the window doubles every round trip
-	credit int // packets acknowledged since the last linear step
-	// recover is the first PSN that was not sent yet at the last reduction.
-	// Losses before it belong to the same event.
-	recover psn
-	reduced bool
-	// suspected is set after a reduction for a loss that is not certain. The
-	// old values are restored if nothing was lost.
-	suspected          bool
-	oldSize, oldThresh int
-
-	smoothed  time.Duration // round-trip time, RFC 6298
-	variation time.Duration
+// retryCounters has the retry counter and the RNR NAK retry counter of a
+// requester (InfiniBand specification, volume 1, section 9.9.2).
+type retryCounters struct {
+	limit, rnrLimit uint8
+	left, rnrLeft   uint8
 }
 
-const windowMin = 4
-
-func newWindow(limit int) window {
-	limit = max(limit, windowMin)
-	return window{max: limit, size: limit, thresh: limit}
+func newRetryCounters(limit, rnrLimit uint8) retryCounters {
+	return retryCounters{limit: limit, rnrLimit: rnrLimit, left: limit, rnrLeft: rnrLimit}
 }
 
-// acked grows the window after n packets were acknowledged. una is the oldest
-// PSN that is not acknowledged.
-func (w *window) acked(n int, una psn) {
-	if w.reduced && !una.before(w.recover) {
-		w.reduced = false
+// reset restores both counters, because a request was acknowledged.
+func (c *retryCounters) reset() { c.left, c.rnrLeft = c.limit, c.rnrLimit }
+
+// take counts a retry. It reports false if none was left.
+func (c *retryCounters) take() bool {
+	if c.left == 0 {
+		return false
 	}
-	if w.size < w.thresh {
-		w.size = min(w.size+n, w.thresh)
+	c.left--
+	return true
+}
+
+// takeRNR counts a retry after an RNR NAK. It reports false if none was left.
+func (c *retryCounters) takeRNR() bool {
+	switch {
+	case c.rnrLimit == rnrInfinite:
+		return true
+	case c.rnrLeft == 0:
+		return false
+	}
+	c.rnrLeft--
+	return true
+}
+
+// requestTimers has the timers of a requester. Each is never while it does not
+// run.
+type requestTimers struct {
+	timeout  time.Duration // local ACK timeout, 0 for none
+	ackAt    instant       // the local ACK timeout
+	probeAt  instant       // the next probe
+	resumeAt instant       // the end of the delay after an RNR NAK
+}
+
+func newRequestTimers(timeout time.Duration) requestTimers {
+	return requestTimers{timeout: timeout, ackAt: never, probeAt: never, resumeAt: never}
+}
+
+// deadline returns the time of the earliest timer, or never.
+func (t *requestTimers) deadline() instant { return min(t.ackAt, t.probeAt, t.resumeAt) }
+
+// sent starts the timers that wait for an acknowledgement, unless they run.
+func (t *requestTimers) sent(now instant, probeDelay time.Duration) {
+	if t.ackAt == never && t.timeout > 0 {
+		t.ackAt = now.add(t.timeout)
+	}
+	if t.probeAt == never {
+		t.armProbe(now, probeDelay)
+	}
+}
+
+// armProbe restarts the probe timer if its delay is shorter than the local ACK
+// timeout, and stops it otherwise. If the last packets of a message are lost,
+// the peer sends no NAK. The probe finds this long before the local ACK
+// timeout, which is usually 0.1 s or more. A probe does not count as a retry.
+func (t *requestTimers) armProbe(now instant, delay time.Duration) {
+	if t.timeout > 0 && delay >= t.timeout || delay > probeMax {
+		t.probeAt = never
 		return
 	}
-	w.credit += n
-	if w.credit >= w.size {
-		w.credit = 0
-		w.size = min(w.size+max(w.size/32, 1), w.max)
-	}
+	t.probeAt = now.add(delay)
 }
 
-// onLoss halves the window, once for all losses before PSN next.
-func (w *window) onLoss(next psn) {
-	if w.reduced {
-		return
-	}
-	w.reduced, w.recover = true, next
-	w.thresh = max(w.size/2, windowMin)
-	w.size, w.credit = w.thresh, 0
+// stopACK stops the timers that wait for an acknowledgement.
+func (t *requestTimers) stopACK() { t.ackAt, t.probeAt = never, never }
+
+// stop stops all timers.
+func (t *requestTimers) stop() { t.ackAt, t.probeAt, t.resumeAt = never, never, never }
+
+// probe is the packet at una when it is sent once more before the local ACK
+// timeout, to find out whether it was lost.
+type probe struct {
+	due       bool // the next fill sends it
+	sent      bool // it was sent with PSN psn and has no answer yet
+	psn       psn
+	doublings uint // of the delay
 }
 
-// onSuspectedLoss halves the window for a loss that is not certain.
-func (w *window) onSuspectedLoss(next psn) {
-	if !w.suspected {
-		w.suspected, w.oldSize, w.oldThresh = true, w.size, w.thresh
-	}
-	w.onLoss(next)
-}
-
-// onTimeout reduces the window to its minimum, because there was no answer at
-// all. The peer may still only be late.
-func (w *window) onTimeout(next psn) {
-	w.onSuspectedLoss(next)
-	w.size = windowMin
-}
-
-// answered is called for each answer. wrong says that it acknowledges packets
-// that were not sent again, so a suspected loss was none.
-func (w *window) answered(wrong bool) {
-	if w.suspected && wrong {
-		w.size, w.thresh, w.reduced = w.oldSize, w.oldThresh, false
-	}
-	w.suspected = false
-}
-
-// sample updates the round-trip time estimate (RFC 6298).
-func (w *window) sample(rtt time.Duration) {
-	if w.smoothed == 0 {
-		w.smoothed, w.variation = rtt, rtt/2
-		return
-	}
-	w.variation += (max(w.smoothed-rtt, rtt-w.smoothed) - w.variation) / 4
-	w.smoothed += (rtt - w.smoothed) / 8
-}
-
-// The smallest probe delay, which allows for a peer that is scheduled late, and
-// the delay before the first round trip was measured.
+// The smallest probe delay, which allows for a peer that is scheduled late, the
+// delay before the first round trip was measured, and the largest delay if there
+// is no local ACK timeout.
 const (
 	probeMin     = 4 * time.Millisecond
 	probeInitial = 20 * time.Millisecond
+	probeMax     = 4 * time.Second
 )
 
-// probeDelay returns how long to wait for an answer before a probe.
-func (w *window) probeDelay() time.Duration {
-	if w.smoothed == 0 {
-		return probeInitial
-	}
-	return max(w.smoothed+4*w.variation, probeMin)
-}
+// cancel forgets the probe. Its delay remains.
+func (p *probe) cancel() { p.due, p.sent = false, false }
+
+// answeredBy reports whether an ACK with PSN at acknowledges the probe and no
+// packet after it.
+func (p *probe) answeredBy(at psn) bool { return p.sent && at == p.psn }
+
+// delay doubles first, the delay of the first probe, for each probe since.
+func (p *probe) delay(first time.Duration) time.Duration { return first << min(p.doublings, 16) }

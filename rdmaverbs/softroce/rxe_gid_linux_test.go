@@ -76,14 +76,14 @@ func TestKernelGIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.close()
-	d := &Device{types: []rdmaverbs.GIDType{rdmaverbs.RoCEv2}}
+	d := &Device{port: port{types: []rdmaverbs.GIDType{rdmaverbs.RoCEv2}}}
 	ours := func() (table []string) {
 		i, err := f.byName(netdev)
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.setInfo(*i)
-		for _, e := range d.gids {
+		d.port.set(*i)
+		for _, e := range d.port.gids {
 			if e.GID.IsZero() {
 				table = append(table, "-")
 			} else {

@@ -58,18 +58,6 @@ func (r *requester) emitTrain(e *endpoint, now instant, w *wqe, b *batch) bool {
 // ackReqBit is the AckReq bit in the 32-bit word of the PSN.
 const ackReqBit = 1 << 31
 
-// place returns the piece of memory that has byte off of the message, and the
-// offset of this byte in the piece.
-func (w *wqe) place(off int) (g piece, at int) {
-	for _, g = range w.sg {
-		if off < g.n {
-			break
-		}
-		off -= g.n
-	}
-	return g, off
-}
-
 // wantsAck counts the packet at nxt and reports whether it must request an
 // acknowledgement although it is not the last of its message. Otherwise the
 // window would be used up before an acknowledgement arrives.
@@ -81,7 +69,7 @@ func (r *requester) wantsAck() bool {
 // noteAckReq records that the packet at nxt requests an acknowledgement.
 func (r *requester) noteAckReq(now instant) {
 	r.sinceAckReq = 0
-	if r.rttAt == never && !r.nxt.before(r.max) {
-		r.rttPSN, r.rttAt = r.nxt, now
+	if !r.nxt.before(r.max) {
+		r.rtt.begin(now, r.nxt)
 	}
 }

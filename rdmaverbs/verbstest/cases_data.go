@@ -255,7 +255,7 @@ func inline(t *testing.T, open Open) {
 func unsignaled(t *testing.T, open Open) {
 	a, b := Connect(t, open(t), Config{MaxSend: 8})
 	dst, got := b.MR(64, All)
-	// Slots of unsignaled requests come free when a later one completes.
+	// The slots of unsignaled requests are free when a later request completes.
 	for i := range 64 {
 		wr := rdmaverbs.SendWR{ID: uint64(i), Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Inline, InlineData: []byte{byte(i + 1)},
 			RemoteAddr: dst.Addr() + uint64(i), RKey: dst.RKey()}

@@ -151,12 +151,17 @@ func (c *Conn) Ready(ctx context.Context, mode Mode, reason string) (*Descriptor
 	return a.d, err
 }
 
+// brokenTimeout bounds the wait for a launcher's answer to Broken. Without the answer, the
+// program may see an end of file in place of a reset, so a launcher on a busy machine gets
+// much time.
+const brokenTimeout = 3 * time.Second
+
 // Broken announces an abortive end: afterwards the caller closes its end of
 // the pair without reading from it again, and the program sees ECONNRESET
 // after what it was already sent (or errno in SO_ERROR), not an end of file.
-// It waits for the launcher, for a second at most; it is best effort.
+// Broken waits for the answer of the launcher, 3 seconds at most.
 func (c *Conn) Broken(ctx context.Context, errno syscall.Errno) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, brokenTimeout)
 	defer cancel()
 	if err := c.send(&Message{Type: TypeBroken, Errno: int32(errno)}); err != nil {
 		return err

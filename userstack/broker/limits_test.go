@@ -21,8 +21,8 @@ import (
 	"smcr/quota"
 )
 
-// stranger is a user without privileges.
-const stranger = 65534
+// nobody is a user without privileges.
+const nobody = 65534
 
 // dialAs opens a session as a user, on a thread of its own.
 func dialAs(t *testing.T, uid int, path string) (cl *Client, err error) {
@@ -81,14 +81,14 @@ func TestSessionLimit(t *testing.T) {
 	path := abstract(t, &Server{Handler: &handler{}, MaxSessions: 2})
 	var first *Client
 	for range 2 {
-		cl, err := dialAs(t, stranger, path)
+		cl, err := dialAs(t, nobody, path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		first = cl
 	}
 	for range 20 { // whatever comes first, the answer or the end
-		if _, err := dialAs(t, stranger, path); !errors.Is(err, syscall.EUSERS) || !strings.Contains(err.Error(), "user 65534 has 2 of at most 2 sessions") {
+		if _, err := dialAs(t, nobody, path); !errors.Is(err, syscall.EUSERS) || !strings.Contains(err.Error(), "user 65534 has 2 of at most 2 sessions") {
 			t.Fatalf("a third session: %v", err)
 		}
 	}
@@ -99,7 +99,7 @@ func TestSessionLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		if _, err := dialAs(t, stranger, path); err == nil {
+		if _, err := dialAs(t, nobody, path); err == nil {
 			break
 		} else if time.Now().After(end) {
 			t.Fatalf("after one ended: %v", err)
@@ -138,7 +138,7 @@ func TestConnLimit(t *testing.T) {
 	}}
 	budget := quota.New(quota.Limits{Total: 10000, User: sessionCost + 2*connCost})
 	path := abstract(t, &Server{Handler: h, Quota: budget})
-	cl, err := dialAs(t, stranger, path)
+	cl, err := dialAs(t, nobody, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestConnLimit(t *testing.T) {
 	if err := cl.Listen(t.Context(), tcpSocket(t)); !errors.Is(err, syscall.EUSERS) {
 		t.Errorf("Listen: %v", err)
 	}
-	if _, err := dialAs(t, stranger, path); !errors.Is(err, syscall.EUSERS) {
+	if _, err := dialAs(t, nobody, path); !errors.Is(err, syscall.EUSERS) {
 		t.Errorf("another session: %v", err)
 	}
 	if root := dial(t, path); root.Listen(t.Context(), tcpSocket(t)) != nil {
@@ -184,14 +184,14 @@ func TestConnLimit(t *testing.T) {
 		wantEvent(t, c, Event{Kind: EventClosed})
 	}
 	// Six are left, and two that the stack has retained.
-	if err := budget.Take(stranger, 7); err == nil {
+	if err := budget.Take(nobody, 7); err == nil {
 		t.Error("nothing was retained")
-		budget.Give(stranger, 7)
+		budget.Give(nobody, 7)
 	}
 	for range held {
 		(<-retained)()
 	}
-	if err := budget.Take(stranger, 2*connCost); err != nil {
+	if err := budget.Take(nobody, 2*connCost); err != nil {
 		t.Errorf("after the end of all: %v", err)
 	}
 }

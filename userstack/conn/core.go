@@ -44,6 +44,13 @@ func (p *core) Established() bool { return p.peer != 0 }
 // CloseSent reports whether this side has sent its last word, C.
 func (p *core) CloseSent() bool { return p.closing.sent&wire.ConnClosed != 0 }
 
+// EndExchanged reports whether each side has sent its last word, C or A. Neither side
+// writes data any more. The connection waits only for the delivery of its own last
+// message, which the peer may have received already.
+func (p *core) EndExchanged() bool {
+	return p.closing.sent&lastFlags != 0 && p.closing.received&lastFlags != 0
+}
+
 // Undisturbed reports whether nothing has happened that could be the end of the
 // connection: no side has ended or reset it, and its TCP connection has not ended.
 func (p *core) Undisturbed() bool {

@@ -180,8 +180,8 @@ func (r *linuxRig) complete() {
 	}
 }
 
-// settle delivers everything.
-func (r *linuxRig) settle() {
+// deliverAll delivers everything.
+func (r *linuxRig) deliverAll() {
 	for r.arrive() || r.answer() || len(r.outstanding) > 0 {
 		r.complete()
 	}

@@ -64,17 +64,17 @@ func TestUrgentLinux(t *testing.T) {
 						r.x.tell()
 					}
 				}
-				r.settle()
+				r.deliverAll()
 			}
 			steps := strings.Fields(tt.steps)
 			for i, s := range []string{"abc", "U", "def"} {
 				r.write(s, s == "U")
-				r.settle()
+				r.deliverAll()
 				read(steps[i])
 			}
 			for range 3 {
 				r.wait(time.Second)
-				r.settle()
+				r.deliverAll()
 				read(steps[2])
 			}
 			if got != tt.stream {
@@ -111,17 +111,17 @@ func TestUrgentLost(t *testing.T) {
 			// The end of the element comes among the pieces.
 			for _, n := range []int{4096, 4096, 4096, 4088} {
 				r.write(strings.Repeat(".", n), false)
-				r.settle()
+				r.deliverAll()
 				r.x.recv(n, true)
-				r.settle()
+				r.deliverAll()
 			}
 			r.x.tell()
-			r.settle()
+			r.deliverAll()
 			var got, want, taken, urgent string
 			for i, s := range strings.Fields(tt.pieces) {
 				isUrgent := strings.ToUpper(s[len(s)-1:]) == s[len(s)-1:]
 				r.write(s, isUrgent)
-				r.settle()
+				r.deliverAll()
 				if isUrgent {
 					urgent += s[len(s)-1:]
 					want += s[:len(s)-1]
@@ -135,14 +135,14 @@ func TestUrgentLost(t *testing.T) {
 				} else {
 					urgent = urgent[:1]
 				}
-				r.settle()
+				r.deliverAll()
 				r.wait(answerWait + 50*time.Millisecond)
-				r.settle()
+				r.deliverAll()
 				if u, ok := r.x.recvOOB(); ok && tt.takes {
 					taken += string(u)
 				}
 				got += r.x.recv(100, true)
-				r.settle()
+				r.deliverAll()
 			}
 			if got != want || taken != urgent || r.c.p.out.placement.lag != tt.lag {
 				t.Errorf("read %q of %q, took %q of %q, lag %d, want %d", got, want, taken, urgent, r.c.p.out.placement.lag, tt.lag)
@@ -156,26 +156,26 @@ func TestUrgentLost(t *testing.T) {
 func TestUrgentLostFull(t *testing.T) {
 	r := newLinuxRig(t, &linuxReader{})
 	r.write("U", true)
-	r.settle()
+	r.deliverAll()
 	r.x.recvOOB()
-	r.settle()
+	r.deliverAll()
 	r.wait(time.Second)
 	var want, got strings.Builder
 	for i := range 12 {
 		s := strings.Repeat(string(rune('a'+i)), 4096)
 		if a, b, _ := r.c.SendSpace(len(s), 0); len(a)+len(b) < len(s) {
-			r.settle()
+			r.deliverAll()
 			got.WriteString(r.x.recv(5000, true))
-			r.settle()
+			r.deliverAll()
 		}
 		r.write(s, false)
 		want.WriteString(s)
-		r.settle()
+		r.deliverAll()
 	}
 	if free := r.at().Window; free < 0 || r.at().Written-r.at().PeerRead > 16384 {
 		t.Errorf("window %d", free)
 	}
-	for s := "."; s != ""; r.settle() {
+	for s := "."; s != ""; r.deliverAll() {
 		s = r.x.recv(3000, true)
 		got.WriteString(s)
 	}
@@ -257,7 +257,7 @@ func (x *traffic) step() {
 			x.rig.wait(time.Duration(rng.IntN(3)) * time.Millisecond)
 			break
 		}
-		x.settle() // the wire is faster than answerWait
+		x.deliverAll() // the wire is faster than answerWait
 		x.rig.wait(time.Duration(rng.IntN(400)) * time.Millisecond)
 	}
 }
@@ -296,9 +296,9 @@ func TestUrgentLostFailover(t *testing.T) {
 		x.takes, x.polls = true, true
 		for range 1 + seed%3 { // one, or several in a row
 			x.produce(1, true)
-			x.settle()
+			x.deliverAll()
 			x.take()
-			x.settle()
+			x.deliverAll()
 			x.rig.wait(time.Second)
 		}
 		for range 20 + x.rng.IntN(2000) {

@@ -41,7 +41,7 @@ type rig struct {
 	room        int
 	linkDown    bool // the link of the connection is not active
 	other       bool // there is another active link
-	heardAt     time.Time
+	receivedAt  time.Time
 	tests       int // of the link
 	peerLives   bool
 	left        bool // the group
@@ -64,7 +64,7 @@ type settings struct {
 }
 
 func newRig(t *testing.T, set settings) *rig {
-	r := &rig{t: t, now: epoch, chunks: map[*Chunk]bool{}, room: 40, mem: make([]byte, elemSize), heardAt: epoch}
+	r := &rig{t: t, now: epoch, chunks: map[*Chunk]bool{}, room: 40, mem: make([]byte, elemSize), receivedAt: epoch}
 	if set.autocork == 0 {
 		set.autocork = DefaultAutocork
 	}
@@ -98,8 +98,8 @@ func (r *rig) AwaitRoom()             {}
 func (r *rig) Room() int              { return r.room }
 func (r *rig) TakePlanned() bool      { return true }
 func (r *rig) TakeOther() bool        { r.linkDown = r.linkDown && !r.other; return r.other }
-func (r *rig) LastMessage() time.Time { return r.heardAt }
-func (r *rig) LastSign() time.Time    { return r.heardAt }
+func (r *rig) LastMessage() time.Time { return r.receivedAt }
+func (r *rig) LastSign() time.Time    { return r.receivedAt }
 func (r *rig) Test()                  { r.tests++ }
 func (r *rig) PeerLives() bool        { return r.peerLives }
 
@@ -204,7 +204,7 @@ func (r *rig) fail() {
 
 func (r *rig) recv(m wire.CDC) {
 	r.t.Helper()
-	r.heardAt = r.now
+	r.receivedAt = r.now
 	r.c.p.Receive(m)
 	r.check()
 }

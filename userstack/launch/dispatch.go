@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions *sessions, decide time.Duration, still func(), adapt bool, log *slog.Logger) (*supervisor, error) {
+func newSupervisor(ctx context.Context, cutOrphans <-chan struct{}, fd int, sessions *sessions, decide time.Duration, still func(), adapt bool, log *slog.Logger) (*supervisor, error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
@@ -25,7 +25,7 @@ func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions 
 	}
 	x := newLooks(ctx)
 	s := &supervisor{
-		ctx: ctx, hurry: hurry, l: &notify{fd: fd, looks: x}, looks: x, ends: endIndex{looks: x}, sessions: sessions, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop, quiet: quiet{f: still},
+		ctx: ctx, cutOrphans: cutOrphans, l: &notify{fd: fd, looks: x}, looks: x, ends: endIndex{looks: x}, sessions: sessions, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop, quiet: quiet{f: still},
 		sockets: newSockets(), endCopies: budget{max: maxEndCopies()}, earlyHeld: budget{max: maxEndCopies() / earlyShare},
 	}
 	if adapt {

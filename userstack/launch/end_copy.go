@@ -180,7 +180,7 @@ func (c *conn) leaveUnread() bool {
 			}
 			return true
 		}
-		if c.pair.end < 0 || pollHup(c.pair.end) || c.s.ctx.Err() != nil || time.Since(begin) > findTime {
+		if c.pair.end >= 0 && pollHup(c.pair.end) || c.s.ctx.Err() != nil || time.Since(begin) > findTime {
 			return false
 		}
 	}

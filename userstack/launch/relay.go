@@ -41,7 +41,7 @@ func (c *conn) relayed() {
 	}
 	r := &relay.Relay{
 		App: app, Net: tcp, Broken: c.reset,
-		LauncherGone: c.s.ctx.Done(), CutOrphans: c.s.hurry, OrphanLimit: lastBytesTime, Guard: &guard.Guard{Log: c.s.log},
+		LauncherGone: c.s.ctx.Done(), CutOrphans: c.s.cutOrphans, OrphanLimit: lastBytesTime, Guard: &guard.Guard{Log: c.s.log},
 	}
 	r.Run(nil)
 }

@@ -18,12 +18,12 @@ import (
 
 // supervisor answers the trapped system calls of one filter tree.
 type supervisor struct {
-	ctx   context.Context
-	hurry <-chan struct{} // closed when Run does not wait for the program any more
-	l     *notify
-	log   *slog.Logger
-	stats *counters
-	poll  *poller
+	ctx        context.Context
+	cutOrphans <-chan struct{} // closed when Run does not wait for the program any more
+	l          *notify
+	log        *slog.Logger
+	stats      *counters
+	poll       *poller
 
 	connector connector.Connector
 	looks     *looks

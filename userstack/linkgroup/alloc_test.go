@@ -140,7 +140,7 @@ func BenchmarkChunk(b *testing.B) {
 			s.addHost(smc.Client, 1, edit)
 			srv, cli := s.connectFirst(4, 256<<10)
 			srv.manual, cli.manual = true, true
-			s.settle()
+			s.runUntilIdle()
 			l := loopOf(srv, cli)
 			b.ReportAllocs()
 			b.SetBytes(int64(len(data)))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -87,8 +86,8 @@ func TestStates(t *testing.T) {
 		{"TCP FIN, explained behind other data", "fin>:ACTIVE 1s>test-link:ACTIVE 500ms>:ACTIVE ok>:ACTIVE 1s>:ACTIVE D>:APPCLOSEWAIT1 test>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP FIN, explained late", "fin>:ACTIVE 1s>test-link:ACTIVE test>:ACTIVE 5s>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP RST, never explained, peer alive", "rst>:ACTIVE 1s>:ACTIVE in>:ACTIVE 2s>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT ok>:CLOSED", conn.ErrReset},
-		{"TCP FIN, peer silent, another connection has TCP", "another>:ACTIVE fin>:ACTIVE 1s>test-link:ACTIVE 1300ms>:ACTIVE D>:APPCLOSEWAIT1 test>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
-		{"TCP FIN, peer silent, the other one's TCP ends too", "another>:ACTIVE fin>:ACTIVE 100ms>:ACTIVE otherfin>:ACTIVE 900ms>test-link:ACTIVE 1s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrReset},
+		{"TCP FIN, peer does not answer, another connection has TCP", "another>:ACTIVE fin>:ACTIVE 1s>test-link:ACTIVE 1300ms>:ACTIVE D>:APPCLOSEWAIT1 test>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
+		{"TCP FIN, peer does not answer, the other one's TCP ends too", "another>:ACTIVE fin>:ACTIVE 100ms>:ACTIVE otherfin>:ACTIVE 900ms>test-link:ACTIVE 1s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrReset},
 		{"TCP FIN with D", "fin>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP RST with D", "D>:APPCLOSEWAIT1 rst>:APPCLOSEWAIT1 3s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrReset},
 		{"TCP RST with C", "rst>:ACTIVE C>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
@@ -97,6 +96,8 @@ func TestStates(t *testing.T) {
 		{"4.8.3 link lost while aborting", "abort>cdc+A:PEERABORTWAIT fail>:CLOSED", conn.ErrAborted},
 		{"4.4.2 element reused", "reuse>:CLOSED", conn.ErrReset},
 		{"4.4.2 element reused after our close", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 reuse>:CLOSED", nil},
+		{"4.4.2 element reused before our last message counts as delivered", "C>:APPCLOSEWAIT1 close>cdc+C:APPCLOSEWAIT1 reuse>:APPCLOSEWAIT1 ok>:CLOSED", nil},
+		{"4.4.2 element reused before our abort counts as delivered", "A>cdc+A:PROCESSABORT reuse>:PROCESSABORT ok>:CLOSED", conn.ErrReset},
 		{"RKey deleted", "delrkey>re:delete-rkey(1):CLOSED", conn.ErrReset},
 		{"RKey deleted after our close", "close>cdc+C:PEERCLOSEWAIT1 delrkey>re:delete-rkey(1):CLOSED", nil},
 	}
@@ -375,54 +376,6 @@ func TestOwners(t *testing.T) {
 	conn(4)
 	r.wait(11 * time.Second)
 	conn(3)
-}
-
-// TestNotItsOwn: a host names an element or a token of a connection that another host
-// has told of. Nothing happens to that connection, unless the peer itself says so.
-func TestNotItsOwn(t *testing.T) {
-	first, second, third := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
-	sameElement, sameToken := peerRMB, peerRMB
-	sameElement.Token++
-	sameToken.Index++
-	for _, tt := range []struct {
-		name      string
-		from, now netip.Addr
-		ok        bool
-	}{
-		{"the same host", second, second, true},
-		{"the host of the first contact", second, first, true},
-		{"another host", first, third, false},
-		{"another host, both after the first contact", second, third, false},
-	} {
-		for what, peer := range map[string]ConnParams{"element": sameElement, "token": sameToken} {
-			t.Run(tt.name+"/"+what, func(t *testing.T) {
-				r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.PeerHost = first })
-				r.open()
-				r.c.peer.From = tt.from
-				c, err := r.g.NewConn(r.s.now, 0, 100)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.take()
-				r.acts = nil
-				peer.From = tt.now
-				err = c.Attach(r.s.now, peer)
-				r.take()
-				if tt.ok {
-					if err != nil || len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) {
-						t.Errorf("Attach: %v; ended: %v, want the connection of before reset", err, r.close)
-					}
-					return
-				}
-				if !errors.Is(err, ErrNotItsOwn) {
-					t.Errorf("Attach: %v, want ErrNotItsOwn", err)
-				}
-				if len(r.close) != 0 || len(r.acts) != 0 || r.c.State() != smc.StateActive || c.Protocol().Established() {
-					t.Errorf("ended: %v; actions: %v; state %v", r.close, r.kinds(), r.c.State())
-				}
-			})
-		}
-	}
 }
 
 // TestCancel: the element of a canceled connection rests, then is used

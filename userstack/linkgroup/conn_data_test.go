@@ -346,7 +346,7 @@ func TestWritesBeforeMessages(t *testing.T) {
 		srv.manual, cli.manual = true, true
 		second = srv
 	})
-	s.settle()
+	s.runUntilIdle()
 	if second == nil || !second.open {
 		t.Fatal("no second connection")
 	}

@@ -18,7 +18,7 @@ func TestFailoverReplay(t *testing.T) {
 	c := srv.c
 	produce(c, s.now, 1000)
 	srv.h.drain()
-	s.settle()
+	s.runUntilIdle()
 	produce(c, s.now, 500) // seq 2, will be lost
 	from := c.link
 	srv.h.acts = c.g.TakeActions(srv.h.acts)

@@ -93,7 +93,8 @@ func (c *Conn) Local() ConnParams {
 // Attach takes the values of the peer's ACCEPT or CONFIRM and opens the
 // connection. Messages that arrived before are applied. If another connection
 // uses the same RMBE or alert token of the peer, it is reset, because the
-// peer has given it up (RFC 7609, section 4.4.2). This needs one of two things:
+// peer has given it up (RFC 7609, section 4.4.2). A connection of which both sides
+// have said the end does not use the RMBE any more. The reset needs one of two things:
 // both connections were named by the same host, or the host that names it now is the
 // host of the first contact, which has proved that it is the peer. Otherwise the
 // error is ErrNotItsOwn, and nothing changes.
@@ -204,8 +205,16 @@ func (c *Conn) evictOthers(t *rtoken, peer ConnParams) error {
 
 // sharesElement reports whether c, another connection, is attached with the element
 // or the alert token that the peer names for o.
+//
+// A connection whose end both sides have said does not use the element any more. The
+// peer gives the element to its next connection when it has received the last message
+// of this side, which this side learns later. The next connection may come from
+// another address of the peer.
 func (c *Conn) sharesElement(o *Conn, t *rtoken, peer ConnParams) bool {
-	return c != o && c.peerRMB != nil && (c.peer.Token == peer.Token || c.peerRMB == t && overlap(c.peer, peer))
+	if c == o || c.peerRMB == nil {
+		return false
+	}
+	return c.peer.Token == peer.Token || c.peerRMB == t && overlap(c.peer, peer) && !c.Protocol().EndExchanged()
 }
 
 // overlap reports whether two elements of one RMB share bytes.

@@ -30,7 +30,7 @@ func TestChunks(t *testing.T) {
 	}
 	have("5000 bytes are written", 3)
 	h.drain()
-	s.settle()
+	s.runUntilIdle()
 	have("they are confirmed", 0)
 	if n := cli.readSome(1 << 20); n != 5000 {
 		t.Errorf("the peer has %d bytes", n)
@@ -45,7 +45,7 @@ func TestChunks(t *testing.T) {
 		t.Fatalf("space for %d and %d bytes, %v", len(a), len(b), err)
 	}
 	have("space is in use", 2)
-	s.settle()
+	s.runUntilIdle()
 	have("the bytes before the space are confirmed", 2)
 	c.DropSpace()
 	have("the space is dropped", 0)
@@ -54,14 +54,14 @@ func TestChunks(t *testing.T) {
 	// SendSpace returns all the room of the send buffer in two pieces, and no more.
 	srv.writeSome(1000)
 	if a, b, _ := c.SendSpace(1<<20, 0); len(a) != 1048 || len(a)+len(b) != 16<<10-1000 {
-		t.Errorf("lent %d and %d bytes", len(a), len(b))
+		t.Errorf("reserved %d and %d bytes", len(a), len(b))
 	}
 	c.DropSpace()
 	if a, b, _ := c.SendSpace(0, 0); len(a)+len(b) != 0 {
 		t.Errorf("reserved %d and %d bytes for nothing", len(a), len(b))
 	}
 	h.drain()
-	s.settle()
+	s.runUntilIdle()
 	cli.readSome(1000)
 	have("in the end", 0)
 
@@ -74,7 +74,7 @@ func TestChunks(t *testing.T) {
 	c.g.LinkFailed(s.now, c.link, errors.New("cable"))
 	have("the link fails", 4)
 	h.drain()
-	s.settle()
+	s.runUntilIdle()
 	have("they went over another link", 0)
 	if n := cli.readSome(1 << 20); n != 7000 { // it checks the bytes
 		t.Errorf("the peer has %d bytes", n)
@@ -117,7 +117,7 @@ func TestPlaced(t *testing.T) {
 		t.Errorf("%d RDMA WRITEs and %d messages, want 4 and 1", writes, sends)
 	}
 	h.drain()
-	s.settle()
+	s.runUntilIdle()
 	if a, b := cli.c.RecvData(); string(a)+string(b) != want {
 		t.Errorf("the peer has %d bytes", len(a)+len(b))
 	}
@@ -134,7 +134,7 @@ func TestChunkOfAnother(t *testing.T) {
 	srv.h.keep = true
 	var other *app
 	s.connect(0, 16<<10, func(srv, cli *app) { srv.manual, cli.manual, other = true, true, srv })
-	s.settle()
+	s.runUntilIdle()
 	if other == nil || !other.open {
 		t.Fatal("no second connection")
 	}
@@ -142,12 +142,12 @@ func TestChunkOfAnother(t *testing.T) {
 		t.Helper()
 		a, _, err := p.c.SendSpace(n, n)
 		if len(a) < n || err != nil {
-			t.Fatalf("lent %d bytes, %v", len(a), err)
+			t.Fatalf("reserved %d bytes, %v", len(a), err)
 		}
 		copy(a, text)
 		p.c.Produced(s.now, len(text))
 		p.h.drain()
-		s.settle()
+		s.runUntilIdle()
 		return a[:n]
 	}
 	secret := bytes.Repeat([]byte("secret"), 1000)
@@ -176,17 +176,17 @@ func TestChunkNone(t *testing.T) {
 	srv.total = 1 << 20
 	srv.h.noMemory = true
 	if a, b, err := srv.c.SendSpace(1, 100); len(a)+len(b) > 0 || !errors.Is(err, errNoMemory) {
-		t.Fatalf("lent %d bytes, %v", len(a)+len(b), err)
+		t.Fatalf("reserved %d bytes, %v", len(a)+len(b), err)
 	}
 	srv.h.noMemory = false
 	srv.writeSome(100)
 	srv.h.noMemory = true
 	if a, b, err := srv.c.SendSpace(1, 1<<20); len(a) != 16<<10-100 || len(b) > 0 || err != nil {
-		t.Errorf("lent %d and %d bytes, %v", len(a), len(b), err)
+		t.Errorf("reserved %d and %d bytes, %v", len(a), len(b), err)
 	}
 	srv.c.DropSpace()
 	srv.h.drain()
-	s.settle()
+	s.runUntilIdle()
 	if n := cli.readSome(1 << 20); n != 100 {
 		t.Errorf("the peer has %d bytes", n)
 	}

@@ -24,7 +24,7 @@ func TestUrgentFailover(t *testing.T) {
 	srv.h.acts = c.g.TakeActions(srv.h.acts)
 	c.g.LinkFailed(s.now, c.link, errors.New("cable"))
 	srv.h.drain()
-	s.settle()
+	s.runUntilIdle()
 	if u, err := cli.c.Urgent(false); u != 'U' || err != nil {
 		t.Errorf("urgent byte %q, %v", u, err)
 	}

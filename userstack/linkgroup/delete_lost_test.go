@@ -21,7 +21,7 @@ func TestDeleteLostLink(t *testing.T) {
 	s.record()
 	srv, cli := s.connectFirst(0, 4096)
 	srv.manual, cli.manual = true, true
-	s.settle()
+	s.runUntilIdle()
 
 	lost := cli.c.link
 	q := lost.Data.(*qp)

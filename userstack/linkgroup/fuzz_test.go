@@ -48,7 +48,7 @@ func FuzzReceived(f *testing.F) {
 				}
 			})
 		}
-		s.settle()
+		s.runUntilIdle()
 		p := []*app{srv, cli}[in[0]&1]
 		h := p.h
 		in = in[1:]

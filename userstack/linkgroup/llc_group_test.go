@@ -138,7 +138,7 @@ func TestTerminate(t *testing.T) {
 			t.Errorf("NewConn: %v", err)
 		}
 		h.drain()
-		s.settle()
+		s.runUntilIdle()
 		s.flow(want)
 		for r, h := range s.hosts {
 			if !h.gone {

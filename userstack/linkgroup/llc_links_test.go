@@ -57,7 +57,7 @@ func TestLinkDeletion(t *testing.T) {
 			g := s.group(tt.role)
 			tt.event(s, g)
 			s.hosts[tt.role].drain()
-			s.settle()
+			s.runUntilIdle()
 			s.flow(tt.flow)
 			if !strings.Contains(tt.name, "unknown") {
 				if got := s.types(); got != "SINGLE/SINGLE" {
@@ -156,7 +156,7 @@ func TestNewDevice(t *testing.T) {
 	up := func(role smc.Role, i int) {
 		s.group(role).DeviceUp(s.now, device(role, i))
 		s.hosts[role].drain()
-		s.settle()
+		s.runUntilIdle()
 	}
 	// The client's second device: the server adds an asymmetric link.
 	up(smc.Client, 1)
@@ -185,7 +185,7 @@ func TestNewDevice(t *testing.T) {
 	// A device that dies is replaced by the spare one, after a while.
 	s.group(smc.Server).DeviceDown(s.now, 1)
 	s.hosts[smc.Server].drain()
-	s.settle()
+	s.runUntilIdle()
 	if got := s.types(); got != "SINGLE/SINGLE" {
 		t.Errorf("types %s", got)
 	}
@@ -215,7 +215,7 @@ func TestLostLinkNotDrained(t *testing.T) {
 		}
 		s.group(smc.Client).links.list[0].sendLLC(wire.DeleteLink{LinkNum: 2, Orderly: true, Reason: reason}, nothing, nil)
 		s.hosts[smc.Client].drain()
-		s.settle()
+		s.runUntilIdle()
 		if got := s.types(); !asked || got != "SINGLE/SINGLE" {
 			t.Errorf("%s: types %s, deleted %v", reason, got, asked)
 		}
@@ -258,7 +258,7 @@ func TestAddLinkRejectedTooEarly(t *testing.T) {
 	ch.failQP = 1
 	ch.g.DeviceUp(s.now, device(smc.Client, 1))
 	ch.drain()
-	s.settle()
+	s.runUntilIdle()
 	if got := s.types(); got != "SINGLE/SINGLE" || sh.g.timers[timerAdd].IsZero() {
 		t.Fatalf("types %s: %v", got, s.trace)
 	}
@@ -303,7 +303,7 @@ func TestCollisions(t *testing.T) {
 	g := s.group(smc.Server)
 	g.LinkFailed(s.now, g.links.list[1], errAny)
 	s.hosts[smc.Server].drain()
-	s.settle()
+	s.runUntilIdle()
 	s.trace = nil
 	if _, err := s.hosts[smc.Client].newApp(50, 0, 100); err != nil {
 		t.Fatal(err)
@@ -311,7 +311,7 @@ func TestCollisions(t *testing.T) {
 	g.adding.wanted = true
 	g.Tick(s.now)
 	s.hosts[smc.Server].drain()
-	s.settle()
+	s.runUntilIdle()
 	s.pass(100 * time.Millisecond)
 	s.flow(`c1:confirm-rkey(0) s1:add-link s1:re:confirm-rkey(0)-negative-retry c1:re:add-link
 		s1:add-link-continuation(1) c1:re:add-link-continuation(1) s3:confirm-link c3:re:confirm-link
@@ -319,14 +319,14 @@ func TestCollisions(t *testing.T) {
 	// TEST LINK is answered in the middle of an exchange.
 	g.LinkFailed(s.now, g.links.list[1], errAny)
 	s.hosts[smc.Server].drain()
-	s.settle()
+	s.runUntilIdle()
 	s.trace = nil
 	g.adding.wanted = true
 	g.Tick(s.now)
 	s.group(smc.Client).links.list[0].sendLLC(wire.TestLink{}, nothing, nil)
 	s.hosts[smc.Client].drain()
 	s.hosts[smc.Server].drain()
-	s.settle()
+	s.runUntilIdle()
 	if !slices.Contains(s.trace, "s1:re:test-link") || s.types() != "ASYML/ASYMP" {
 		t.Errorf("flow %v, types %s", s.trace, s.types())
 	}
@@ -348,7 +348,7 @@ func TestCollisions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.settle()
+	s.runUntilIdle()
 	if got := strings.Join(s.trace, " "); strings.Count(got, "re:confirm-rkey(1)") != 2 || strings.Contains(got, "negative") {
 		t.Errorf("flow %s", got)
 	}

@@ -24,7 +24,7 @@ func TestConfirmRKey(t *testing.T) {
 			apps = append(apps, a, b)
 		})
 	}
-	s.settle()
+	s.runUntilIdle()
 	// The first RMB has room for one more, the third connection needs
 	// another.
 	s.flow("s1:confirm-rkey(1) c1:re:confirm-rkey(1) c1:confirm-rkey(1) s1:re:confirm-rkey(1)")
@@ -59,13 +59,13 @@ func TestConfirmRKey(t *testing.T) {
 // TestConfirmRKeyMany: with more than three links there are continuations.
 func TestConfirmRKeyMany(t *testing.T) {
 	s := started(t, 6, 6, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1; c.MaxLinks = 6 })
-	s.settle()
+	s.runUntilIdle()
 	if n := len(s.group(smc.Server).Links()); n != 6 {
 		t.Fatalf("%d links", n)
 	}
 	s.trace = nil
 	s.connect(0, 100, nil)
-	s.settle()
+	s.runUntilIdle()
 	var via byte
 	if len(s.trace) > 0 {
 		via = s.trace[0][1]

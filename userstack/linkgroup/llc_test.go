@@ -49,7 +49,7 @@ func started(t *testing.T, srvDevs, cliDevs int, edit func(*Config)) *sim {
 	s.record()
 	srv, cli := s.connectFirst(0, 4096)
 	srv.manual, cli.manual = true, true
-	s.settle()
+	s.runUntilIdle()
 	return s
 }
 
@@ -272,7 +272,7 @@ func TestContinuations(t *testing.T) {
 		l2 := g.Links()[1]
 		g.LinkFailed(s.now, l2, errors.New("cable"))
 		s.hosts[smc.Server].drain()
-		s.settle()
+		s.runUntilIdle()
 		for role, count := range n {
 			for range count - 1 {
 				if _, err := s.hosts[role].newApp(100, 0, 100); err != nil {
@@ -280,12 +280,12 @@ func TestContinuations(t *testing.T) {
 				}
 			}
 		}
-		s.settle()
+		s.runUntilIdle()
 		s.trace = nil
 		g.adding.wanted = true
 		g.Tick(s.now)
 		s.hosts[smc.Server].drain()
-		s.settle()
+		s.runUntilIdle()
 		var want []string
 		want = append(want, "s1:add-link", "c1:re:add-link")
 		// hosts are indexed by role: 0 client, 1 server.

@@ -17,12 +17,12 @@ func TestCarrierLost(t *testing.T) {
 	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		for _, word := range []string{"add-link", "re:add-link", "add-link-continuation(1)", "confirm-link"} {
 			s := started(t, 3, 3, func(c *Config) { noTest(c); c.MaxLinks = 3 })
-			s.settle()
+			s.runUntilIdle()
 			g := s.group(smc.Server)
 			// Two of three links are left.
 			g.LinkFailed(s.now, g.links.list[2], errAny)
 			s.hosts[smc.Server].drain()
-			s.settle()
+			s.runUntilIdle()
 			if n := len(g.links.list); n != 2 {
 				t.Fatalf("%d links", n)
 			}
@@ -125,7 +125,7 @@ func TestListing(t *testing.T) {
 	copy(a, "hello")
 	srv.c.Produced(s.now, 5)
 	srv.h.drain()
-	s.settle()
+	s.runUntilIdle()
 	want := conn.Info{
 		Token: srv.c.Token(), SendBuf: 4096, RMBE: 16384, PeerRMBE: 16384, TxProd: wire.Cursor{Count: 5},
 		TxPrep: wire.Cursor{Count: 5}, TxSent: wire.Cursor{Count: 5}, TxFin: wire.Cursor{Count: 5},

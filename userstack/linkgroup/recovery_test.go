@@ -97,7 +97,7 @@ func TestTimeoutRecovery(t *testing.T) {
 				}
 			}
 			s := started(t, tt.links, 3, edit)
-			s.settle()
+			s.runUntilIdle()
 			if tt.links == 2 {
 				s.group(smc.Server).links.devices = append(s.group(smc.Server).links.devices, device(smc.Server, 2))
 			}
@@ -176,7 +176,7 @@ func TestTerminateResent(t *testing.T) {
 		{smc.Client, false, "c1:delete-link-all c2:delete-link-all c3:delete-link-all"},
 	} {
 		s := started(t, 3, 3, links(3))
-		s.settle()
+		s.runUntilIdle()
 		h := s.hosts[tt.role]
 		for _, p := range h.apps {
 			p.c.setLink(h.g.links.list[2]) // so that links are tried in their order
@@ -434,9 +434,9 @@ func TestPointOfNoReturn(t *testing.T) {
 	}
 }
 
-// TestClientWishAgain: a client with a device to spare asks again after a link
+// TestClientAsksAgainForLink: a client with a device to spare asks again after a link
 // could not be added (RFC 7609, appendix C.7.1).
-func TestClientWishAgain(t *testing.T) {
+func TestClientAsksAgainForLink(t *testing.T) {
 	r := newRig(t, smc.Client, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Client, 1)) })
 	r.two(func(l2 *Link) {
 		r.wait(6 * time.Second)

@@ -126,10 +126,10 @@ func TestNoDataBeforeSecondLink(t *testing.T) {
 // TestRefusedLinkIsFreed: the server frees everything of a link that the client
 // refuses or does not answer for (RFC 7609, section 3.5.1.6.2).
 func TestRefusedLinkIsFreed(t *testing.T) {
-	for _, silent := range []bool{false, true} {
+	for _, unanswered := range []bool{false, true} {
 		r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Server, 1)) })
 		l2 := r.two(nil)
-		if silent {
+		if unanswered {
 			// A third link, later, and no answer to it.
 			r.g.links.devices = append(r.g.links.devices, device(smc.Server, 2))
 			r.g.links.max, r.g.adding.wanted = 3, true
@@ -146,14 +146,14 @@ func TestRefusedLinkIsFreed(t *testing.T) {
 			t.Fatal("no link is being added")
 		}
 		q := added.Data.(*qp)
-		if silent {
+		if unanswered {
 			r.wait(30 * time.Second)
 		} else {
 			r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: wire.AddLinkNoAlternatePath, LinkNum: added.id})
 		}
 		r.done()
-		if q.state != 3 || !silent && (len(q.mr) != 0 || slices.Contains(r.g.links.list, added)) {
-			t.Errorf("silent %v: queue pair in state %d, %d registrations", silent, q.state, len(q.mr))
+		if q.state != 3 || !unanswered && (len(q.mr) != 0 || slices.Contains(r.g.links.list, added)) {
+			t.Errorf("unanswered %v: queue pair in state %d, %d registrations", unanswered, q.state, len(q.mr))
 		}
 	}
 }
@@ -255,10 +255,10 @@ func TestDeletedLinkAgain(t *testing.T) {
 	}
 }
 
-// TestGoodbyeDelivered: the server cleans up when DELETE LINK for all links is
+// TestDeleteLinkForAllDelivered: the server cleans up when DELETE LINK for all links is
 // delivered, not before; the message names no link (RFC 7609, section 3.5.4 and
 // appendix A.3.4). The client cleans up at once.
-func TestGoodbyeDelivered(t *testing.T) {
+func TestDeleteLinkForAllDelivered(t *testing.T) {
 	r := newRig(t, smc.Server, noTest)
 	r.open()
 	r.g.Terminate(r.s.now, wire.DeleteLinkProgram)

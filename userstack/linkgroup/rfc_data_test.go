@@ -126,10 +126,10 @@ func TestValidationSaysNothingElse(t *testing.T) {
 	r.expect("")
 }
 
-// TestSilentAfterClosed: a side that has said C sends nothing more for the
+// TestNothingSentAfterClosed: a side that has said C sends nothing more for the
 // connection, whatever the peer still says, until a timer ends it (RFC 7609,
 // section 4.8.1 and appendix A.4).
-func TestSilentAfterClosed(t *testing.T) {
+func TestNothingSentAfterClosed(t *testing.T) {
 	r := newRig(t, smc.Server, noTest)
 	r.open()
 	r.give(100, 0)
@@ -160,7 +160,7 @@ func TestReplayNumbers(t *testing.T) {
 	c.SetNoDelay(s.now, true)
 	produce(c, s.now, 100)
 	srv.h.drain()
-	s.settle()
+	s.runUntilIdle()
 	produce(c, s.now, 10) // message 2
 	produce(c, s.now, 10) // message 3
 	produce(c, s.now, 10) // waits: two are outstanding

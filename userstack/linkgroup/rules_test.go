@@ -188,7 +188,7 @@ func TestDeleteRKeyMany(t *testing.T) {
 	s := started(t, 2, 2, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1; c.Timers.RMBIdle = time.Hour })
 	for range 11 {
 		s.hosts[smc.Server].newIdleRMB()
-		s.settle()
+		s.runUntilIdle()
 	}
 	s.trace = nil
 	for _, r := range s.group(smc.Server).rmbs.list {
@@ -196,7 +196,7 @@ func TestDeleteRKeyMany(t *testing.T) {
 	}
 	s.group(smc.Server).Tick(s.now)
 	s.hosts[smc.Server].drain()
-	s.settle()
+	s.runUntilIdle()
 	got := strings.Join(s.trace, " ")
 	for _, want := range []string{":delete-rkey(8)", "c1:re:delete-rkey(8)", ":delete-rkey(3)"} {
 		if !strings.Contains(strings.ReplaceAll(got, "c2:", "c1:"), want) {

@@ -316,7 +316,7 @@ func pair(t testing.TB, seed uint64, srvDevs, cliDevs int, edit func(*Config)) (
 		t.Fatal(err)
 	}
 	srv.manual, cli.manual = true, true
-	s.settle()
+	s.runUntilIdle()
 	return s, srv, cli
 }
 
@@ -330,7 +330,7 @@ func (s *sim) finish() {
 		}
 	}
 	s.run(time.Minute, func() bool { return s.hosts[0].gone && s.hosts[1].gone })
-	s.settle()
+	s.runUntilIdle()
 	for _, h := range s.hosts {
 		if h.deadN != 1 {
 			s.t.Errorf("%s: group died %d times", h.role, h.deadN)

@@ -220,8 +220,8 @@ func (s *sim) check() {
 	}
 }
 
-// settle runs until nothing is under way.
-func (s *sim) settle() {
+// runUntilIdle runs until nothing is under way.
+func (s *sim) runUntilIdle() {
 	for len(s.queue) > 0 {
 		s.run(time.Second, func() bool { return len(s.queue) == 0 })
 	}

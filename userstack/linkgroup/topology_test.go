@@ -54,7 +54,7 @@ func TestLinkCounts(t *testing.T) {
 			for cli := 1; cli <= 9; cli++ {
 				t.Run(fmt.Sprintf("max%d-%d-%d", n, srv, cli), func(t *testing.T) {
 					s := started(t, srv, cli, links(n))
-					s.settle()
+					s.runUntilIdle()
 					want := min(srv, cli, n)
 					if want == 1 && max(srv, cli) > 1 {
 						want = 2
@@ -176,7 +176,7 @@ func TestDevicesComeAndGo(t *testing.T) {
 		}
 		srv, cli := s.connectFirst(0, 4096)
 		srv.manual, cli.manual = true, true
-		s.settle()
+		s.runUntilIdle()
 		for step := range 30 {
 			role := smc.Role(s.rng.IntN(2))
 			h := s.hosts[role]
@@ -244,7 +244,7 @@ func TestClientAddLink(t *testing.T) {
 	}
 	for _, tt := range tests {
 		s := started(t, tt.srv, tt.cli, links(tt.max))
-		s.settle()
+		s.runUntilIdle()
 		s.trace = nil
 		g := s.group(smc.Client)
 		if strings.Contains(tt.name, "ignores") {
@@ -275,12 +275,12 @@ func TestClientAddLink(t *testing.T) {
 func TestSecondAsymmetricLink(t *testing.T) {
 	// The server: a reply that names a port in use.
 	s := started(t, 3, 3, links(3))
-	s.settle()
+	s.runUntilIdle()
 	g := s.group(smc.Server)
 	a := g.links.list
 	s.group(smc.Client).DeviceDown(s.now, 2)
 	s.hosts[smc.Client].drain()
-	s.settle()
+	s.runUntilIdle()
 	g.llc.ex = exchange{kind: exAdd, step: waitAddReply, via: a[0], peerLeft: -1}
 	l, err := g.change.create(device(smc.Server, 2))
 	if err != nil {
@@ -293,7 +293,7 @@ func TestSecondAsymmetricLink(t *testing.T) {
 	g.adding.recvReply(a[0], wire.AddLink{Reply: true, LinkNum: l.id, GID: p.GID, MAC: p.MAC, QPN: 0x999, MTU: 3})
 	g.Tick(s.now)
 	s.hosts[smc.Server].drain()
-	s.settle()
+	s.runUntilIdle()
 	if got := strings.Join(s.trace, " "); !strings.Contains(got, fmt.Sprintf("delete-link(%d)", l.id)) {
 		t.Errorf("server: flow %s", got)
 	}
@@ -303,12 +303,12 @@ func TestSecondAsymmetricLink(t *testing.T) {
 	// The client: a request with a port of the server that has no link, when
 	// all its devices have one.
 	s = started(t, 2, 2, links(3))
-	s.settle()
+	s.runUntilIdle()
 	g = s.group(smc.Client)
 	s.trace = nil
 	g.Received(s.now, g.links.list[0], mustLLC(t, wire.AddLink{LinkNum: 9, GID: smc.GID{15: 77}, MAC: smc.MAC{5: 77}, QPN: 0x999, MTU: 3}))
 	s.hosts[smc.Client].drain()
-	s.settle()
+	s.runUntilIdle()
 	if got := strings.Join(s.trace, " "); !strings.HasSuffix(got, "re:add-link-rejected1") {
 		t.Errorf("client: flow %s", got)
 	}
@@ -347,10 +347,10 @@ func TestLinkNumbers(t *testing.T) {
 // connection that loses seven of them lives on.
 func TestLinksOfLargeGroup(t *testing.T) {
 	s := started(t, 8, 8, func(c *Config) { links(8)(c); c.RMBEsPerRMB = 1 })
-	s.settle()
+	s.runUntilIdle()
 	for range 5 {
 		s.connect(0, 100, nil)
-		s.settle()
+		s.runUntilIdle()
 	}
 	for _, h := range s.hosts {
 		for _, rt := range h.g.peerRMBs.list {
@@ -367,7 +367,7 @@ func TestLinksOfLargeGroup(t *testing.T) {
 		s.dead[l.local.GID] = true
 		g.DeviceDown(s.now, l.dev.ID)
 		s.hosts[g.Role()].drain()
-		s.settle()
+		s.runUntilIdle()
 		s.checkLinks("one less")
 	}
 	if a, b := len(s.group(smc.Server).Links()), len(s.group(smc.Client).Links()); a != 1 || b != 1 {

@@ -251,20 +251,20 @@ func TestAddLinkV2(t *testing.T) {
 	}
 	for range 20 {
 		s.connect(0, 4096, func(a, b *app) { a.manual, b.manual = true, true })
-		s.settle()
+		s.runUntilIdle()
 	}
 	// A link is lost and added again with all RMBs.
 	srv := s.group(smc.Server)
 	srv.DeviceDown(s.now, 1)
 	s.hosts[smc.Server].drain()
-	s.settle()
+	s.runUntilIdle()
 	if got := s.types(); got != "SINGLE/SINGLE" {
 		t.Errorf("types %s", got)
 	}
 	longest = 0
 	srv.DeviceUp(s.now, device(smc.Server, 1))
 	s.hosts[smc.Server].drain()
-	s.settle()
+	s.runUntilIdle()
 	if got := s.types(); got != "SYM/SYM" {
 		t.Errorf("types %s", got)
 	}

@@ -22,13 +22,13 @@ import (
 // rulesBed is a relay between a program and a peer over TCP.
 type rulesBed struct {
 	*program
-	relay *Relay
-	peer  *net.TCPConn
-	sock  int // the relay's TCP socket, which the program sets options of
-	stop  chan struct{}
-	left  chan struct{}
-	hurry chan struct{}
-	ended chan bool
+	relay        *Relay
+	peer         *net.TCPConn
+	sock         int // the relay's TCP socket, which the program sets options of
+	stop         chan struct{}
+	launcherGone chan struct{}
+	cutOrphans   chan struct{}
+	ended        chan bool
 }
 
 // kinds are the sockets that a relay is made of: those of the service with goroutines
@@ -101,7 +101,7 @@ func newRulesBed(t *testing.T, kind string, tune func(*Relay)) *rulesBed {
 	}
 	b := &rulesBed{
 		program: p, peer: peer, sock: -1,
-		stop: make(chan struct{}), left: make(chan struct{}), hurry: make(chan struct{}), ended: make(chan bool, 1),
+		stop: make(chan struct{}), launcherGone: make(chan struct{}), cutOrphans: make(chan struct{}), ended: make(chan bool, 1),
 	}
 	if err := n.s.rc.Control(func(fd uintptr) { b.sock, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); err != nil || b.sock < 0 {
 		t.Fatal(err, b.sock)
@@ -109,7 +109,7 @@ func newRulesBed(t *testing.T, kind string, tune func(*Relay)) *rulesBed {
 	t.Cleanup(b.closeSock)
 	var told atomic.Int32
 	b.relay = &Relay{
-		App: app, Net: n, LauncherGone: b.left, CutOrphans: b.hurry, DrainIdle: 300 * time.Millisecond,
+		App: app, Net: n, LauncherGone: b.launcherGone, CutOrphans: b.cutOrphans, DrainIdle: 300 * time.Millisecond,
 		Broken: func(syscall.Errno) {
 			told.Add(1)
 			_ = unix.Sendto(p.fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)

@@ -245,7 +245,7 @@ var rules = []struct {
 	}},
 	{"launcher leaves, program outlives it", nil, func(b *rulesBed) {
 		begin := time.Now()
-		close(b.left)
+		close(b.launcherGone)
 		b.over(true)
 		if took := time.Since(begin); took < orphanGrace {
 			b.t.Errorf("over after %v", took)
@@ -255,25 +255,25 @@ var rules = []struct {
 	}},
 	{"launcher leaves, program goes with it", nil, func(b *rulesBed) {
 		words := b.fill()
-		close(b.left)
+		close(b.launcherGone)
 		time.Sleep(orphanGrace / 4)
 		b.close()
 		time.Sleep(2 * orphanGrace)
 		b.peerGets(words, nil)
 		b.over(false)
 	}},
-	{"launcher leaves, and is in a hurry", nil, func(b *rulesBed) {
+	{"launcher leaves and cuts orphans", nil, func(b *rulesBed) {
 		b.fill()
-		close(b.left)
+		close(b.launcherGone)
 		b.close()
 		time.Sleep(2 * orphanGrace)
-		close(b.hurry)
+		close(b.cutOrphans)
 		b.over(true)
 	}},
 	{"launcher leaves, peer takes nothing", func(r *Relay) { r.OrphanLimit = 3 * orphanGrace }, func(b *rulesBed) {
 		b.fill()
 		b.close()
-		close(b.left)
+		close(b.launcherGone)
 		b.over(true)
 	}},
 	{"stopped", nil, func(b *rulesBed) {

@@ -299,7 +299,7 @@ func TestKeepAliveOption(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.serverHost.Vanish(true)
+	c.serverHost.SetVanished(true)
 	start := time.Now()
 	brokenBy(t, c.cc, c.cprog)
 	c.cprog.wantEnd(unix.ECONNRESET)

@@ -213,14 +213,14 @@ func TestHandedOver(t *testing.T) {
 // TestBeyondQuota: for an accepted connection beyond a user's quota the peer is
 // told to stay with TCP, and the program has its socket as it was.
 func TestBeyondQuota(t *testing.T) {
-	const stranger = 65534
+	const nobody = 65534
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")
 	}
 	checkLeaks(t)
 	b := newServiceBed(t, host(t), nil)
 	b.srv.Quota = quota.New(quota.Limits{Total: 10000, User: 2}) // the session's
-	cl := b.launcher(stranger)
+	cl := b.launcher(nobody)
 	l, addr := listenTCP(t)
 	peer, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(addr))
 	if err != nil {

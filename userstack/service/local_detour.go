@@ -8,7 +8,10 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
 	"smcr/userstack/relay"
@@ -47,7 +50,97 @@ func (s *Service) Divert(ctx context.Context, c *broker.Conn, former, end *broke
 		dropEnd(end)
 		return
 	}
+	s.local.mu.Lock()
+	x.former = p.Socket
+	s.local.mu.Unlock()
 	s.relay(ctx, c, h.sock, end, p)
+}
+
+// place has the launcher give the program of x its end of the pair: see
+// broker.Conn.Local.
+func (x *localSide) place(ctx context.Context, c *broker.Conn) (placed bool, err error) {
+	defer close(x.placed)
+	var reset syscall.Errno
+	x.f.table.mu.Lock()
+	x.c = c
+	if x.reset {
+		reset = unix.ECONNRESET
+	}
+	x.f.table.mu.Unlock()
+	return c.Local(ctx, x.end(), reset)
+}
+
+// carryOut does at side x what the other side needs. It returns false if x is not at
+// this stack, or has ended.
+//
+// For opBroken, a byte must be written into the pair at x: if nobody has read it, the
+// kernel turns the close of the other end into a reset.
+//
+//	x                                        | who writes the byte
+//	-----------------------------------------+--------------------------------------
+//	the server's, which has not accepted yet | the service; place tells the launcher
+//	on a detour                              | the service, which has the former end
+//	otherwise                                | the launcher
+func (x *localSide) carryOut(ctx context.Context, op neighbourOp) bool {
+	if op == opBroken && x.leaveUnread() {
+		return true
+	}
+	x.f.table.mu.Lock()
+	c := x.c
+	x.f.table.mu.Unlock()
+	if c == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, launcherTime)
+	defer cancel()
+	select {
+	case <-x.placed: // the launcher knows the connection
+	case <-ctx.Done():
+		return true
+	}
+	if op == opBroken {
+		_ = c.Broken(ctx, unix.ECONNRESET)
+	} else {
+		_ = c.DropUrgent(ctx)
+	}
+	return true
+}
+
+// leaveUnread writes a byte into the pair at x. It returns false if only the launcher
+// can do that, or the other stack.
+func (x *localSide) leaveUnread() (left bool) {
+	t := x.f.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	write := func(fd int) error {
+		left = true
+		// If it fails, there is unread data already, or the other end is closed.
+		return unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+	}
+	switch {
+	case x.former != nil:
+		if rc, err := x.former.Conn().SyscallConn(); err == nil {
+			_ = rc.Control(func(fd uintptr) { _ = write(int(fd)) })
+		}
+	case x.c == nil && x.here():
+		_ = x.end().Control(write)
+		x.reset = left
+	}
+	return left
+}
+
+// here reports whether x is at this stack.
+func (x *localSide) here() bool {
+	client := x == &x.f.clientSide
+	return x.f.remote == nil || client == (x.f.sock != nil)
+}
+
+// end returns the end of the pair at x. The service closes it when a program has it.
+func (x *localSide) end() *broker.Descriptor {
+	if x == &x.f.clientSide {
+		return x.f.p
+	}
+	return x.f.q
 }
 
 func (h *held) setSide(x *localSide) {
@@ -137,7 +230,7 @@ func (p *pairStream) Close() error {
 }
 
 // Abort implements relay.Stream. The kernel resets the other end if this end has
-// unread data at its close, so the launcher of the other side writes a byte.
+// unread data at its close, so the other side writes a byte.
 func (p *pairStream) Abort() error {
 	first := false
 	p.once.Do(func() { first = true })
@@ -149,7 +242,7 @@ func (p *pairStream) Abort() error {
 	p.reads.Lock()
 	p.aborted = true
 	p.reads.Unlock()
-	if p.Unread() == 0 {
+	if p.Unread() == 0 && !p.HungUp() {
 		p.s.neighbours.tell(p.x, opBroken)
 	}
 	return p.Socket.Close()

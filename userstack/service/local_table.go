@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/relay"
 )
 
 // tuple identifies a TCP connection by its addresses, as the client sees it.
@@ -97,8 +98,8 @@ func (t *localTable) newLocalConn(c *broker.Conn, sock *broker.Descriptor, port 
 		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed, missing: 2,
 		taken: make(chan struct{}), finished: make(chan struct{}), otherProcess: make(chan struct{}),
 	}
-	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide}
-	f.serverSide = localSide{f: f, peer: &f.clientSide}
+	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide, placed: make(chan struct{})}
+	f.serverSide = localSide{f: f, peer: &f.clientSide, placed: make(chan struct{})}
 	return f
 }
 
@@ -145,12 +146,19 @@ func (t *localTable) addRemote(f *localConn) error {
 	return nil
 }
 
-// find returns the localConn with these addresses whose other side is at another
-// stack, or nil.
-func (t *localTable) find(name tuple) *localConn {
+// sideFacing returns this stack's side of the localConn with these addresses whose
+// other side is at the stack of netns, or nil.
+func (t *localTable) sideFacing(netns uint64, name tuple) *localSide {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.remote[name]
+	f := t.remote[name]
+	switch {
+	case f == nil || f.remote.netns != netns:
+		return nil
+	case f.sock != nil:
+		return &f.clientSide
+	}
+	return &f.serverSide
 }
 
 // gone removes a localConn that does not have to be watched any more. The caller
@@ -372,16 +380,19 @@ func (t *localTable) withdraw(f *localConn) bool {
 	return true
 }
 
-// localSide is one side of a localConn after its handler has returned.
+// localSide is one side of a localConn.
 type localSide struct {
-	f    *localConn
-	c    *broker.Conn
-	peer *localSide
+	f      *localConn
+	peer   *localSide
+	placed chan struct{} // closed when place has returned
 
 	// Guarded by localTable.mu.
-	leave  func() // ends it; nil until its handler has returned
-	detour bool   // the service carries its bytes, and calls leave then
-	over   bool   // the service has called leave
+	c      *broker.Conn  // nil: at the other stack, or not accepted yet
+	reset  bool          // the other side has reset the connection before place
+	leave  func()        // ends it; nil until its handler has returned
+	detour bool          // the service carries its bytes, and calls leave then
+	former *relay.Socket // its end of the pair during a detour
+	over   bool          // the service has called leave
 }
 
 // side lets one side of a localConn continue without its handler, until an end of the

@@ -160,7 +160,7 @@ func (x *neighbours) converse(ctx context.Context, netns uint64, m *neighbourMes
 	}
 	if err = sendNeighbour(u, m, ends...); err == nil {
 		var word byte
-		if word, err = receiveWord(u, neighbourTime); err == nil && word != wordYes {
+		if word, err = receiveWord(u, m.op.answerTime()); err == nil && word != wordYes {
 			err = errRefused
 		}
 	}
@@ -327,20 +327,15 @@ func (n *neighbours) listen(claim *place.Claim, netns uint64, locator network.Lo
 	return l, nil
 }
 
-// tell lets the launcher at the other side of a localConn carry out op.
+// tell has op carried out at the other side of a localConn than x, and waits for it.
 func (n *neighbours) tell(x *localSide, op neighbourOp) {
-	n.local.mu.Lock()
-	c, f := x.peer.c, x.f
-	n.local.mu.Unlock()
 	ctx := context.Background()
-	switch {
-	case c != nil && op == opBroken:
-		_ = c.Broken(ctx, unix.ECONNRESET)
-	case c != nil:
-		_ = c.DropUrgent(ctx)
-	case f.remote != nil:
-		ctx, cancel := context.WithTimeout(ctx, neighbourTime)
-		defer cancel()
-		_ = n.question(ctx, f.remote.netns, n.message(op, f.name))
+	if x.peer.carryOut(ctx, op) || x.f.remote == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, op.answerTime())
+	defer cancel()
+	if err := n.question(ctx, x.f.remote.netns, n.message(op, x.f.name)); err != nil {
+		n.log.Debug("the other side of a local connection was not told", "server", x.f.name.server, "err", err)
 	}
 }

@@ -33,7 +33,7 @@ func (n *neighbours) serve(ctx context.Context, l *net.UnixListener) error {
 				return nil
 			}
 		}
-		if err := n.claim.Knows(u); err != nil {
+		if err := n.claim.CheckPeer(u); err != nil {
 			n.log.Warn("another stack refused", "err", err)
 			_ = u.Close()
 			continue
@@ -87,12 +87,8 @@ func (n *neighbours) answer(ctx context.Context, u *net.UnixConn) {
 		kept = true
 		n.host(ctx, u, f)
 	case opBroken, opDropUrgent:
-		if f := n.local.find(m.name); f != nil {
-			if c := f.here(m.netns); c != nil && m.op == opBroken {
-				_ = c.Broken(ctx, unix.ECONNRESET)
-			} else if c != nil {
-				_ = c.DropUrgent(ctx)
-			}
+		if x := n.local.sideFacing(m.netns, m.name); x != nil {
+			x.carryOut(ctx, m.op)
 		}
 		_ = sendWord(u, wordYes)
 	}
@@ -242,21 +238,4 @@ func (x *neighbours) came(name tuple) {
 		delete(x.awaited, name)
 		close(ch)
 	}
-}
-
-// here returns the connection of this stack's side of a localConn whose other side is
-// at the stack of netns.
-func (f *localConn) here(netns uint64) *broker.Conn {
-	t := f.table
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if f.remote == nil || f.remote.netns != netns {
-		return nil
-	}
-	for _, x := range []*localSide{&f.clientSide, &f.serverSide} {
-		if x.c != nil {
-			return x.c
-		}
-	}
-	return nil
 }

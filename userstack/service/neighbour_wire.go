@@ -194,8 +194,21 @@ func sequences(fd int) (s tcpSeqs, err error) {
 	return s, errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, reuse))
 }
 
-// neighbourTime bounds the wait for the answer of another stack.
-const neighbourTime = time.Second
+const (
+	// neighbourTime bounds the wait for the answer of another stack.
+	neighbourTime = time.Second
+	// launcherTime is added if that stack waits for the answer of a launcher: see
+	// broker.Conn.Broken and broker.Conn.DropUrgent.
+	launcherTime = 3 * time.Second
+)
+
+// answerTime returns how long to wait for the answer of another stack.
+func (op neighbourOp) answerTime() time.Duration {
+	if op == opBroken || op == opDropUrgent {
+		return neighbourTime + launcherTime
+	}
+	return neighbourTime
+}
 
 // sendNeighbour sends a message, with descriptors if there are any.
 func sendNeighbour(u *net.UnixConn, m *neighbourMessage, ends ...*broker.Descriptor) error {

@@ -12,7 +12,7 @@ import (
 	"smcr/smc"
 )
 
-// namePrefix begins the names of RDMA devices: the one on netdev eth0 is sim-eth0.
+// namePrefix begins the names of RDMA devices: the device on netdev eth0 is sim-eth0.
 const namePrefix = "sim-"
 
 // Limits of every device.
@@ -24,17 +24,17 @@ const (
 	numEvents = 64
 )
 
-// Provider returns the RDMA devices of the host: one on each netdev, named
-// [DeviceOn] of the netdev.
+// Provider returns the RDMA devices of the host: one on each netdev, with the name that
+// [DeviceOn] gives.
 func (h *Host) Provider() rdmaverbs.Provider { return provider{h: h} }
 
 // DeviceOn returns the name of the device of [Host.Provider] on a netdev.
 func DeviceOn(netdev string) string { return namePrefix + netdev }
 
-// Adapter returns a provider with one device, of that name, with a port on each of
-// the netdevs. A port of a netdev that was removed is down; the device fails with the
-// last of them. Like an adapter in hardware it does not have the pnetids of its
-// netdevs.
+// Adapter returns a provider of one device with this name and with a port on each of the
+// netdevs. The port of a netdev that was removed is down, and the device fails with the
+// last of its netdevs. Like a hardware adapter, the device does not have the pnetids of
+// its netdevs.
 func (h *Host) Adapter(name string, netdevs ...string) rdmaverbs.Provider {
 	return adapter{provider{h: h}, name, netdevs}
 }
@@ -131,7 +131,7 @@ type Device struct {
 	w      *World
 	name   string
 	ports  []*netdev // ports[0] is port 1
-	loop   *Loop     // announces what comes, and sends what is posted; may be nil
+	loop   *Loop     // announces completions and sends what is posted; may be nil
 	events chan rdmaverbs.AsyncEvent
 	gone   bool
 	closed bool
@@ -178,8 +178,8 @@ func (d *Device) Port(num int) (rdmaverbs.PortAttr, error) {
 	return p, nil
 }
 
-// GIDs implements rdmaverbs.Device: the table has one RoCE version 1 entry, and
-// one of RoCE version 2 for each IPv4 address.
+// GIDs implements rdmaverbs.Device: the table has one entry for RoCE version 1, and one
+// for RoCE version 2 and each IPv4 address.
 func (d *Device) GIDs(port int) ([]rdmaverbs.GIDEntry, error) {
 	n, err := d.port(port)
 	if err != nil {
@@ -196,7 +196,7 @@ func (d *Device) GIDs(port int) ([]rdmaverbs.GIDEntry, error) {
 // Events implements rdmaverbs.Device.
 func (d *Device) Events() <-chan rdmaverbs.AsyncEvent { return d.events }
 
-// event reports ev unless the reader is behind. mu is held.
+// event reports ev, or drops it if the reader is too slow. mu is held.
 func (d *Device) event(ev rdmaverbs.AsyncEvent) {
 	if d.closed {
 		return
@@ -212,8 +212,8 @@ func (d *Device) portEvent(t rdmaverbs.AsyncEventType, n *netdev) {
 	d.event(rdmaverbs.AsyncEvent{Type: t, Port: slices.Index(d.ports, n) + 1})
 }
 
-// removed tells the device that a netdev of it was removed, and ends it with the last
-// one. mu is held.
+// removed tells the device that one of its netdevs was removed. After the last one, the
+// device fails. mu is held.
 func (d *Device) removed(n *netdev) {
 	if d.gone || d.closed {
 		return
@@ -225,14 +225,14 @@ func (d *Device) removed(n *netdev) {
 	}
 	for _, q := range d.qps() {
 		if q.n == n {
-			q.forget()
+			q.loseHeld()
 			q.fail("device lost")
 		}
 	}
 }
 
-// qps returns the device's queue pairs by number, so that what is done to
-// them has the same order each time. mu is held.
+// qps returns the queue pairs of the device by number, so that their order is the same in
+// each run. mu is held.
 func (d *Device) qps() []*qp {
 	var out []*qp
 	for _, q := range d.w.qps {

@@ -50,8 +50,8 @@ func pair(t testing.TB, c Config) (*World, *Host, *Host, verbstest.Pair) {
 	return w, a, b, verbstest.Pair{A: verbstest.End{Dev: open(t, a)}, B: verbstest.End{Dev: open(t, b)}}
 }
 
-// TestVerbs runs the suite of all providers in bubbles, over a fabric that
-// delays and loses.
+// TestVerbs runs the suite of all providers in bubbles, over a fabric with delays and
+// losses.
 func TestVerbs(t *testing.T) {
 	for _, c := range verbstest.Cases() {
 		t.Run(c.Name, func(t *testing.T) {
@@ -68,8 +68,7 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// TestVerbsRealTime runs the suite outside a bubble and with both ends on one
-// device.
+// TestVerbsRealTime runs the suite without a bubble, with both ends on one device.
 func TestVerbsRealTime(t *testing.T) {
 	verbstest.Run(t, func(t testing.TB) verbstest.Pair {
 		_, a, _ := twoHosts(t, Config{})
@@ -93,14 +92,14 @@ func TestObjectsAreCounted(t *testing.T) {
 	}
 }
 
-// TestUnreachable checks for each way of not reaching the peer that requests
-// fail once the retries have run out, and not before.
+// TestUnreachable checks, for each cause why the peer cannot be reached, that requests
+// fail after the last retry and not before.
 func TestUnreachable(t *testing.T) {
 	tests := []struct {
 		name string
 		do   func(w *World, a, b *Host, peer *verbstest.Conn)
 	}{
-		{"PeerVanished", func(_ *World, _, b *Host, _ *verbstest.Conn) { b.Vanish(true) }},
+		{"PeerVanished", func(_ *World, _, b *Host, _ *verbstest.Conn) { b.SetVanished(true) }},
 		{"SwitchDown", func(w *World, _, _ *Host, _ *verbstest.Conn) { w.SetLAN("lan", false) }},
 		{"PortDown", func(_ *World, a, _ *Host, _ *verbstest.Conn) { a.SetPort("eth0", false) }},
 		{"PeerPortDown", func(_ *World, _, b *Host, _ *verbstest.Conn) { b.SetPort("eth0", false) }},
@@ -131,8 +130,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestOutage checks that an outage shorter than the retries only delays, also
-// when it is the answer that was lost.
+// TestOutage checks that an outage that is shorter than the retries only causes a delay,
+// also if it is the answer that is lost.
 func TestOutage(t *testing.T) {
 	for _, at := range []time.Duration{0, 1500 * time.Microsecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -141,12 +140,12 @@ func TestOutage(t *testing.T) {
 			b.Recv(rdmaverbs.RecvWR{ID: 1}, rdmaverbs.RecvWR{ID: 2})
 			a.Send(rdmaverbs.SendWR{ID: 1, Op: rdmaverbs.OpSendImm, Flags: rdmaverbs.Signaled})
 			time.Sleep(at)
-			hb.Vanish(true)
+			hb.SetVanished(true)
 			time.Sleep(500 * time.Millisecond)
-			hb.Vanish(false)
+			hb.SetVanished(false)
 			a.OK(1, 1)
 			b.OKRecv(1, 1)
-			b.None(b.RecvCQ) // executed once
+			b.None(b.RecvCQ) // the request was executed once
 		})
 	}
 }
@@ -190,8 +189,8 @@ func TestDeviceEvents(t *testing.T) {
 	})
 }
 
-// TestNotifyInsideClose checks that Close calls the notify function for what
-// it flushes, and without a lock.
+// TestNotifyInsideClose checks that Close calls the notify function for the requests that
+// it flushes, and holds no lock then.
 func TestNotifyInsideClose(t *testing.T) {
 	w, a, _ := twoHosts(t, Config{})
 	d := open(t, a)
@@ -204,7 +203,7 @@ func TestNotifyInsideClose(t *testing.T) {
 	calls := 0
 	c, err = d.CreateCQ(8, func() {
 		calls++
-		q.State() // would deadlock with a lock held
+		q.State() // a deadlock if a lock is held
 		w.Objects()
 	})
 	if err != nil {
@@ -230,7 +229,7 @@ func TestNotifyInsideClose(t *testing.T) {
 	}
 }
 
-// TestSameSeed runs the same load twice and compares when each message came.
+// TestSameSeed runs the same load twice and compares the arrival times of all messages.
 func TestSameSeed(t *testing.T) {
 	run := func(seed uint64) (out []time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
@@ -276,7 +275,7 @@ func TestTCPEnds(t *testing.T) {
 	read := func(c net.Conn) error { _, err := c.Read(make([]byte, 8)); return err }
 	tests := []struct {
 		name string
-		do   func(a, b *TCPConn) // then b is read
+		do   func(a, b *TCPConn) // what a and b do before b is read
 		want error
 	}{
 		{"FIN", func(a, _ *TCPConn) { a.Close() }, io.EOF},
@@ -310,16 +309,16 @@ func TestTCPToVanishedHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _, hb := twoHosts(t, Config{Delay: time.Millisecond})
 		a, b := connect(t, w)
-		hb.Vanish(true)
+		hb.SetVanished(true)
 		if _, err := a.Write([]byte("late")); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		hb.Vanish(false)
+		hb.SetVanished(false)
 		if got, err := io.ReadAll(io.LimitReader(b, 4)); err != nil || string(got) != "late" {
 			t.Fatalf("after the outage: %q, %v", got, err)
 		}
-		hb.Vanish(true)
+		hb.SetVanished(true)
 		if _, err := a.Write([]byte("lost")); err != nil {
 			t.Fatal(err)
 		}

@@ -8,25 +8,25 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// An adapter acknowledges what it has received before the host sees it. If it
-// fails in between, the sender believes that the message was delivered, and it
-// was not: that is what failover validation is for (RFC 7609, section 4.6.1).
+// An adapter acknowledges what it has received before the host processes it. If the
+// adapter fails in between, the sender believes that the message was delivered, although
+// it was not. Failover validation finds such messages (RFC 7609, section 4.6.1).
 
-// held is a message that an adapter has acknowledged and keeps.
+// held is a message that an adapter has acknowledged and not passed to the host.
 type held struct {
-	at   time.Time // when the host sees it
+	at   time.Time // when the host gets it
 	wc   rdmaverbs.WC
-	undo []undo // the writes before it
+	undo []undo // the writes before the message
 }
 
-// undo is memory as it was before a write.
+// undo is the content of memory before a write.
 type undo struct {
 	mr         *mr
 	to, before []byte
 }
 
-// deliver announces a message to the host, at once or when Config.Hold has
-// passed. mu is held.
+// deliver passes a message to the host, at once or after a time of at most Config.Hold.
+// mu is held.
 func (q *qp) deliver(wc rdmaverbs.WC) {
 	if q.w.cfg.Hold <= 0 {
 		q.rcq.push(wc)
@@ -41,14 +41,14 @@ func (q *qp) deliver(wc rdmaverbs.WC) {
 	q.w.at(at, q.release)
 }
 
-// written takes note of a write, in case it comes to nothing.
-func (q *qp) written(rkey uint32, to, before []byte) {
+// recordWrite records the memory before a write, in case loseHeld has to undo the write.
+func (q *qp) recordWrite(rkey uint32, to, before []byte) {
 	if q.w.cfg.Hold > 0 {
 		q.undo = append(q.undo, undo{q.w.mrs[rkey], to, before})
 	}
 }
 
-// release announces what is due.
+// release passes the messages that are due to the host.
 func (q *qp) release(now time.Time) {
 	for len(q.held) > 0 && !q.held[0].at.After(now) {
 		q.rcq.push(q.held[0].wc)
@@ -56,7 +56,7 @@ func (q *qp) release(now time.Time) {
 	}
 }
 
-// releaseAll announces everything: the queue pair ends, its adapter does not.
+// releaseAll passes all messages to the host: the queue pair ends, but its adapter works.
 func (q *qp) releaseAll() {
 	for _, h := range q.held {
 		q.rcq.push(h.wc)
@@ -64,8 +64,8 @@ func (q *qp) releaseAll() {
 	q.held, q.undo = nil, nil
 }
 
-// forget loses what the adapter keeps.
-func (q *qp) forget() {
+// loseHeld drops the messages that the adapter holds, and undoes their writes.
+func (q *qp) loseHeld() {
 	back := func(us []undo) {
 		for i := len(us) - 1; i >= 0; i-- {
 			if !us[i].mr.closed {

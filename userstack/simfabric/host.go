@@ -19,26 +19,26 @@ import (
 // ErrNoRoute means that an address is not on a network of the host.
 var ErrNoRoute = errors.New("simfabric: no route")
 
-// NetDev describes a netdev of a host.
+// NetDev is the configuration of a netdev.
 type NetDev struct {
 	Name string
-	// LAN is the switch it is plugged into; netdevs on one LAN reach each
-	// other. Empty means "lan".
+	// LAN is the name of its switch: netdevs on one LAN can reach each other. Empty means
+	// "lan".
 	LAN string
 	// Addrs are its addresses with their prefix lengths, unique in the world.
 	Addrs []netip.Prefix
-	// VLAN is its VLAN id, 0 for none.
+	// VLAN is its VLAN ID, 0 for none.
 	VLAN uint16
-	// Lower names, of a VLAN, the netdevs that it is stacked upon, which
-	// share nothing with it but the name here.
+	// Lower has the names of the netdevs below a VLAN. Only the names matter: the VLAN
+	// and these netdevs have nothing else in common.
 	Lower []string
-	// NoRDMA says that no RDMA device stands on it.
+	// NoRDMA means that the netdev has no RDMA device.
 	NoRDMA bool
-	// MTU is the path MTU, zero for 1024 bytes.
+	// MTU is the path MTU. Zero means 1024 bytes.
 	MTU smc.MTU
 }
 
-// A NetDevState tells of a netdev as it is now.
+// A NetDevState is the present state of a netdev.
 type NetDevState struct {
 	Name  string
 	Index int
@@ -47,7 +47,7 @@ type NetDevState struct {
 	Lower []string
 }
 
-// A Route says how a host reaches a neighbour.
+// A Route is the route from a host to a neighbour.
 type Route struct {
 	NetDev  string
 	IfIndex int
@@ -62,7 +62,7 @@ type Host struct {
 	w        *World
 	name     string
 	devs     []*netdev
-	vanished bool // see Vanish
+	vanished bool // see SetVanished
 	cut      time.Time
 }
 
@@ -73,16 +73,16 @@ type netdev struct {
 	index  int
 	mac    net.HardwareAddr
 	gids   []rdmaverbs.GIDEntry
-	noGIDs bool // the table looks empty
+	noGIDs bool // the GID table is empty
 	lan    *lan
 	rng    *rand.Rand
 	up     bool
 	gone   bool
-	cut    time.Time // when it last went down or away
-	opened []*Device // in the order of opening
+	cut    time.Time // when it last went down or was removed
+	opened []*Device // in the order in which they were opened
 }
 
-// Host adds a host to the world. It panics if an address is taken.
+// Host adds a host to the world. It panics if one of the addresses exists already.
 func (w *World) Host(name string, devs ...NetDev) *Host {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,7 +115,7 @@ func (w *World) Host(name string, devs ...NetDev) *Host {
 	return h
 }
 
-// linkLocal is the link-local address of an EUI-48 (RFC 4291, appendix A).
+// linkLocal returns the link-local address of an EUI-48 (RFC 4291, appendix A).
 func linkLocal(mac net.HardwareAddr) (g smc.GID) {
 	g[0], g[1] = 0xfe, 0x80
 	copy(g[8:11], mac[:3])
@@ -128,19 +128,20 @@ func linkLocal(mac net.HardwareAddr) (g smc.GID) {
 // Name returns the host's name.
 func (h *Host) Name() string { return h.name }
 
-// Vanish makes the host neither send nor receive, as if its power had failed, or ends
-// this state. No other host gets a message about it.
-func (h *Host) Vanish(silent bool) {
+// SetVanished(true) makes the host neither send nor receive, as if its power had failed.
+// SetVanished(false) ends this state. No other host gets a message about it.
+func (h *Host) SetVanished(vanished bool) {
 	h.w.mu.Lock()
 	defer h.w.unlock()
-	h.vanished = silent
-	if silent {
+	h.vanished = vanished
+	if vanished {
 		h.cut = time.Now()
 	}
-	h.w.changed(h.name, "", "host "+map[bool]string{true: "vanishes", false: "is back"}[silent])
+	h.w.changed(h.name, "", "host "+map[bool]string{true: "vanishes", false: "is back"}[vanished])
 }
 
-// Route finds the way to a neighbour.
+// Route returns the route to a neighbour. The error matches [ErrNoRoute] if there is
+// none.
 func (h *Host) Route(_, remote netip.Addr) (Route, error) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
@@ -187,7 +188,7 @@ func (h *Host) NetDevs() []NetDevState {
 	return out
 }
 
-// SetPort takes a netdev, and the RDMA port on it, up or down.
+// SetPort sets a netdev, and the RDMA port on it, up or down.
 func (h *Host) SetPort(name string, up bool) {
 	h.w.mu.Lock()
 	defer h.w.unlock()
@@ -209,8 +210,8 @@ func (h *Host) SetPort(name string, up bool) {
 	}
 }
 
-// SetGIDs empties the GID table of a netdev, or fills it again: as when the
-// addresses of a netdev that came up are still being checked for duplicates.
+// SetGIDs empties the GID table of a netdev, or fills it again. On a real netdev that
+// comes up, the table is empty until the addresses are checked for duplicates.
 func (h *Host) SetGIDs(name string, there bool) {
 	h.w.mu.Lock()
 	defer h.w.unlock()
@@ -225,8 +226,8 @@ func (h *Host) SetGIDs(name string, there bool) {
 	}
 }
 
-// Remove takes a netdev away: its RDMA device is fatally lost and all its
-// queue pairs fail. Restore brings it back as new.
+// Remove removes a netdev: its RDMA device fails for good, with all queue pairs. Restore
+// adds the netdev again.
 func (h *Host) Remove(name string) {
 	h.w.mu.Lock()
 	defer h.w.unlock()
@@ -241,7 +242,7 @@ func (h *Host) Remove(name string) {
 	}
 }
 
-// Restore undoes Remove. Devices opened before stay lost.
+// Restore undoes Remove. Devices that were opened before stay failed.
 func (h *Host) Restore(name string) {
 	h.w.mu.Lock()
 	defer h.w.unlock()
@@ -261,7 +262,7 @@ func (h *Host) find(name string) *netdev {
 	return nil
 }
 
-// reaches reports whether messages from n arrive at o now.
+// reaches reports whether messages from n can arrive at o now.
 func (n *netdev) reaches(o *netdev) bool {
 	return n.up && o.up && !n.gone && !o.gone && !n.host.vanished && !o.host.vanished &&
 		n.lan == o.lan && !n.lan.down && n.VLAN == o.VLAN
@@ -270,7 +271,7 @@ func (n *netdev) reaches(o *netdev) bool {
 // hasRDMA reports whether an RDMA device can be opened on n.
 func (n *netdev) hasRDMA() bool { return !n.gone && !n.NoRDMA }
 
-// byGID finds the netdev on n's LAN that has a GID.
+// byGID returns the netdev with a GID on the LAN of n, or nil.
 func (w *World) byGID(n *netdev, g smc.GID) *netdev {
 	for _, h := range w.hosts {
 		for _, o := range h.devs {
@@ -282,11 +283,12 @@ func (w *World) byGID(n *netdev, g smc.GID) *netdev {
 	return nil
 }
 
-// seconds of a local ACK timeout code (InfiniBand specification, 9.7.6.1.3).
+// ackTimeout returns the time of a local ACK timeout code (InfiniBand specification,
+// 9.7.6.1.3).
 func ackTimeout(code uint8) time.Duration { return 4096 * time.Nanosecond << (code & 31) }
 
-// rnrDelay is the RNR NAK timer of a code, 0 to 31 (InfiniBand specification,
-// table 45), in units of 10 us.
+// rnrDelay returns the time of an RNR NAK timer code, 0 to 31 (InfiniBand specification,
+// table 45).
 func rnrDelay(code uint8) time.Duration {
 	units := [32]uint16{
 		0: 65535, 1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8, 7: 12, 8: 16, 9: 24, 10: 32, 11: 48, 12: 64, 13: 96, 14: 128, 15: 192,
@@ -296,7 +298,7 @@ func rnrDelay(code uint8) time.Duration {
 	return time.Duration(units[code&31]) * 10 * time.Microsecond
 }
 
-// guid makes an EUI-64 of a MAC address.
+// guid returns the EUI-64 of a MAC address.
 func guid(mac net.HardwareAddr) (id [8]byte) {
 	g := linkLocal(mac)
 	binary.BigEndian.PutUint64(id[:], binary.BigEndian.Uint64(g[8:]))

@@ -13,22 +13,21 @@ import (
 	"smcr/userstack/engine"
 )
 
-// Loop is a loop of package engine in the time of a world. It serves the devices
-// of [Host.ProviderOn] and the sockets of [Loop.Pair] in rounds:
+// Loop is a loop of package engine in the time of a world. It serves the devices of
+// [Host.ProviderOn] and the sockets of [Loop.Pair] in rounds:
 //
-//   - What an event of the world completes is announced at the beginning of a
-//     round, and what sockets have to tell too.
-//   - What is posted leaves in the last part of the round.
+//   - Completions and events of sockets are announced at the beginning of a round.
+//   - What is posted is sent in the last part of the round.
 //
-// Its thread may be held up where that of a real one may be: [Config.Stall].
+// Its thread can be delayed wherever a real thread can be delayed, see [Config.Stall].
 type Loop struct {
 	*engine.Loop
 	src  *source
 	send *engine.Task
-	out  []*qp // have requests that have not left; guarded by World.mu
+	out  []*qp // queue pairs with requests that are not sent yet; guarded by World.mu
 }
 
-// NewLoop starts a loop for the host; see [engine.New] for spin.
+// NewLoop starts a loop for the host. See [engine.New] for spin.
 func (h *Host) NewLoop(spin time.Duration) *Loop {
 	w := h.w
 	w.mu.Lock()
@@ -40,28 +39,28 @@ func (h *Host) NewLoop(spin time.Duration) *Loop {
 	w.sources = append(w.sources, src)
 	w.mu.Unlock()
 	l := &Loop{Loop: engine.NewOn(src, spin), src: src}
-	l.send = l.LastTask(l.depart)
+	l.send = l.LastTask(l.transmit)
 	return l
 }
 
-// ProviderOn returns the RDMA devices of the host, served by l, which has to
-// outlive them.
+// ProviderOn returns the RDMA devices of the host, served by l. The loop must not end
+// before the devices are closed.
 func (h *Host) ProviderOn(l *Loop) rdmaverbs.Provider { return provider{h, l} }
 
-// depart sends what was posted.
-func (l *Loop) depart() {
+// transmit sends what was posted.
+func (l *Loop) transmit() {
 	w := l.src.w
 	w.mu.Lock()
 	defer w.unlock()
 	now := time.Now()
 	for i, q := range l.out {
-		q.depart(now)
+		q.transmit(now)
 		l.out[i] = nil
 	}
 	l.out = l.out[:0]
 }
 
-// source is where the events of a Loop come from. It implements rounds.Source.
+// source has the events of a Loop. It implements rounds.Source.
 type source struct {
 	w      *World
 	rng    *rand.Rand
@@ -69,23 +68,23 @@ type source struct {
 	woken  atomic.Bool   // Wake was called
 	resume chan struct{} // ends a stall
 	now    []*watch      // the events of this round
-	self   atomic.Value  // the loop's goroutine
+	self   atomic.Value  // the goroutine of the loop
 
-	// Guarded by w.mu.
-	ready  []*watch // what the loop has not taken
-	yields uint64   // counts beginnings and ends of Yield
+	// The fields below are guarded by w.mu.
+	ready  []*watch // events for the next round
+	yields uint64   // the number of beginnings and ends of Yield
 }
 
-// watch is something that a loop is told of, once for any number of events.
+// watch is a source of events for a loop. Several events before a round count as one.
 type watch struct {
 	src *source
 
-	// Guarded by World.mu.
-	f      func() // called without it
+	// The fields below are guarded by World.mu.
+	f      func() // called without World.mu
 	queued bool
 }
 
-// raise makes w an event. World.mu is held.
+// raise adds an event of w. World.mu is held.
 func (w *watch) raise() {
 	if !w.queued {
 		w.queued = true
@@ -110,7 +109,7 @@ func (s *source) count(n int) {
 // Here implements rounds.Source.
 func (s *source) Here() bool { return s.self.Load() == any(goroutine()) }
 
-// goroutine names the one that calls.
+// goroutine returns the name of the calling goroutine.
 func goroutine() string {
 	var b [40]byte
 	id, _, _ := strings.Cut(string(b[:runtime.Stack(b[:], false)]), " [")
@@ -157,11 +156,11 @@ func (s *source) Sleep(most time.Duration) int {
 	}
 }
 
-// yieldMost is how long a Yield takes at most.
+// yieldMost is the longest time of a Yield.
 const yieldMost = 20 * time.Microsecond
 
-// Yield implements rounds.Source. Time passes only while all sleep, so it has to
-// sleep.
+// Yield implements rounds.Source. It sleeps, because time passes only while all
+// goroutines sleep.
 func (s *source) Yield() {
 	s.w.mu.Lock()
 	s.yields++
@@ -205,19 +204,18 @@ func kick(ch chan struct{}) {
 // Close implements rounds.Source.
 func (s *source) Close() {}
 
-// stallEvery is how often a thread goes on at once for each time that it is held
-// up.
+// stallEvery is the reciprocal of the probability that the thread is delayed.
 const stallEvery = 6
 
-// stall holds the thread up now and then.
+// stall sometimes delays the thread.
 func (s *source) stall() {
 	if s.w.cfg.Stall > 0 && s.rng.IntN(stallEvery) == 0 && s.later(s.w.cfg.Stall, func() { kick(s.resume) }) {
 		<-s.resume
 	}
 }
 
-// later calls f within most, with World.mu held. It is false if the world has
-// ended.
+// later calls f after a time of at most most, with World.mu held. It returns false if the
+// world has ended.
 func (s *source) later(most time.Duration, f func()) bool {
 	d := time.Duration(1 + s.rng.Int64N(int64(most)))
 	s.w.mu.Lock()
@@ -229,7 +227,7 @@ func (s *source) later(most time.Duration, f func()) bool {
 	return true
 }
 
-// release lets a loop end after the world. World.mu is held.
+// release lets a loop end after the end of the world. World.mu is held.
 func (s *source) release() {
 	s.woken.Store(true)
 	kick(s.resume)

@@ -46,7 +46,7 @@ func (p *pd) RegisterMR(buf []byte, access rdmaverbs.Access) (rdmaverbs.MR, erro
 		return nil, fmt.Errorf("simfabric: protection domain: %w", rdmaverbs.ErrClosed)
 	}
 	m := &mr{w: w, pd: p, buf: buf, access: access, addr: w.vaddr}
-	// A gap on both sides: an access out of bounds meets no other region.
+	// Gaps on both sides: an access out of bounds does not reach another region.
 	w.vaddr += (uint64(len(buf)) + 0xffff) &^ 0xffff
 	w.vaddr += 1 << 20
 	for m.key == 0 || w.mrs[m.key] != nil {
@@ -58,7 +58,7 @@ func (p *pd) RegisterMR(buf []byte, access rdmaverbs.Access) (rdmaverbs.MR, erro
 	return m, nil
 }
 
-// mr is a memory region. Its virtual address is made up.
+// mr is a memory region. Its virtual address is invented.
 type mr struct {
 	w      *World
 	pd     *pd
@@ -105,12 +105,12 @@ func (m *mr) slice(addr uint64, n int) ([]byte, bool) {
 	return m.buf[off : off+uint64(n)], true
 }
 
-// cq is a completion queue without end.
+// cq is a completion queue without a limit.
 type cq struct {
 	w      *World
 	dev    *Device
 	notify func()
-	on     *watch // of the device's loop
+	on     *watch // belongs to the loop of the device
 	wcs    []rdmaverbs.WC
 	qps    int
 	closed bool

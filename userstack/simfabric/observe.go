@@ -9,37 +9,36 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// EventKind says what an [Event] tells.
+// EventKind is the kind of an [Event].
 type EventKind uint8
 
 // The kinds of events.
 const (
-	// EventSend: a SEND reached its receiver; Data is the message.
+	// EventSend: a SEND has arrived. Data is the message.
 	EventSend EventKind = iota + 1
-	// EventLost: a SEND was acknowledged, but [Config.Alter] kept it from
-	// the receiver. Data is the message.
+	// EventLost: a SEND was acknowledged, but [Config.Alter] did not deliver it. Data is
+	// the message.
 	EventLost
-	// EventWrite: an RDMA WRITE was placed. Data is the memory as it was
-	// before, Mem the memory itself, which has the new bytes.
+	// EventWrite: an RDMA WRITE was placed. Data is the content of the memory before the
+	// write, Mem the memory itself, with the new bytes.
 	EventWrite
-	// EventPartial is an EventWrite of which only the first packets came
-	// before the path broke.
+	// EventPartial is an EventWrite of which only the first packets arrived, because the
+	// path failed.
 	EventPartial
-	// EventRefused: a WRITE had no permission; the queue pair at To fails.
+	// EventRefused: a WRITE had no permission. The queue pair at To fails.
 	EventRefused
-	// EventFailed: the queue pair at From failed; Note has the reason.
+	// EventFailed: the queue pair at From has failed. Note is the reason.
 	EventFailed
-	// EventTCP: bytes, or FIN or RST as Note says, arrived on a TCP
-	// connection.
+	// EventTCP: bytes have arrived on a TCP connection, or FIN or RST, which Note names.
 	EventTCP
-	// EventChange: a port, device, host or LAN changed, as Note says.
+	// EventChange: the state of a port, device, host or LAN has changed. Note says how.
 	EventChange
 )
 
 // A Place is where an event happens.
 type Place struct {
 	Host, NetDev string
-	// QPN is the queue pair; a TCP connection has its port here.
+	// QPN is the number of the queue pair, or the port of a TCP connection.
 	QPN uint32
 }
 
@@ -54,7 +53,7 @@ type Event struct {
 	Note     string
 }
 
-// where returns where q is.
+// where returns the place of q.
 func (q *qp) where() Place { return Place{q.n.host.name, q.n.Name, q.qpn} }
 
 // observe reports e. mu is held.
@@ -69,18 +68,18 @@ func (w *World) changed(host, netdev, note string) {
 	w.observe(&Event{Kind: EventChange, From: Place{Host: host, NetDev: netdev}, Note: note})
 }
 
-// After calls f on the world's goroutine when d has passed, with no lock
-// held. f must not block.
+// After calls f on the goroutine of the world after the time d. No lock is held. f must
+// not block.
 func (w *World) After(d time.Duration, f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.at(time.Now().Add(d), func(time.Time) { w.notify = append(w.notify, notice{f: f}) })
 }
 
-// QP tells of a connected queue pair.
+// QP describes a connected queue pair.
 type QP struct {
 	Place
-	Peer Place // zero if it is not there any more
+	Peer Place // zero if the peer does not exist any more
 }
 
 // QPs lists the connected queue pairs by number.
@@ -101,8 +100,7 @@ func (w *World) QPs() []QP {
 	return out
 }
 
-// MRs lists the keys and addresses of the memory regions that remote peers
-// may write to, by address.
+// MRs lists the memory regions that peers may write to, by address.
 func (w *World) MRs() []MR {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,7 +119,7 @@ func (w *World) MRs() []MR {
 	return out
 }
 
-// MR tells of a memory region that peers may write to. Addr is virtual, Len
+// MR describes a memory region that peers may write to. Addr is a virtual address, Len is
 // in bytes.
 type MR struct {
 	Host string
@@ -130,9 +128,9 @@ type MR struct {
 	Len  int
 }
 
-// Inject makes the peer of queue pair qpn send msg to it, behind the back of
-// the peer's host. It is false where that cannot be: no such connected queue
-// pair, or no receive request.
+// Inject makes the peer of queue pair qpn send msg to it, without the host of the peer.
+// It returns false if this is not possible: there is no such connected queue pair, or it
+// has no receive request.
 func (w *World) Inject(qpn uint32, msg []byte) bool {
 	w.mu.Lock()
 	defer w.unlock()
@@ -149,8 +147,8 @@ func (w *World) Inject(qpn uint32, msg []byte) bool {
 	return true
 }
 
-// InjectWrite makes the peer of queue pair qpn write data to it in the same
-// way. Without permission the queue pair fails, as it does for a true write.
+// InjectWrite does the same with an RDMA WRITE of data. Without permission, the queue
+// pair fails, as with a real write.
 func (w *World) InjectWrite(qpn, rkey uint32, addr uint64, data []byte) bool {
 	w.mu.Lock()
 	defer w.unlock()
@@ -173,7 +171,7 @@ func (w *World) InjectWrite(qpn, rkey uint32, addr uint64, data []byte) bool {
 	return true
 }
 
-// forged returns the queue pair that a forged request goes to. mu is held.
+// forged returns the queue pair that receives a forged request. mu is held.
 func (w *World) forged(qpn uint32) *qp {
 	q := w.qps[qpn]
 	if q == nil || q.state != rdmaverbs.QPSRTR && q.state != rdmaverbs.QPSRTS || q.peer() == nil {
@@ -197,8 +195,9 @@ func (q *qp) receive(msg []byte) rdmaverbs.WCStatus {
 	return rdmaverbs.StatusSuccess
 }
 
-// broken returns the peer of q where nothing but the path between them, which
-// has broken since the time given, keeps messages back. mu is held.
+// broken returns the peer of q if the only reason why messages do not arrive is the path
+// between them, which has failed since the time given. Otherwise it returns nil. mu is
+// held.
 func (q *qp) broken(since time.Time) *qp {
 	n := q.n
 	o := q.w.byGID(n, q.rtr.DGID)
@@ -217,7 +216,7 @@ func (q *qp) broken(since time.Time) *qp {
 		}
 	}
 	p := q.w.qps[q.rtr.DQPN]
-	if p == nil || !p.pairs(q) {
+	if p == nil || !p.connectedTo(q) {
 		return nil
 	}
 	return p

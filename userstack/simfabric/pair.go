@@ -13,40 +13,41 @@ import (
 	"smcr/userstack/engine"
 )
 
-// socketpair is a stream socketpair between a program and a loop, as AF_UNIX has it.
-// World.mu guards it.
+// socketpair is a stream socketpair between a program and a loop. It behaves like
+// AF_UNIX. World.mu guards it.
 //
-//	What                      | at the other end
-//	shutdown(SHUT_WR)         | the end of the stream, after what was written
+//	At one end                | at the other end
+//	shutdown(SHUT_WR)         | the end of the stream, after all written data
 //	close                     | the same; writing fails with EPIPE
-//	close with data unread    | ECONNRESET once, after what was written; EPIPE
-//	a reader makes room       | EPOLLOUT, once at most a quarter of the buffer is used
+//	close with data unread    | ECONNRESET once, after all written data; writing: EPIPE
+//	a reader makes room       | EPOLLOUT, when at most a quarter of the buffer is used
 type socketpair struct {
-	w     *World
-	rng   *rand.Rand
-	size  int  // bytes that a direction holds
-	up    pipe // to the loop
-	down  pipe // to the program
-	watch *watch
-	asked uint32 // events that the watch is of
-	told  bool   // the program has not looked since something changed
+	w       *World
+	rng     *rand.Rand
+	size    int  // capacity of each direction in bytes
+	up      pipe // to the loop
+	down    pipe // to the program
+	watch   *watch
+	asked   uint32 // the events that the loop waits for
+	changed bool   // something has changed since the program last called Woken
 }
 
-// pipe is one direction. Its reader is the end for which it is named.
+// pipe is one direction of a socketpair. It is named after its reader: up to the loop,
+// down to the program.
 type pipe struct {
 	buf    []byte
-	pos    int64         // of buf[0] in the stream
+	pos    int64         // position of buf[0] in the stream
 	mark   int64         // position of the last urgent byte, -1 if there was none
-	fin    bool          // nothing more is written
+	fin    bool          // the writer writes no more
 	closed bool          // the reader is closed
-	err    syscall.Errno // that the reader has yet to see
+	err    syscall.Errno // the next error of the reader
 }
 
 func (p *pipe) urgent() bool { return p.mark >= p.pos && p.mark < p.pos+int64(len(p.buf)) }
 
 func (p *pipe) atMark() bool { return p.urgent() && p.mark == p.pos }
 
-// read takes at most len(b) bytes, not across an urgent one.
+// read reads at most len(b) bytes. It stops before an urgent byte.
 func (p *pipe) read(b []byte) (n int, errno syscall.Errno) {
 	switch {
 	case p.closed:
@@ -71,7 +72,7 @@ func (p *pipe) read(b []byte) (n int, errno syscall.Errno) {
 
 func (p *pipe) readable() bool { return len(p.buf) > 0 || p.err != 0 || p.fin }
 
-// write adds as much of b as there is room for.
+// write writes as many bytes of b as there is room for.
 func (p *pipe) write(b []byte, size int, urgent bool) (n int, errno syscall.Errno) {
 	if p.fin || p.closed {
 		return 0, syscall.EPIPE
@@ -86,8 +87,8 @@ func (p *pipe) write(b []byte, size int, urgent bool) (n int, errno syscall.Errn
 	return n, 0
 }
 
-// roomy reports whether poll says that the writer may write.
-func (p *pipe) roomy(size int) bool { return 4*len(p.buf) <= size }
+// hasSpace reports whether poll reports that the writer can write.
+func (p *pipe) hasSpace(size int) bool { return 4*len(p.buf) <= size }
 
 // close closes the reader of p, which is the writer of o.
 func (p *pipe) close(o *pipe) {
@@ -98,8 +99,8 @@ func (p *pipe) close(o *pipe) {
 	p.buf = nil
 }
 
-// Pair makes a socketpair of which each direction holds size bytes, and returns
-// the loop's end and the program's.
+// Pair makes a socketpair with a capacity of size bytes in each direction. It returns the
+// loop's end and the program's end.
 func (l *Loop) Pair(size int) (*engine.Socket, *Program) {
 	w := l.src.w
 	w.mu.Lock()
@@ -143,7 +144,7 @@ func (e *loopEnd) Change(asked uint32) {
 	e.watch.raise()
 }
 
-// events is what epoll says now, if it is asked.
+// events returns the events that epoll would report now.
 func (e *loopEnd) events() (events uint32) {
 	if e.up.closed {
 		return 0
@@ -157,7 +158,7 @@ func (e *loopEnd) events() (events uint32) {
 		{e.up.fin, unix.EPOLLRDHUP},
 		{e.up.fin && e.down.fin || e.down.closed, unix.EPOLLHUP},
 		{e.up.err != 0, unix.EPOLLERR},
-		{e.down.roomy(e.size), unix.EPOLLOUT},
+		{e.down.hasSpace(e.size), unix.EPOLLOUT},
 	} {
 		if c.on {
 			events |= c.bit
@@ -166,7 +167,7 @@ func (e *loopEnd) events() (events uint32) {
 	return events
 }
 
-// some is n, or sometimes less.
+// some returns n, or sometimes less.
 func (e *loopEnd) some(n int) int {
 	if n > 1 && e.rng.IntN(4) == 0 {
 		return 1 + e.rng.IntN(n)
@@ -188,10 +189,10 @@ func (e *loopEnd) Recv(a, b []byte) (n int, errno syscall.Errno) {
 		n += m
 	}
 	if len(e.up.buf) > 0 {
-		// The rest comes a moment later, and tells of itself.
+		// The rest arrives a moment later, with an event of its own.
 		e.watch.raise()
 	}
-	e.told = e.told || n > 0
+	e.changed = e.changed || n > 0
 	return n, errno
 }
 
@@ -206,7 +207,7 @@ func (e *loopEnd) send(a, b []byte, urgent bool) (n int, errno syscall.Errno) {
 		all = all[:e.some(len(all))]
 	}
 	n, errno = e.down.write(all, e.size, urgent)
-	e.told = e.told || n > 0
+	e.changed = e.changed || n > 0
 	return n, errno
 }
 
@@ -222,7 +223,7 @@ func (e *loopEnd) Pending() (readable, mark, plain bool) {
 func (e *loopEnd) CloseWrite() error {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
-	e.down.fin, e.told = true, true
+	e.down.fin, e.changed = true, true
 	return nil
 }
 
@@ -231,22 +232,22 @@ func (e *loopEnd) Close() error {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
 	e.up.close(&e.down)
-	e.told = true
+	e.changed = true
 	e.w.count.Sockets--
 	return nil
 }
 
-// Program is a program's end of a [Loop.Pair]. Its methods never block. Errors
-// are those of the system calls, and io.EOF.
+// Program is the program's end of a [Loop.Pair]. Its methods never block. They return the
+// errors of the system calls, and io.EOF.
 type Program struct{ p *socketpair }
 
-// SendUrgent is send with MSG_OOB at the loop's end: it writes b, of which the
-// last byte is urgent, as far as there is room.
+// SendUrgent is send with MSG_OOB at the loop's end: it writes as much of b as there is
+// room for. The last byte of b is urgent.
 func (p *Program) SendUrgent(b []byte) (n int, errno syscall.Errno) {
 	return (*loopEnd)(p.p).send(b, nil, true)
 }
 
-// HungUp reports whether poll on the loop's end tells of a hang-up.
+// HungUp reports whether poll at the loop's end reports a hang-up.
 func (p *Program) HungUp() bool {
 	p.p.w.mu.Lock()
 	defer p.p.w.mu.Unlock()
@@ -268,8 +269,8 @@ func (p *Program) Peek() (n int, errno syscall.Errno) {
 	return 0, syscall.EAGAIN
 }
 
-// Break leaves a byte in the pair that the loop's end must not read, so that
-// closing that end resets the program's.
+// Break puts a byte into the pair that the loop's end must not read, so that closing the
+// loop's end resets the program's end.
 func (p *Program) Break() {
 	p.p.w.mu.Lock()
 	defer p.p.w.mu.Unlock()
@@ -277,14 +278,15 @@ func (p *Program) Break() {
 }
 
 // Woken reports whether something has changed since the last call.
-func (p *Program) Woken() (told bool) {
+func (p *Program) Woken() (woken bool) {
 	p.p.w.mu.Lock()
 	defer p.p.w.mu.Unlock()
-	told, p.p.told = p.p.told, false
-	return told
+	woken, p.p.changed = p.p.changed, false
+	return woken
 }
 
-// Readable returns how many bytes can be read, or what is behind the last.
+// Readable returns how many bytes can be read, or the error or end of the stream that
+// follows them.
 func (p *Program) Readable() (n int, err error) {
 	p.p.w.mu.Lock()
 	defer p.p.w.mu.Unlock()
@@ -301,7 +303,7 @@ func (p *Program) Readable() (n int, err error) {
 	return 0, nil
 }
 
-// Writable returns how many bytes can be written, or why none can.
+// Writable returns how many bytes can be written, or the error of a write.
 func (p *Program) Writable() (n int, err error) {
 	p.p.w.mu.Lock()
 	defer p.p.w.mu.Unlock()
@@ -311,7 +313,7 @@ func (p *Program) Writable() (n int, err error) {
 	return p.p.size - len(p.p.up.buf), nil
 }
 
-// Read reads what is there, urgent bytes like others.
+// Read reads all bytes up to len(b), also urgent ones.
 func (p *Program) Read(b []byte) (total int, err error) {
 	p.p.w.mu.Lock()
 	defer p.p.w.mu.Unlock()
@@ -321,7 +323,7 @@ func (p *Program) Read(b []byte) (total int, err error) {
 		total += n
 	}
 	if total > 0 {
-		if d.roomy(p.p.size) && p.p.asked&unix.EPOLLOUT != 0 {
+		if d.hasSpace(p.p.size) && p.p.asked&unix.EPOLLOUT != 0 {
 			p.p.watch.raise()
 		}
 		return total, nil
@@ -334,10 +336,10 @@ func (p *Program) Read(b []byte) (total int, err error) {
 	}
 }
 
-// Write writes b as far as there is room.
+// Write writes as many bytes of b as there is room for.
 func (p *Program) Write(b []byte) (int, error) { return p.write(b, false) }
 
-// WriteUrgent likewise, with the last byte of b urgent.
+// WriteUrgent is Write with the last byte of b urgent.
 func (p *Program) WriteUrgent(b []byte) (int, error) { return p.write(b, true) }
 
 func (p *Program) write(b []byte, urgent bool) (int, error) {

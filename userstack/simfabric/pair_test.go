@@ -15,14 +15,13 @@ import (
 	"smcr/userstack/engine"
 )
 
-// twin is a socketpair of a world and one of the kernel, to which the same
-// happens.
+// twin is a socketpair of a world and one of the kernel. Each step does the same to both.
 type twin struct {
 	t    *testing.T
 	sock *engine.Socket
 	prog *Program
-	fds  [2]int // as sock and prog; -1 once closed
-	oob  bool   // the kernel has urgent bytes of unix sockets
+	fds  [2]int // the kernel's pair: the end of the loop and that of the program; -1 when closed
+	oob  bool   // the kernel supports urgent bytes on unix sockets
 }
 
 func newTwin(t *testing.T, l *Loop) *twin {
@@ -63,8 +62,8 @@ func (x *twin) recvOnce(b []byte) (int, syscall.Errno) {
 	return n, errno
 }
 
-// recv reads at the loop's end, up to n bytes or the first urgent one. What one
-// call of the model leaves the next one takes.
+// recv reads at the loop's end, at most n bytes and not beyond an urgent one. It calls
+// the model until the result is complete, because the model may return less.
 func (x *twin) recv(n int) {
 	buf, want := make([]byte, n), make([]byte, n)
 	m, errno := x.recvOnce(buf)
@@ -82,7 +81,7 @@ func (x *twin) recv(n int) {
 	}
 }
 
-// compare compares what poll tells at the loop's end.
+// compare compares the result of poll at the loop's end.
 func (x *twin) compare(what string) {
 	p := []unix.PollFd{{Fd: int32(x.fds[0]), Events: unix.POLLIN | unix.POLLPRI | unix.POLLRDHUP}}
 	if _, err := unix.Poll(p, 0); err != nil {
@@ -114,7 +113,7 @@ func (x *twin) same(what string, err error, kernel error) {
 	}
 }
 
-// step does one thing of those that programs and relays do.
+// step does one random thing that programs and relays do.
 func (x *twin) step(r *rand.Rand) (what string) {
 	data := make([]byte, 1+r.IntN(20))
 	for i := range data {
@@ -134,7 +133,7 @@ func (x *twin) step(r *rand.Rand) (what string) {
 	case k < 16:
 		n := 1 + r.IntN(40)
 		if _, mark, _ := x.sock.Pending(); mark {
-			n = 1 // as all readers do
+			n = 1 // all readers do this
 		}
 		what = fmt.Sprintf("recv %d", n)
 		x.recv(n)
@@ -171,7 +170,7 @@ func (x *twin) step(r *rand.Rand) (what string) {
 	return what
 }
 
-// TestPairAsKernel: a socketpair of the world behaves as one of the kernel.
+// TestPairAsKernel: a socketpair of a world behaves like one of the kernel.
 func TestPairAsKernel(t *testing.T) {
 	oob := false
 	if fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err == nil {
@@ -206,8 +205,8 @@ func TestPairAsKernel(t *testing.T) {
 	}
 }
 
-// TestPairReset: what the loop's end closes over unread data is a reset for the
-// program, after what it was sent.
+// TestPairReset: if the loop's end is closed with unread data, the program reads what was
+// sent and then gets ECONNRESET.
 func TestPairReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := New(Config{})

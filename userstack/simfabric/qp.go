@@ -14,7 +14,7 @@ import (
 // qp is a queue pair. Its state is guarded by World.mu.
 type qp struct {
 	n      *netdev // below its port
-	gid    smc.GID // it sends from
+	gid    smc.GID // its source address
 	w      *World
 	dev    *Device
 	pd     *pd
@@ -30,13 +30,13 @@ type qp struct {
 	rng *rand.Rand
 	rq  []recvWQE
 	sq  []*sendWQE
-	// sent counts the requests at the head of sq that the peer has executed
-	// or refused; their answers are on the way.
+	// sent is the number of requests at the head of sq that the peer has executed or
+	// refused. Their answers are on the way.
 	sent int
-	// unsent counts those at the tail that wait for the end of the round of the
-	// device's loop.
+	// unsent is the number of requests at the tail of sq that are sent at the end of the
+	// round of the device's loop.
 	unsent     int
-	held       []held // received, not announced
+	held       []held // acknowledged but not yet delivered to the host
 	undo       []undo // writes since the last message
 	lastArrive time.Time
 	lastAck    time.Time
@@ -44,18 +44,18 @@ type qp struct {
 	ackArmed   bool // an event for the first answer is scheduled
 }
 
-// sendWQE is a send work request on its way.
+// sendWQE is a send work request that was posted.
 type sendWQE struct {
 	wr     rdmaverbs.SendWR
 	inline []byte
 	length int
 	posted time.Time
-	at     time.Time // when it reaches the peer
-	ackAt  time.Time // when the answer comes
+	at     time.Time // when it arrives at the peer
+	ackAt  time.Time // when the answer arrives
 	status rdmaverbs.WCStatus
-	tries  int  // repeated so often for want of an answer
-	rnrs   int  // repeated so often for want of a receive request
-	again  bool // the answer was lost: it takes a live peer to repeat it
+	tries  int  // how often it was repeated without an answer
+	rnrs   int  // how often it was repeated because there was no receive request
+	again  bool // the answer was lost: only a peer that works can repeat it
 }
 
 type recvWQE struct {
@@ -73,7 +73,7 @@ func (r *recvWQE) put(b []byte) {
 	}
 }
 
-// gone says that memory of the request is no longer registered.
+// gone reports whether memory of the request is not registered any more.
 func (r *recvWQE) gone() bool {
 	for _, g := range []rdmaverbs.SGE{r.sg, r.more} {
 		if m, _ := g.MR.(*mr); m != nil && m.closed {
@@ -206,7 +206,8 @@ func (q *qp) toError() {
 	q.sq, q.rq, q.sent, q.unsent = nil, nil, 0, 0
 }
 
-// fail is toError for a reason other than the user's wish. mu is held.
+// fail calls toError when the queue pair fails without a call of its user, and reports
+// the reason to the observer. mu is held.
 func (q *qp) fail(reason string) {
 	if q.state == rdmaverbs.QPSErr {
 		return
@@ -216,8 +217,8 @@ func (q *qp) fail(reason string) {
 	q.dev.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventQPFatal, QPN: q.qpn})
 }
 
-// Close implements rdmaverbs.QP. Notify functions for what it flushes are
-// called before it returns.
+// Close implements rdmaverbs.QP. Before it returns, it calls the notify functions for the
+// requests that it flushes.
 func (q *qp) Close() error {
 	q.w.mu.Lock()
 	defer q.w.unlock()
@@ -323,7 +324,7 @@ func (q *qp) postSend(now time.Time, wr *rdmaverbs.SendWR) error {
 	}
 	q.sq = append(q.sq, w)
 	if q.unsent++; q.dev.loop == nil {
-		q.depart(now)
+		q.transmit(now)
 	} else if q.unsent == 1 {
 		q.dev.loop.out = append(q.dev.loop.out, q)
 		q.dev.loop.send.Schedule()
@@ -331,8 +332,8 @@ func (q *qp) postSend(now time.Time, wr *rdmaverbs.SendWR) error {
 	return nil
 }
 
-// depart puts what was posted on its way. mu is held.
-func (q *qp) depart(now time.Time) {
+// transmit sends what was posted. mu is held.
+func (q *qp) transmit(now time.Time) {
 	for _, w := range q.sq[len(q.sq)-q.unsent:] {
 		q.lastArrive = q.w.arrival(q.rng, now, q.lastArrive)
 		w.at = q.lastArrive
@@ -341,8 +342,8 @@ func (q *qp) depart(now time.Time) {
 	q.arm()
 }
 
-// checkSGE checks local memory. An error means that the request makes no
-// sense, false that it fails when its turn comes.
+// checkSGE checks local memory. An error means that the request is invalid, false that it
+// will fail when it is executed.
 func (q *qp) checkSGE(g *rdmaverbs.SGE, need rdmaverbs.Access) (bool, error) {
 	if g.Len == 0 {
 		return true, nil

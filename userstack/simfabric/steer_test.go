@@ -13,9 +13,9 @@ import (
 	"smcr/rdmaverbs/verbstest"
 )
 
-// TestHold removes an adapter which has acknowledged a write and a message that
-// its host has not seen: the sender knows nothing of it, and the memory is as
-// it was. Where nothing is removed, both arrive.
+// TestHold removes an adapter that has acknowledged a write and a message which its host
+// has not seen. The sender does not notice it, and the memory is as before the write. If
+// the adapter is not removed, both arrive.
 func TestHold(t *testing.T) {
 	for _, remove := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -46,8 +46,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestPartialWrite breaks the path under a long write: whole packets from its
-// beginning may have been placed, and nothing behind them.
+// TestPartialWrite makes the path fail during a long write: only whole packets from its
+// beginning may have been placed.
 func TestPartialWrite(t *testing.T) {
 	placed := map[int]bool{}
 	for seed := range uint64(20) {
@@ -74,7 +74,7 @@ func TestPartialWrite(t *testing.T) {
 	}
 }
 
-// TestSteer alters, drops and forges messages, and sees what happens.
+// TestSteer changes, drops and forges messages, and checks the results.
 func TestSteer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var kinds []EventKind

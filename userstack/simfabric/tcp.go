@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// Retransmission of TCP segments: the first wait, the longest one, and how
-// often until the connection is given up (as net.ipv4.tcp_retries2).
+// Retransmission of TCP segments: the first and the longest wait, and how often a segment
+// is sent again before the connection fails (like net.ipv4.tcp_retries2).
 const (
 	tcpRTO     = 200 * time.Millisecond
 	tcpMaxRTO  = 120 * time.Second
 	tcpRetries = 15
 )
 
-// TCPConn is one end of a TCP connection. It implements net.Conn, and SetLinger
-// and CloseWrite as *net.TCPConn does.
+// TCPConn is one end of a TCP connection. It implements net.Conn. SetLinger and
+// CloseWrite do the same as those of *net.TCPConn.
 type TCPConn struct {
 	w             *World
 	n             *netdev
@@ -32,13 +32,13 @@ type TCPConn struct {
 	peer          *TCPConn
 	rng           *rand.Rand
 
-	// Guarded by w.mu; cond is on it.
+	// The fields below are guarded by w.mu, which cond uses.
 	cond       *sync.Cond
-	buf        []byte // received, not read
-	eof        bool   // FIN came
-	err        error  // the connection is dead: ECONNRESET, ETIMEDOUT
+	buf        []byte // received but not read
+	eof        bool   // FIN has arrived
+	err        error  // why the connection has failed: ECONNRESET or ETIMEDOUT
 	flight     int    // bytes written that the peer has not read
-	wrote      bool   // FIN was sent: no more writes
+	finSent    bool   // FIN was sent, so writes fail
 	closed     bool
 	linger0    bool
 	segs       []segment // on the way to the peer
@@ -48,7 +48,7 @@ type TCPConn struct {
 	rdl, wdl   deadline
 }
 
-// segment is data, or the end of it.
+// segment is data, FIN or RST.
 type segment struct {
 	at   time.Time
 	data []byte
@@ -63,8 +63,8 @@ type deadline struct {
 
 func (d *deadline) passed(now time.Time) bool { return !d.t.IsZero() && !now.Before(d.t) }
 
-// Connect makes an established TCP connection from an address of one host to
-// one of another and returns its ends. Port 0 means any port.
+// Connect makes an established TCP connection between addresses of two hosts, and returns
+// both ends. Port 0 means any port.
 func (w *World) Connect(from, to netip.AddrPort) (client, server *TCPConn, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,13 +138,13 @@ func (c *TCPConn) Write(p []byte) (total int, err error) {
 			return total, c.opError("write", os.ErrDeadlineExceeded)
 		case c.err != nil:
 			return total, c.opError("write", c.err)
-		case c.wrote:
+		case c.finSent:
 			return total, c.opError("write", syscall.EPIPE)
 		case len(p) == 0:
 			return total, nil
 		}
 		if n := min(len(p), c.w.cfg.TCPWindow-c.flight); n > 0 {
-			// Cut anywhere: nobody may rely on boundaries.
+			// The lengths are random: no reader may rely on the boundaries of writes.
 			n = 1 + c.rng.IntN(n)
 			c.send(now, segment{data: append([]byte(nil), p[:n]...)})
 			c.flight += n
@@ -156,7 +156,7 @@ func (c *TCPConn) Write(p []byte) (total int, err error) {
 	}
 }
 
-// send puts s on the way. mu is held.
+// send sends s. mu is held.
 func (c *TCPConn) send(now time.Time, s segment) {
 	c.lastArrive = c.w.arrival(c.rng, now, c.lastArrive)
 	s.at = c.lastArrive
@@ -176,7 +176,7 @@ func (c *TCPConn) arm() {
 	})
 }
 
-// arrive delivers the first segment on the way.
+// arrive delivers the first segment on the way, if it is due.
 func (c *TCPConn) arrive(now time.Time) {
 	if len(c.segs) == 0 || c.segs[0].at.After(now) {
 		return
@@ -185,7 +185,7 @@ func (c *TCPConn) arrive(now time.Time) {
 	if !c.n.reaches(c.peer.n) {
 		if c.tries >= tcpRetries || s.rst { // RST is not sent again
 			c.segs = nil
-			c.die(syscall.ETIMEDOUT)
+			c.fail(syscall.ETIMEDOUT)
 			return
 		}
 		s.at = now.Add(min(tcpRTO<<c.tries, tcpMaxRTO))
@@ -194,13 +194,13 @@ func (c *TCPConn) arrive(now time.Time) {
 	}
 	c.tries = 0
 	p := c.peer
-	c.tell(p, s)
+	c.alterAndObserve(p, s)
 	switch {
 	case s.rst:
 		c.segs = nil
 		p.segs = nil
 		p.buf = nil
-		p.die(syscall.ECONNRESET)
+		p.fail(syscall.ECONNRESET)
 		return
 	case p.closed && len(s.data) > 0:
 		p.send(now, segment{rst: true})
@@ -213,8 +213,8 @@ func (c *TCPConn) arrive(now time.Time) {
 	c.segs = c.segs[1:]
 }
 
-// tell lets the arrival of s be altered and observed.
-func (c *TCPConn) tell(p *TCPConn, s *segment) {
+// alterAndObserve calls AlterTCP and Observe for s, which arrives at p.
+func (c *TCPConn) alterAndObserve(p *TCPConn, s *segment) {
 	from, to := c.where(), p.where()
 	if c.w.cfg.AlterTCP != nil && len(s.data) > 0 {
 		n := len(s.data)
@@ -234,21 +234,21 @@ func (c *TCPConn) tell(p *TCPConn, s *segment) {
 	c.w.observe(&e)
 }
 
-// Probe reports whether anything is on the way to the peer, and returns the
-// first bytes that can be read, which it does not take.
+// Probe reports whether data on the way to the peer is not acknowledged, and returns the
+// first bytes that can be read, without reading them.
 func (c *TCPConn) Probe() (unacked bool, first []byte) {
 	c.w.mu.Lock()
 	defer c.w.unlock()
 	return len(c.segs) > 0, slices.Clone(c.buf[:min(len(c.buf), probeLen)])
 }
 
-// probeLen is how much [TCPConn.Probe] shows.
+// probeLen is the largest number of bytes that [TCPConn.Probe] returns.
 const probeLen = 64
 
 func (c *TCPConn) where() Place { return Place{c.n.host.name, c.n.Name, uint32(c.local.Port)} }
 
-// die ends the connection at this side.
-func (c *TCPConn) die(err error) {
+// fail ends the connection at this side.
+func (c *TCPConn) fail(err error) {
 	if c.err == nil {
 		c.err = err
 	}
@@ -278,7 +278,7 @@ func (c *TCPConn) Close() error {
 			c.segs = nil
 		}
 		c.send(now, segment{rst: true})
-	case !c.wrote:
+	case !c.finSent:
 		c.send(now, segment{fin: true})
 	}
 	c.buf = nil
@@ -294,8 +294,8 @@ func (c *TCPConn) CloseWrite() error {
 		return c.opError("close", net.ErrClosed)
 	case c.err != nil:
 		return c.opError("shutdown", syscall.ENOTCONN)
-	case !c.wrote:
-		c.wrote = true
+	case !c.finSent:
+		c.finSent = true
 		c.send(time.Now(), segment{fin: true})
 		c.cond.Broadcast()
 	}

@@ -8,21 +8,20 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// The transport of a queue pair takes the requests in order. Each goes
-// through these steps:
+// The transport of a queue pair executes the requests in order. Each has these steps:
 //
 //	When                    | If                        | Then
-//	it arrives              | the peer is out of reach  | again after the ACK timeout, RetryCnt times, then it fails
+//	it arrives              | the peer is unreachable   | again after the ACK timeout, RetryCnt times, then it fails
 //	                        | no receive request waits  | again after the peer's RNR delay, RNRRetry times, then it fails
-//	                        | else                      | it is executed or refused, and the answer sent
-//	the answer arrives      | the path is broken now    | as out of reach
+//	                        | otherwise                 | it is executed or refused, and the answer is sent
+//	the answer arrives      | the path has failed       | like an unreachable peer
 //	                        | it was executed           | it completes
 //	                        | it was refused or failed  | it completes with an error; the queue pair fails
 //
-// Memory is read when a request arrives, not when it is posted: the latest
-// time at which a device that had to send it again would read it.
+// Memory is read when a request arrives, not when it is posted. This is the latest time
+// at which a real device, which may have to send the request again, would read it.
 
-// arm schedules what is next. mu is held.
+// arm schedules the next events of the queue pair. mu is held.
 func (q *qp) arm() {
 	if q.sent < len(q.sq)-q.unsent && !q.sendArmed {
 		q.sendArmed = true
@@ -42,15 +41,15 @@ func (q *qp) arm() {
 	}
 }
 
-// arrive handles the first request that was not executed, if it is due.
+// arrive handles the first request that was not executed yet, if it is due.
 func (q *qp) arrive(now time.Time) {
 	if q.sent >= len(q.sq)-q.unsent {
 		return
 	}
 	w := q.sq[q.sent]
 	if w.at.After(now) || q.sent > 0 && q.sq[q.sent-1].status != rdmaverbs.StatusSuccess {
-		// Behind one that failed nothing is executed any more; the answer to
-		// that one flushes the rest. Look again later.
+		// No request is executed after one that has failed. The answer to the failed
+		// request flushes the others. Look again later.
 		w.at = maxTime(w.at, now.Add(time.Millisecond))
 		return
 	}
@@ -77,17 +76,17 @@ func (q *qp) arrive(now time.Time) {
 	}
 }
 
-// answer sends the outcome of w back.
+// answer sends the result of w back.
 func (q *qp) answer(now time.Time, w *sendWQE) {
 	q.lastAck = q.w.arrival(q.rng, now, q.lastAck)
 	w.ackAt = q.lastAck
 	q.sent++
 }
 
-// retry repeats w after the ACK timeout, or fails it. at is the time of w that
-// the repetition moves.
+// retry schedules w again after the ACK timeout, or makes it fail. at is the time of w to
+// change.
 func (q *qp) retry(now time.Time, w *sendWQE, at *time.Time) {
-	if q.rts.Timeout == 0 { // never gives up
+	if q.rts.Timeout == 0 { // retries without a limit
 		*at = now.Add(time.Second)
 		return
 	}
@@ -138,7 +137,7 @@ func (q *qp) answered(now time.Time) {
 	}
 }
 
-// pathUp reports whether messages get through to the peer's port.
+// pathUp reports whether messages can reach the port of the peer.
 func (q *qp) pathUp() bool {
 	if q.dev.gone || q.dev.closed {
 		return false
@@ -147,8 +146,8 @@ func (q *qp) pathUp() bool {
 	return to != nil && q.n.reaches(to)
 }
 
-// peer returns the connected queue pair if it is there, connected to q, and
-// can be reached.
+// peer returns the connected queue pair if it exists, is connected to q, and can be
+// reached. Otherwise it returns nil.
 func (q *qp) peer() *qp {
 	if !q.pathUp() {
 		return nil
@@ -157,20 +156,20 @@ func (q *qp) peer() *qp {
 	if p == nil || p.gid != q.rtr.DGID || p.dev.closed || p.dev.gone {
 		return nil
 	}
-	if !p.pairs(q) {
+	if !p.connectedTo(q) {
 		return nil
 	}
 	return p
 }
 
-// pairs reports whether q, which is connected to p, finds p connected to it.
-func (q *qp) pairs(p *qp) bool {
+// connectedTo reports whether q is connected to p.
+func (q *qp) connectedTo(p *qp) bool {
 	return (q.state == rdmaverbs.QPSRTR || q.state == rdmaverbs.QPSRTS) &&
 		q.rtr.DQPN == p.qpn && q.rtr.DGID == p.gid && q.rtr.RQPSN == p.rts.SQPSN
 }
 
-// partial places the first packets of a write which was under way when the
-// path broke. The rest is repeated, or never comes.
+// partial places the first packets of a write that was on the way when the path failed.
+// The rest is sent again or never arrives.
 func (q *qp) partial(w *sendWQE) {
 	mtu := q.rts.PathMTU.Bytes()
 	if w.tries > 0 || w.wr.Op != rdmaverbs.OpWrite || w.length <= mtu || !w.localOK() {
@@ -190,15 +189,15 @@ func (q *qp) partial(w *sendWQE) {
 	p.place(q, w, to[:n], msg[:n], EventPartial)
 }
 
-// place stores src, which w of q brings, in memory of p.
+// place stores src, the data of request w of q, in memory of p.
 func (p *qp) place(q *qp, w *sendWQE, to, src []byte, kind EventKind) {
 	before := append([]byte(nil), to...)
 	copy(to, src)
-	p.written(w.wr.RKey, to, before)
+	p.recordWrite(w.wr.RKey, to, before)
 	q.w.observe(&Event{Kind: kind, From: q.where(), To: p.where(), Data: before, Mem: to, RKey: w.wr.RKey, Addr: w.wr.RemoteAddr})
 }
 
-// execute does at p what w asks for. rnr says that p has no receive request.
+// execute executes w at p. rnr reports that p has no receive request.
 func (q *qp) execute(p *qp, w *sendWQE) (st rdmaverbs.WCStatus, rnr bool) {
 	wr := &w.wr
 	takes := wr.Op == rdmaverbs.OpSend || wr.Op == rdmaverbs.OpSendImm || wr.Op == rdmaverbs.OpWriteImm
@@ -256,8 +255,8 @@ func (q *qp) execute(p *qp, w *sendWQE) (st rdmaverbs.WCStatus, rnr bool) {
 	return rdmaverbs.StatusSuccess, false
 }
 
-// refuse fails q, the receiver, whose oldest receive request cannot take a
-// message, and returns what the sender sees.
+// refuse makes q, the receiver, fail because its oldest receive request cannot take a
+// message. It returns the status for the sender.
 func (q *qp) refuse(st rdmaverbs.WCStatus) rdmaverbs.WCStatus {
 	q.rcq.push(rdmaverbs.WC{ID: q.rq[0].id, Status: st, QPN: q.qpn})
 	q.rq = q.rq[1:]
@@ -268,7 +267,8 @@ func (q *qp) refuse(st rdmaverbs.WCStatus) rdmaverbs.WCStatus {
 	return rdmaverbs.StatusRemOpErr
 }
 
-// remote returns the memory of q, the receiver, that w names.
+// remote returns the memory of q, the receiver, that w addresses. It returns false if w
+// has no permission.
 func (q *qp) remote(w *sendWQE, need rdmaverbs.Access) ([]byte, bool) {
 	if q.init.Access&need == 0 {
 		return nil, false
@@ -283,7 +283,7 @@ func (q *qp) remote(w *sendWQE, need rdmaverbs.Access) ([]byte, bool) {
 	return m.slice(w.wr.RemoteAddr, w.length)
 }
 
-// localOK reports whether the regions that w names still exist.
+// localOK reports whether all memory regions of w still exist.
 func (w *sendWQE) localOK() bool {
 	if w.inline != nil {
 		return true
@@ -296,7 +296,7 @@ func (w *sendWQE) localOK() bool {
 	return true
 }
 
-// message returns the bytes that are sent.
+// message returns the data of w.
 func (w *sendWQE) message() []byte {
 	if w.inline != nil {
 		return w.inline

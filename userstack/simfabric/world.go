@@ -12,44 +12,43 @@ import (
 
 // Config describes a [World]. Times are one-way.
 type Config struct {
-	// Seed decides delays, losses, keys and numbers.
+	// Seed determines delays, losses, keys and numbers.
 	Seed uint64
-	// Delay is how long a message takes at least, Jitter what is added at
-	// most. Messages of one queue pair or TCP connection keep their order.
+	// Delay is the shortest time that a message takes. Jitter is the longest time that is
+	// added to it. Messages of one queue pair or TCP connection keep their order.
 	Delay, Jitter time.Duration
-	// Loss is the share of messages, 0 to 1, which have to be sent again and
-	// so arrive later by RetransmitDelay, or 1 ms where that is zero.
+	// Loss is the share of messages, 0 to 1, that have to be sent again. They arrive
+	// later by RetransmitDelay; zero means 1 ms.
 	Loss            float64
 	RetransmitDelay time.Duration
-	// TCPWindow is how many bytes a TCP connection takes that the peer has
-	// not read; zero means 64 KiB.
+	// TCPWindow is the number of bytes that can be sent on a TCP connection before the
+	// peer reads them. Zero means 64 KiB.
 	TCPWindow int
 
-	// Hold is how long an adapter keeps messages at most which it has
-	// acknowledged already. They are lost if it is removed meanwhile.
+	// Hold is the longest time that an adapter keeps messages that it has already
+	// acknowledged. They are lost if the adapter is removed meanwhile.
 	Hold time.Duration
 
-	// Stall is how long the thread of a [Loop] is held up at most, as another
-	// one takes its processor: between rounds, and before it goes to sleep.
+	// Stall is the longest time that the thread of a [Loop] is delayed because another
+	// thread has its processor: between rounds, and before it sleeps.
 	Stall time.Duration
 
-	// The rest is for tests that steer and watch. Alter and AlterTCP may
-	// change what arrives; Alter may also keep a message from the receiver,
-	// which the sender does not notice. Like Observe they are called with
-	// the world locked: they must not call it.
+	// The other fields are for tests that control and observe. Alter and AlterTCP may
+	// change what arrives. Alter may also report that a message is not delivered, which
+	// the sender does not notice. They and Observe are called with the world locked, so
+	// they must not call it.
 	Alter    func(from, to Place, msg []byte) (altered []byte, deliver bool)
 	AlterTCP func(from, to Place, data []byte) []byte
 	Observe  func(*Event)
-	// Step is called on the world's goroutine after each event, with
-	// nothing locked.
+	// Step is called on the goroutine of the world after each event, without a lock.
 	Step func()
 }
 
-// A World is hosts and what lies between them. Make one with [New].
+// A World has hosts and the networks between them. Make one with [New].
 type World struct {
 	cfg  Config
-	done chan struct{} // the scheduler has ended
-	wake chan struct{} // an event came that is earlier than all others
+	done chan struct{} // closed when the goroutine of the world has ended
+	wake chan struct{} // an event was added that is earlier than all others
 
 	// mu guards everything in the world.
 	mu     sync.Mutex
@@ -65,8 +64,8 @@ type World struct {
 	lastID int
 	vaddr  uint64
 	port   uint32
-	notify []notice // to be called once mu is free
-	// Of the loops, for the end.
+	notify []notice // to be called after mu is released
+	// All loops, so that their goroutines can end with the world.
 	sources []*source
 }
 
@@ -76,18 +75,18 @@ type lan struct {
 	cut  time.Time // when it went down
 }
 
-// Objects counts the verbs objects that exist, the loops, and the loops' ends of
+// Objects is the number of verbs objects that exist, of loops, and of the loops' ends of
 // socketpairs.
 type Objects struct{ Devices, PDs, MRs, CQs, QPs, Loops, Sockets int }
 
-// notice is a function to be called once World.mu is free: by whoever drops it, or
-// by the loop that serves what it is about if an event of the world led to it.
+// notice is a function to be called without World.mu: by the goroutine that has released
+// it, or, after an event of the world, by the loop that serves the object.
 type notice struct {
 	f  func()
 	on *watch
 }
 
-// New makes a world and starts its clockwork.
+// New makes a world and starts its goroutine.
 func New(cfg Config) *World {
 	if cfg.TCPWindow <= 0 {
 		cfg.TCPWindow = 64 << 10
@@ -105,8 +104,8 @@ func New(cfg Config) *World {
 	return w
 }
 
-// Close stops the world: nothing is delivered any more. It waits for the
-// world's goroutine, so a notify function must not call it.
+// Close stops the world: nothing is delivered any more. It waits for the goroutine of the
+// world, so a notify function must not call it.
 func (w *World) Close() {
 	w.mu.Lock()
 	if !w.closed {
@@ -117,16 +116,16 @@ func (w *World) Close() {
 	<-w.done
 }
 
-// Objects returns how many objects exist, for tests to find those that were
-// not closed.
+// Objects returns the number of objects that exist, so that tests can find those that
+// were not closed.
 func (w *World) Objects() Objects {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.count
 }
 
-// SetLAN takes the switch of a LAN down or up again. Hosts see nothing of it:
-// their ports stay active and their messages are lost.
+// SetLAN sets the switch of a LAN down or up. Hosts do not notice it: their ports stay
+// active, and their messages are lost.
 func (w *World) SetLAN(name string, up bool) {
 	w.mu.Lock()
 	defer w.unlock()
@@ -161,7 +160,7 @@ func (w *World) lan(name string) *lan {
 	return l
 }
 
-// unlock drops mu and then calls the notify functions that became due.
+// unlock releases mu and then calls the notify functions that are due.
 func (w *World) unlock() {
 	due := w.notify
 	w.notify = nil
@@ -188,10 +187,10 @@ func (w *World) unlockEvent() {
 	}
 }
 
-// An event is something to be done at a time, with mu held.
+// An event is a function to call at a time, with mu held.
 type event struct {
 	at  time.Time
-	seq uint64 // order of those at the same time
+	seq uint64 // the order of events at the same time
 	do  func(now time.Time)
 }
 
@@ -231,7 +230,7 @@ func (w *World) kick() {
 	kick(w.wake)
 }
 
-// run carries out events as they fall due.
+// run processes the events when they are due.
 func (w *World) run() {
 	defer close(w.done)
 	timer := time.NewTimer(time.Hour)
@@ -272,9 +271,9 @@ func (w *World) run() {
 	}
 }
 
-// random returns the source of all chance at one place: a netdev, a queue pair,
-// a TCP connection. What happens at one place so does not depend on the order
-// in which goroutines act at others.
+// random returns the source of random numbers for one place: a netdev, a queue pair, a
+// TCP connection. So what happens at one place does not depend on the order in which
+// goroutines act at other places.
 func (w *World) random(kind, id uint32) *rand.Rand {
 	return rand.New(rand.NewPCG(w.cfg.Seed, uint64(kind)<<32|uint64(id)))
 }
@@ -288,7 +287,8 @@ const (
 	atPair
 )
 
-// arrival draws when a message sent now arrives, not before last.
+// arrival returns a random arrival time for a message that is sent now. It is not before
+// last.
 func (w *World) arrival(rng *rand.Rand, now, last time.Time) time.Time {
 	t := now.Add(w.cfg.Delay)
 	if w.cfg.Jitter > 0 {

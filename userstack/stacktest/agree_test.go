@@ -27,16 +27,16 @@ var (
 	agreeFirst = flag.Uint64("agree.first", 1, "the first of them")
 )
 
-// agreement is one rendezvous in which something goes wrong.
+// agreement is one rendezvous in which something fails.
 type agreement struct {
 	own    bool // the peer is a user-space stack; otherwise it behaves like Linux
 	client bool // the role of the stack under test
-	next   bool // on a link group that exists
-	at     int  // the message with which the trouble begins
+	next   bool // subsequent contact: on an existing link group
+	at     int  // the number of the message with which the failure begins
 	lans   []string
 	lasts  time.Duration
 	hold   time.Duration // see simfabric.Config.Hold
-	leave  time.Duration // when the program under test gives up; 0: it does not
+	leave  time.Duration // when the program under test gives up; 0 means never
 }
 
 func (a agreement) String() string {
@@ -69,10 +69,10 @@ func newAgreement(seed uint64) agreement {
 	return a
 }
 
-// TestAgreement: at the end of a rendezvous both sides have the same opinion on the
-// connection, or it ends for both, whatever message is late and whichever timer fires
-// first. Most peers behave like Linux. In particular, no side waits for ever because it
-// has SMC-R and the other side has TCP.
+// TestAgreement: at the end of a rendezvous, both sides use SMC-R, or both use TCP, or
+// the connection ends for both. This must hold whichever message is late and whichever
+// timer fires first. Most peers behave like Linux. In particular, no side waits for ever
+// because it has SMC-R and the other side has TCP.
 func TestAgreement(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	count := map[string]int{}
@@ -91,7 +91,8 @@ func TestAgreement(t *testing.T) {
 	t.Logf("%v", count)
 }
 
-// run makes the connection and returns the opinion of each side.
+// run makes the connection and returns what each side uses at the end: SMC-R, TCP or
+// nothing.
 func (a agreement) run(t *testing.T, seed uint64) string {
 	var mu sync.Mutex
 	var w *simfabric.World
@@ -182,7 +183,7 @@ func (a agreement) run(t *testing.T, seed uint64) string {
 	return a.between(t, b, s, linuxPlay(play), func() { mu.Lock(); counting = true; mu.Unlock() })
 }
 
-// A rendezvousFunc plays the other side.
+// A rendezvousFunc is the other side of a rendezvous.
 type rendezvousFunc func(x *ending)
 
 func linuxPlay(play func(*simfabric.TCPConn) (linuxMode, *linuxConn)) rendezvousFunc {
@@ -211,7 +212,8 @@ func ownPlay(play func(context.Context, userstack.TCPConn) (*userstack.Conn, err
 	}
 }
 
-// between makes the connection, on a link group that exists or not, after begin.
+// between calls begin and then makes the connection, for a.next on an existing link
+// group.
 func (a agreement) between(t *testing.T, b *bed, s *userstack.Stack, play rendezvousFunc, begin func()) string {
 	if a.next {
 		x := a.rendezvous(b, s, play, 0)
@@ -276,7 +278,7 @@ func (a agreement) rendezvous(b *bed, s *userstack.Stack, play rendezvousFunc, l
 	return x
 }
 
-// ours returns the opinion of the side under test.
+// ours returns what the side under test uses.
 func (x *ending) ours() linuxMode {
 	var d *userstack.DeclineError
 	switch {
@@ -312,11 +314,11 @@ func (x *ending) end() {
 	})
 }
 
-// agreeLimit is how long a side may have another opinion than its peer: Linux tests
-// an idle link after 30 s.
+// agreeLimit is how long one side may still use SMC-R after the other has ended: Linux
+// tests an idle link after 30 s.
 const agreeLimit = 40 * time.Second
 
-// judge checks that the opinions of both sides fit.
+// judge checks that the results of both sides agree.
 func (x *ending) judge(t *testing.T) string {
 	how := fmt.Sprintf("%v/%v", x.ours(), x.mode)
 	begin := time.Now()
@@ -324,7 +326,7 @@ func (x *ending) judge(t *testing.T) string {
 	case ours == linuxTCP && x.mode == linuxTCP:
 		x.plain(t)
 	case ours == linuxSMC && x.mode == linuxSMC, ours == linuxDead && x.mode == linuxDead:
-	case x.mode == linuxSMC: // the side under test has another opinion
+	case x.mode == linuxSMC: // the side under test does not use SMC-R
 		var gone <-chan struct{}
 		if x.oc != nil {
 			gone = x.oc.Done()
@@ -355,7 +357,7 @@ func (x *ending) judge(t *testing.T) string {
 			t.Error("we have SMC-R, the other side has not: we hang")
 		}
 	default:
-		// One has TCP, the other is gone.
+		// One side has TCP, the other has ended.
 		tcp := x.tcp
 		if x.mode == linuxTCP {
 			tcp = x.ltcp
@@ -367,15 +369,15 @@ func (x *ending) judge(t *testing.T) string {
 	return how
 }
 
-// isReset reads until the end of a connection, and reports whether it is a reset. Data
-// that was sent before it may arrive.
+// isReset reads until the end of a connection, and reports whether the end is a reset.
+// Data may arrive before it.
 func isReset(tcp *simfabric.TCPConn) bool {
 	tcp.SetReadDeadline(time.Now().Add(agreeLimit))
 	_, err := io.Copy(io.Discard, tcp)
 	return !isTimeout(err)
 }
 
-// plain lets both programs talk over TCP: each gets exactly what the other sent.
+// plain sends data both ways over TCP: each program gets exactly what the other one sent.
 func (x *ending) plain(t *testing.T) {
 	want := map[*simfabric.TCPConn][]byte{x.tcp: bedtest.Pattern(1, 1000), x.ltcp: bedtest.Pattern(2, 1000)}
 	var wg sync.WaitGroup

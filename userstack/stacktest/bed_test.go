@@ -3,14 +3,10 @@
 package stacktest
 
 import (
-	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"os"
-	"sync"
 	"testing"
-	"time"
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
@@ -29,30 +25,20 @@ type bed struct {
 	client, server *userstack.Stack
 }
 
-// bedConfig says how a bed differs from the simplest one.
+// bedConfig is the configuration of a bed. Its zero value is enough for most tests.
 type bedConfig struct {
 	fabric         simfabric.Config
-	devices        int // netdevs of each host: eth0, eth1; 0 means 1
-	serverDevices  int // of the server, if it has another number
+	devices        int // netdevs of each host: eth0, eth1; see bedtest.Hosts
+	serverDevices  int // netdevs of the server, if their number is different
 	client, server func(*userstack.Config)
 }
 
-// newBed makes the hosts and stacks. When the test ends it closes the stacks
-// and checks that nothing is left of them.
+// newBed makes the hosts and stacks. When the test ends, it closes the stacks and checks
+// that they have released everything.
 func newBed(t testing.TB, c bedConfig) *bed {
 	t.Helper()
-	c.devices = max(c.devices, 1)
-	if c.serverDevices == 0 {
-		c.serverDevices = c.devices
-	}
-	if c.fabric.Delay == 0 {
-		c.fabric.Delay, c.fabric.Jitter = 10*time.Microsecond, 10*time.Microsecond
-	}
-	b := &bed{t: t, w: simfabric.New(c.fabric)}
-	t.Cleanup(b.w.Close)
-	t.Cleanup(b.noObjects) // after the stacks are closed
-	b.ch = b.w.Host("client", bedtest.NetDevs(1, c.devices)...)
-	b.sh = b.w.Host("server", bedtest.NetDevs(2, c.serverDevices)...)
+	b := &bed{t: t}
+	b.w, b.ch, b.sh = bedtest.Hosts(t, c.fabric, c.devices, c.serverDevices)
 	b.client = b.stack(b.ch, c.client)
 	b.server = b.stack(b.sh, c.server)
 	return b
@@ -71,12 +57,9 @@ func (b *bed) stack(h *simfabric.Host, tune func(*userstack.Config)) *userstack.
 	b.t.Helper()
 	conf := userstack.Config{
 		Providers: []rdmaverbs.Provider{h.Provider()}, NoOption: true, Hostname: h.Name(),
-		RecvBuf: 64 << 10, SendBuf: 64 << 10,
+		RecvBuf: 64 << 10, SendBuf: 64 << 10, Log: bedtest.Log(h),
 	}
 	inside.SetHost(&conf, inside.Host{Network: bedtest.Network{Host: h}})
-	if os.Getenv("SMCR_TEST_LOG") != "" {
-		conf.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("host", h.Name())
-	}
 	if tune != nil {
 		tune(&conf)
 	}
@@ -84,25 +67,11 @@ func (b *bed) stack(h *simfabric.Host, tune func(*userstack.Config)) *userstack.
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	b.t.Cleanup(func() { b.closeStack(h, s) })
+	b.t.Cleanup(func() { bedtest.CloseStack[*userstack.Conn](b.t, h.Name(), s, userstack.ErrStackClosed) })
 	return s
 }
 
-// closeStack closes s unless the test did, and checks what is left.
-func (b *bed) closeStack(h *simfabric.Host, s *userstack.Stack) {
-	b.t.Helper()
-	if err := s.Close(); err != nil && !errors.Is(err, userstack.ErrStackClosed) {
-		b.t.Errorf("close %s: %v", h.Name(), err)
-	}
-	if ending := inspect(s).Ending(); ending > 0 {
-		b.t.Errorf("%s: %d link groups have not given back what they had", h.Name(), ending)
-	}
-	if n := inspect(s).MemoryInUse(); n != 0 {
-		b.t.Errorf("%s: %d bytes of memory are still handed out", h.Name(), n)
-	}
-}
-
-// noObjects checks that nothing is left on the devices.
+// noObjects checks that no verbs objects are left on the devices.
 func (b *bed) noObjects() {
 	b.t.Helper()
 	bedtest.NoObjects(b.t, b.w)
@@ -116,11 +85,7 @@ func (b *bed) tcp() (c, s *simfabric.TCPConn) {
 
 // rendezvous runs both sides of the rendezvous on a TCP connection.
 func (b *bed) rendezvous(ct, st userstack.TCPConn) (c, s *userstack.Conn, cerr, serr error) {
-	var wg sync.WaitGroup
-	wg.Go(func() { s, serr = b.server.Server(context.Background(), st) })
-	c, cerr = b.client.Client(context.Background(), ct)
-	wg.Wait()
-	return c, s, cerr, serr
+	return bedtest.Rendezvous(b.client.Client, b.server.Server, ct, st)
 }
 
 // connect makes an SMC-R connection.
@@ -134,7 +99,7 @@ func (b *bed) connect() (c, s *userstack.Conn) {
 	return c, s
 }
 
-// finish closes both ends and waits until both have ended in order.
+// finish closes both ends and waits until both have ended without an error.
 func (b *bed) finish(c, s *userstack.Conn) {
 	b.t.Helper()
 	bedtest.Finish(b.t, c, s)
@@ -147,20 +112,9 @@ func (b *bed) ended(c *userstack.Conn) error {
 }
 
 // links returns the number of active links of the only link group.
-func (b *bed) links(s *userstack.Stack) (n int) {
+func (b *bed) links(s *userstack.Stack) int {
 	b.t.Helper()
-	gs := inspect(s).Groups()
-	if len(gs) != 1 {
-		b.t.Fatalf("%d link groups, want 1", len(gs))
-	}
-	gs[0].View(func(core *linkgroup.Group) {
-		for _, l := range core.Links() {
-			if l.State() == smc.LinkActive {
-				n++
-			}
-		}
-	})
-	return n
+	return bedtest.ActiveLinks[*userstack.Conn](b.t, s)
 }
 
 // exchange sends data from one end to the other and checks what arrives.

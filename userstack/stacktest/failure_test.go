@@ -22,18 +22,18 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// traffic sends data back and forth on a connection until it is told to end
-// or the connection breaks.
+// traffic sends data in both directions on a connection until end is called or the
+// connection fails.
 type traffic struct {
 	c, s *userstack.Conn
 	stop chan struct{}
 	wg   sync.WaitGroup
-	errs [4]error // writers and readers
-	n    [2]int   // bytes that came
+	errs [4]error // of the writers and readers
+	n    [2]int   // bytes received
 }
 
-// startTraffic checks on the way that the bytes are those that were sent, in
-// order and none twice.
+// startTraffic starts the writers and readers. The readers check that each byte arrives
+// once and in order.
 func startTraffic(t *testing.T, c, s *userstack.Conn, seed uint64) *traffic {
 	x := &traffic{c: c, s: s, stop: make(chan struct{})}
 	for i, e := range [][2]*userstack.Conn{{c, s}, {s, c}} {
@@ -85,7 +85,7 @@ func startTraffic(t *testing.T, c, s *userstack.Conn, seed uint64) *traffic {
 	return x
 }
 
-// end lets both sides finish and returns the errors.
+// end stops the writers, waits for the readers and returns the errors.
 func (x *traffic) end() error {
 	close(x.stop)
 	x.wg.Wait()
@@ -120,12 +120,12 @@ func (s *stream) fill(p []byte) {
 	}
 }
 
-// detection is longer than all retries of a queue pair that has something to send:
-// 8 times its ACK timeout of 537 ms.
+// detection is longer than all retries of a queue pair with an unacknowledged request: 8
+// times its ACK timeout of 537 ms.
 const detection = 5 * time.Second
 
-// TestLastLinkLost takes away the only link under connections that are
-// writing, reading and idle: all are reset.
+// TestLastLinkLost makes the only link fail. Connections that write, read or are idle are
+// reset.
 func TestLastLinkLost(t *testing.T) {
 	tests := []struct {
 		name string
@@ -136,7 +136,7 @@ func TestLastLinkLost(t *testing.T) {
 		{"ClientPortDown", func(b *bed) { b.ch.SetPort("eth0", false) }},
 		{"ServerPortDown", func(b *bed) { b.sh.SetPort("eth0", false) }},
 		{"SwitchDown", func(b *bed) { b.w.SetLAN("lan", false) }},
-		{"ServerVanished", func(b *bed) { b.sh.Vanish(true) }},
+		{"ServerVanished", func(b *bed) { b.sh.SetVanished(true) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -179,15 +179,15 @@ func TestLastLinkLost(t *testing.T) {
 	}
 }
 
-// TestPeerVanishesUnderIdleConnection checks that TEST LINK finds a peer that
-// is gone although nobody sends anything.
+// TestPeerVanishesUnderIdleConnection checks that TEST LINK finds a peer that does not
+// answer, although no data is sent.
 func TestPeerVanishesUnderIdleConnection(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		b.exchange(c, s, []byte("hello"))
-		time.Sleep(10 * time.Millisecond) // longer than any message is under way
-		b.sh.Vanish(true)
+		time.Sleep(10 * time.Millisecond) // longer than a message takes
+		b.sh.SetVanished(true)
 		start := time.Now()
 		if err := readByte(c); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("read: %v", err)
@@ -199,17 +199,18 @@ func TestPeerVanishesUnderIdleConnection(t *testing.T) {
 	})
 }
 
-// TestKeepAlive: keepalive finds a peer that is gone after the time that was set.
+// TestKeepAlive: TCP_KEEPIDLE sets the time after which a peer that does not answer is
+// found.
 func TestKeepAlive(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		b.exchange(c, s, []byte("hello"))
-		time.Sleep(10 * time.Millisecond) // longer than any message is under way
+		time.Sleep(10 * time.Millisecond) // longer than a message takes
 		if err := c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
-		b.sh.Vanish(true)
+		b.sh.SetVanished(true)
 		start := time.Now()
 		if err := readByte(c); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("read: %v", err)
@@ -227,7 +228,7 @@ func TestStackReplaced(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
-		// The old stack ends without its messages getting through.
+		// The messages of the old stack do not arrive at its end.
 		b.w.SetLAN("lan", false)
 		if err := b.server.Close(); err != nil {
 			t.Error(err)
@@ -247,8 +248,8 @@ func TestStackReplaced(t *testing.T) {
 	})
 }
 
-// TestClientReplaced does the same with the client's stack. The server must not find the
-// old link group, because the new stack has another peer ID.
+// TestClientReplaced does the same with the stack of the client. The server must not use
+// the old link group, because the new stack has another peer ID.
 func TestClientReplaced(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -281,7 +282,7 @@ func TestClientLostGroup(t *testing.T) {
 		c, s := b.connect()
 		b.w.SetLAN("lan", false)
 		g := inspect(b.client).Groups()[0]
-		g.PeerHasLost(firstQPN(g), g.Peer(), errors.New("test"))
+		g.PeerLost(firstQPN(g), g.Peer(), errors.New("test"))
 		synctest.Wait()
 		b.w.SetLAN("lan", true)
 		ct, st := b.tcp()
@@ -303,9 +304,9 @@ func TestClientLostGroup(t *testing.T) {
 	})
 }
 
-// TestClientLostLink has the link that the server's ACCEPT named fail before the
-// client reads it. Then "out of sync" does not mean that the link group has ended: its
-// other link still works.
+// TestClientLostLink: the link in the ACCEPT of the server fails before the client reads
+// the ACCEPT. Then "out of sync" does not mean that the link group has ended: its other
+// link still works.
 func TestClientLostLink(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 2})
@@ -318,15 +319,15 @@ func TestClientLostLink(t *testing.T) {
 		qpn := firstQPN(g)
 		b.ch.SetPort("eth0", false)
 		time.Sleep(time.Second)
-		g.PeerHasLost(qpn, bedtest.Addr(1, 0), errors.New("declined: out of sync"))
+		g.PeerLost(qpn, bedtest.Addr(1, 0), errors.New("declined: out of sync"))
 		b.exchange(c, s, bedtest.Pattern(1, 1000))
 		b.ch.SetPort("eth0", true)
 		b.finish(c, s)
 	})
 }
 
-// TestFailover makes one of two links fail under load, in each way and on each side:
-// no data is lost, and new connections work.
+// TestFailover makes one of two links fail under load, in each way and on each side. No
+// data may be lost, and new connections must work.
 func TestFailover(t *testing.T) {
 	tests := []struct {
 		name string
@@ -372,7 +373,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestLinkComesBack checks that a device that comes back is used again.
+// TestLinkComesBack checks that a device that works again gets a link again.
 func TestLinkComesBack(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
@@ -402,8 +403,7 @@ func TestLinkComesBack(t *testing.T) {
 	}
 }
 
-// TestLateGID: the port of a device that comes back is up before its GID is
-// there.
+// TestLateGID: the port of a device becomes active before the device has a GID.
 func TestLateGID(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
@@ -432,8 +432,8 @@ func TestLateGID(t *testing.T) {
 	}
 }
 
-// TestDeviceReplaced removes a netdev and puts it back: the stack opens the
-// device anew for the next first contact.
+// TestDeviceReplaced removes a netdev and restores it: the stack opens the device again
+// for the next first contact.
 func TestDeviceReplaced(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -451,13 +451,13 @@ func TestDeviceReplaced(t *testing.T) {
 	})
 }
 
-// TestUnreachablePeerAtClose closes a connection whose peer does not answer any more: Close
-// does not wait, and the connection ends within bounds.
+// TestUnreachablePeerAtClose closes a connection whose peer does not answer any more:
+// Close does not wait, and the connection ends after a limited time.
 func TestUnreachablePeerAtClose(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
-		b.sh.Vanish(true)
+		b.sh.SetVanished(true)
 		start := time.Now()
 		c.Close()
 		if d := time.Since(start); d > 0 {
@@ -473,8 +473,8 @@ func TestUnreachablePeerAtClose(t *testing.T) {
 	})
 }
 
-// TestPeerNeverCloses half-closes by Close while the peer's application
-// never does: the connection is reset after the close wait.
+// TestPeerNeverCloses: one side calls Close and the other side does not. The connection
+// is reset after the time CloseWait.
 func TestPeerNeverCloses(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})

@@ -15,11 +15,11 @@ import (
 	"smcr/userstack/wire"
 )
 
-// linuxRecv reads a CLC message as smc_clc_wait_msg does. A nil message and no error
-// means that none came.
+// linuxRecv reads a CLC message like smc_clc_wait_msg. It returns nil without an error if
+// no message arrives.
 func linuxRecv(tcp *simfabric.TCPConn, d time.Duration) (wire.CLC, error) {
 	_ = tcp.SetReadDeadline(time.Now().Add(d))
-	defer tcp.SetReadDeadline(time.Time{}) //nolint:errcheck // it is memory
+	defer tcp.SetReadDeadline(time.Time{}) //nolint:errcheck // it cannot fail in memory
 	buf := make([]byte, wire.MaxCLCLen)
 	_, err := io.ReadFull(tcp, buf[:wire.HeaderLen])
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -56,8 +56,8 @@ func (p *linuxPeer) decline(tcp *simfabric.TCPConn, d smc.Diagnosis) linuxMode {
 	return linuxTCP
 }
 
-// orDecline is the end of a wait for an LLC message that did not come: the peer's
-// DECLINE, or the own one.
+// orDecline is called after no LLC message has arrived: it waits for the DECLINE of the
+// peer, and calls quiet if there is none.
 func (p *linuxPeer) orDecline(tcp *simfabric.TCPConn, quiet func() linuxMode) linuxMode {
 	m, err := linuxRecv(tcp, linuxDecline)
 	if err != nil {
@@ -73,7 +73,7 @@ func (p *linuxPeer) orDecline(tcp *simfabric.TCPConn, quiet func() linuxMode) li
 	return linuxDead
 }
 
-// connect is smc_connect.
+// connect does what smc_connect does.
 func (p *linuxPeer) connect(tcp *simfabric.TCPConn) (linuxMode, *linuxConn) {
 	if linuxSend(tcp, wire.Proposal{PeerID: p.id, GID: p.gid, MAC: p.mac, IPv4: bedtest.Prefix(1, 0).Masked(), Growth: make([]byte, wire.ProposalGrowthLinux)}) != nil {
 		return linuxDead, nil
@@ -128,7 +128,7 @@ func (p *linuxPeer) connect(tcp *simfabric.TCPConn) (linuxMode, *linuxConn) {
 	return mode, c
 }
 
-// confirmAsClient is smcr_clnt_conf_first_link.
+// confirmAsClient does what smcr_clnt_conf_first_link does.
 func (l *linuxLink) confirmAsClient(tcp *simfabric.TCPConn, peer wire.Endpoint, c *linuxConn) linuxMode {
 	p := l.p
 	m, ok := l.wait(wire.LLCConfirmLink, false, linuxClientLLC).(wire.ConfirmLink)
@@ -153,7 +153,7 @@ func (l *linuxLink) confirmAsClient(tcp *simfabric.TCPConn, peer wire.Endpoint, 
 	return l.use(c)
 }
 
-// accept is smc_listen_work.
+// accept does what smc_listen_work does.
 func (p *linuxPeer) accept(tcp *simfabric.TCPConn) (linuxMode, *linuxConn) {
 	m, err := linuxRecv(tcp, linuxCLC)
 	prop, ok := m.(wire.Proposal)
@@ -198,7 +198,8 @@ func (p *linuxPeer) accept(tcp *simfabric.TCPConn) (linuxMode, *linuxConn) {
 	return mode, c
 }
 
-// awaitConfirm sends ACCEPT and reads CONFIRM: SMC-R if it came.
+// awaitConfirm sends ACCEPT and reads CONFIRM. The mode is linuxSMC if CONFIRM has
+// arrived.
 func (p *linuxPeer) awaitConfirm(tcp *simfabric.TCPConn, acc wire.Accept, l *linuxLink) (wire.Confirm, linuxMode) {
 	if linuxSend(tcp, acc) != nil {
 		return wire.Confirm{}, linuxDead
@@ -217,7 +218,7 @@ func (p *linuxPeer) awaitConfirm(tcp *simfabric.TCPConn, acc wire.Accept, l *lin
 	return conf, linuxSMC
 }
 
-// confirmAsServer is smcr_serv_conf_first_link.
+// confirmAsServer does what smcr_serv_conf_first_link does.
 func (l *linuxLink) confirmAsServer(tcp *simfabric.TCPConn, peer wire.Endpoint, c *linuxConn) linuxMode {
 	p := l.p
 	if l.qp.ToRTR(l.path(peer)) != nil || l.qp.ToRTS(l.path(peer)) != nil {

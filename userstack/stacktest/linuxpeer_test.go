@@ -16,9 +16,9 @@ import (
 	"smcr/userstack/wire"
 )
 
-// How long Linux 6.12 waits in a rendezvous (net/smc/af_smc.c, smc_clc.h,
-// smc_llc.h): for a CLC message; once more for a DECLINE; for an LLC message; a
-// client for CONFIRM LINK.
+// The times that Linux 6.12 waits in a rendezvous (net/smc/af_smc.c, smc_clc.h,
+// smc_llc.h): for a CLC message, then for a DECLINE, for an LLC message, and as a client
+// for CONFIRM LINK. The other numbers are those of its queue pairs and buffers.
 const (
 	linuxCLC          = 6 * time.Second
 	linuxDecline      = time.Second
@@ -28,27 +28,27 @@ const (
 	linuxQPRetries    = 7
 	linuxRecvs        = 64
 	linuxSends        = 64
-	linuxSlot         = 64      // bytes of a receive: a message of 44 bytes, aligned
-	linuxSendID       = 1 << 63 // marks work requests of the send side
+	linuxSlot         = 64      // bytes of a receive buffer: a message has 44 bytes
+	linuxSendID       = 1 << 63 // marks the work requests of sends
 	linuxRMB          = 64 << 10
 	linuxTestLink     = 30 * time.Second
 	linuxTestLinkWait = 2 * time.Second
 )
 
-// What a side takes a connection for when its rendezvous is over.
+// linuxMode is what one side uses after the rendezvous.
 type linuxMode int
 
 const (
-	linuxDead linuxMode = iota // the program has an error, or nothing
+	linuxDead linuxMode = iota // the program gets an error, or nothing
 	linuxTCP
 	linuxSMC
 )
 
 func (m linuxMode) String() string { return [...]string{"dead", "TCP", "SMC-R"}[m] }
 
-// linuxPeer behaves in a rendezvous as Linux does, version 1, with one device:
-// which messages, how long it waits for them, what it then believes. Like Linux
-// it takes no notice of TCP once a connection is SMC-R.
+// linuxPeer behaves like Linux in a rendezvous of version 1 with one device: it sends the
+// same messages, waits as long for messages, and decides the same. Like Linux, it ignores
+// the end of the TCP connection while the connection uses SMC-R.
 type linuxPeer struct {
 	dev  rdmaverbs.Device
 	pd   rdmaverbs.PD
@@ -63,7 +63,7 @@ type linuxPeer struct {
 
 	mu     sync.Mutex
 	links  []*linuxLink
-	served sync.Mutex // one link group is made at a time
+	served sync.Mutex // held while a link group is made, one at a time
 	last   uint32
 }
 
@@ -78,13 +78,13 @@ type linuxLink struct {
 	local   wire.Endpoint
 	peerQPN smc.QPN
 
-	// Guarded by p.mu.
+	// The fields below are guarded by p.mu.
 	active, dead bool
 	sent         uint64
 	wantAdd      bool
 	got          map[string]wire.LLC
 	news         chan struct{} // closed and replaced when something changes
-	conns, all   []*linuxConn  // with SMC-R; and those to be
+	conns, all   []*linuxConn  // those that use SMC-R; and all, also those in a rendezvous
 	lastMessage  time.Time
 }
 
@@ -94,7 +94,7 @@ type linuxConn struct {
 	mr    rdmaverbs.MR
 	rmb   []byte
 	token uint32
-	dead  chan struct{} // the kernel has ended it
+	dead  chan struct{} // closed when the kernel has ended the connection
 	once  sync.Once
 }
 
@@ -141,7 +141,7 @@ func newLinuxPeer(h *simfabric.Host, note func(string, ...any)) (*linuxPeer, err
 	return p, nil
 }
 
-// close frees everything.
+// close releases everything.
 func (p *linuxPeer) close() error {
 	p.mu.Lock()
 	links := p.links
@@ -158,7 +158,7 @@ func (p *linuxPeer) close() error {
 	return errors.Join(p.cq.Close(), p.pd.Close(), p.dev.Close())
 }
 
-// run takes completions.
+// run processes completions.
 func (p *linuxPeer) run() {
 	var wc [16]rdmaverbs.WC
 	tick := time.NewTicker(time.Second)
@@ -179,8 +179,7 @@ func (p *linuxPeer) run() {
 	}
 }
 
-// test sends TEST LINK over idle links, and fails those that do not
-// answer.
+// test sends TEST LINK over idle links. A link without an answer fails.
 func (p *linuxPeer) test() {
 	p.mu.Lock()
 	links := append([]*linuxLink(nil), p.links...)
@@ -231,7 +230,7 @@ func (l *linuxLink) recv(slot int) rdmaverbs.RecvWR {
 	return rdmaverbs.RecvWR{ID: uint64(slot), SG: rdmaverbs.SGE{MR: l.mr, Off: slot * linuxSlot, Len: linuxSlot}}
 }
 
-// fail ends the link and with it the group and its connections.
+// fail ends the link, and with it the group and its connections.
 func (l *linuxLink) fail(why string) {
 	p := l.p
 	p.mu.Lock()
@@ -250,13 +249,13 @@ func (l *linuxLink) fail(why string) {
 	}
 }
 
-// changed wakes who waits. p.mu is held.
+// changed wakes goroutines that wait. p.mu is held.
 func (l *linuxLink) changed() {
 	close(l.news)
 	l.news = make(chan struct{})
 }
 
-// cdc takes note of an abnormal close alone.
+// cdc ignores everything but an abnormal close.
 func (l *linuxLink) cdc(m wire.CDC) {
 	l.p.mu.Lock()
 	conns := append([]*linuxConn(nil), l.all...)
@@ -271,7 +270,7 @@ func (l *linuxLink) cdc(m wire.CDC) {
 
 func llcKey(t wire.LLCType, reply bool) string { return fmt.Sprint(t, reply) }
 
-// receive answers a message, or keeps it for who waits for it.
+// receive answers a message, or keeps it for the goroutine that waits for it.
 func (l *linuxLink) receive(m wire.LLC) {
 	l.p.note("linux: received %v reply %v", m.LLCType(), m.IsReply())
 	switch m := m.(type) {
@@ -330,7 +329,7 @@ func (l *linuxLink) send(m encoding.BinaryAppender) {
 	_, _ = l.qp.PostSend(rdmaverbs.SendWR{ID: id, Op: rdmaverbs.OpSend, Flags: rdmaverbs.Signaled | rdmaverbs.Inline, InlineData: raw})
 }
 
-// wait waits for a message; nil when it does not come or, for a server, the link
+// wait waits for a message. It returns nil if none arrives, or if the link of a server
 // fails (smc_llc_wait).
 func (l *linuxLink) wait(t wire.LLCType, reply bool, d time.Duration) wire.LLC {
 	timer := time.NewTimer(d)
@@ -389,7 +388,7 @@ func (l *linuxLink) path(e wire.Endpoint) rdmaverbs.PathInfo {
 	}
 }
 
-// find is the link of a group that exists.
+// find returns the link of an existing group, or nil.
 func (p *linuxPeer) find(client bool, peer smc.PeerID, qpn smc.QPN) *linuxLink {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -401,7 +400,8 @@ func (p *linuxPeer) find(client bool, peer smc.PeerID, qpn smc.QPN) *linuxLink {
 	return nil
 }
 
-// newConn has an RMB of its own; e is what CLC says of it.
+// newConn makes a connection with its own RMB, and returns the endpoint for the CLC
+// message.
 func (l *linuxLink) newConn(tcp *simfabric.TCPConn) (*linuxConn, wire.Endpoint, error) {
 	c := &linuxConn{tcp: tcp, dead: make(chan struct{}), rmb: make([]byte, linuxRMB)}
 	var err error
@@ -419,7 +419,8 @@ func (l *linuxLink) newConn(tcp *simfabric.TCPConn) (*linuxConn, wire.Endpoint, 
 	return c, e, nil
 }
 
-// use makes the connection SMC-R. If the link has failed meanwhile it ends now.
+// use makes the connection use SMC-R. If the link has failed meanwhile, the connection
+// ends.
 func (l *linuxLink) use(c *linuxConn) linuxMode {
 	l.p.mu.Lock()
 	l.conns = append(l.conns, c)

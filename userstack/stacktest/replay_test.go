@@ -35,8 +35,8 @@ func withEIDs(b *bed, client, server []string) {
 	}
 }
 
-// capturedCLC reads a CLC message of a Linux kernel from package wire's test
-// data, whose README says where it comes from.
+// capturedCLC reads a CLC message of a Linux kernel from the test data of package wire.
+// The README there gives its origin.
 func capturedCLC(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "wire", "testdata", "captures", name+".hex"))
@@ -56,14 +56,14 @@ func capturedCLC(t *testing.T, name string) []byte {
 	return b
 }
 
-// A span of bytes of a message that says nothing about how it is made, or, with
-// a reason, that is not as with Linux on purpose.
+// A span is a range of bytes of a message in which two stacks may differ: a host chooses
+// these bytes, or, if there is a reason, the stack differs from Linux on purpose.
 type span struct {
 	from, to int
 	why      string
 }
 
-// What a host chooses, and what differs on purpose: see docs/interop.md.
+// The spans that a host chooses, and those that differ on purpose, see docs/interop.md.
 var (
 	ids      = span{8, 38, ""}                                                     // peer ID, GID, MAC
 	numbers  = []span{ids, {38, 45, ""}, {46, 50, ""}, {52, 60, ""}, {61, 64, ""}} // and QPN, RKey, token, address, PSN
@@ -77,9 +77,8 @@ var (
 	features      = span{142, 144, "bit 0 of the features is about SMC-D"}
 )
 
-// TestReplayCLC compares the CLC messages of two stacks with those of two Linux
-// kernels with the same addresses and sizes: in a first contact, and on the link
-// group that is there then.
+// TestReplayCLC compares the CLC messages of two stacks with those of two Linux kernels
+// with the same addresses and sizes, for a first contact and for a subsequent one.
 func TestReplayCLC(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -141,9 +140,8 @@ func TestReplayCLC(t *testing.T) {
 	}
 }
 
-// rendezvousBytes makes two connections, one after the other, between stacks
-// that are set up as the kernels were, and returns what their TCP connections
-// carried.
+// rendezvousBytes makes two connections, one after the other, between stacks with the
+// same settings as the kernels. It returns the bytes of the TCP connections.
 func rendezvousBytes(t *testing.T, v2 bool) []byte {
 	t.Helper()
 	var said []byte
@@ -184,8 +182,7 @@ func rendezvousBytes(t *testing.T, v2 bool) []byte {
 	return said
 }
 
-// onlyRoCEv2 is a provider whose devices have RoCEv2 GIDs only, as soft-RoCE of
-// Linux.
+// onlyRoCEv2 is a provider whose devices have only RoCEv2 GIDs, like soft-RoCE of Linux.
 type onlyRoCEv2 struct{ rdmaverbs.Provider }
 
 func (p onlyRoCEv2) Open(ctx context.Context, name string) (rdmaverbs.Device, error) {
@@ -202,7 +199,7 @@ func (d deviceRoCEv2) GIDs(port int) ([]rdmaverbs.GIDEntry, error) {
 	list, err := d.Device.GIDs(port)
 	for i := range list {
 		if list[i].Type != rdmaverbs.RoCEv2 {
-			list[i] = rdmaverbs.GIDEntry{} // the others keep their places
+			list[i] = rdmaverbs.GIDEntry{} // the other entries keep their positions
 		}
 	}
 	return list, err

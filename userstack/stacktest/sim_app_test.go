@@ -18,8 +18,8 @@ type simPair struct {
 	id      int
 	from    time.Time
 	ends    [2]*simEnd // client, server
-	sure    bool       // it has to end in order with all its bytes
-	tainted bool       // one host lies or stops: what comes is anybody's guess
+	sure    bool       // it must end in order, with all bytes delivered
+	tainted bool       // one host lies or stops, so any bytes may arrive
 }
 
 // simEnd is a program at one end of a connection. It never blocks: it acts when the
@@ -36,7 +36,7 @@ type simEnd struct {
 	done   atomic.Bool        // the rendezvous is over
 	c      *userstack.Conn
 	io     simIO     // valid with c
-	relay  *simRelay // io, where the engine carries the bytes
+	relay  *simRelay // io, if the engine carries the bytes
 	err    error
 
 	// How the program behaves.
@@ -44,16 +44,16 @@ type simEnd struct {
 	chunk      int
 	slow       time.Duration // longest pause before the next piece
 	closeEarly bool          // Close in place of CloseWrite
-	abortAt    int64         // reset after so many bytes in both directions; 0: never
-	cutTCP     bool          // reset the TCP connection below instead
-	urgent     bool          // some of it is urgent
+	abortAt    int64         // reset after this number of bytes in both directions; 0 means never
+	cutTCP     bool          // reset the TCP connection below instead of the connection
+	urgent     bool          // some of the data is urgent
 
 	wrote, read int64
 	wdone, eof  bool
 	closed      bool
-	rough       bool // broke off on purpose
+	rough       bool // the program has aborted
 	queued      bool
-	inline      bool // urgent bytes stay in the stream from now on
+	inline      bool // urgent bytes stay in the stream (SO_OOBINLINE)
 	over        bool
 	rerr, werr  error
 	end         error
@@ -67,8 +67,8 @@ func simByte(id, side int, pos int64) byte {
 
 func (e *simEnd) name() string { return e.host.name }
 
-// habits chooses how the two programs behave.
-func (p *simPair) habits(gentle bool) {
+// chooseBehaviour chooses the behaviour of the two programs.
+func (p *simPair) chooseBehaviour(gentle bool) {
 	r := p.s.rng
 	for _, e := range p.ends {
 		switch r.IntN(4) {
@@ -103,7 +103,8 @@ func (p *simPair) habits(gentle bool) {
 // programs do not block.
 func (p *simPair) launch(timeout time.Duration) {
 	run := func(e *simEnd, f func(context.Context, userstack.TCPConn) (*userstack.Conn, error)) {
-		// Each side has its own context: with one, the order of their ends is random.
+		// Each side has its own context: with a shared one, the order of their ends would
+		// be random.
 		timeout += time.Microsecond
 		var ctx context.Context
 		ctx, e.cancel = context.WithTimeout(context.Background(), timeout)
@@ -118,7 +119,7 @@ func (e *simEnd) rendezvous(ctx context.Context, f func(context.Context, usersta
 	e.c, e.err = f(ctx, e.tcp)
 	if e.err != nil {
 		e.c = nil
-		e.tcp.Close() // a real program would go on with TCP
+		e.tcp.Close() // a real program would use the TCP connection
 		if e.relay != nil {
 			_ = e.relay.sock.Close()
 		}
@@ -306,7 +307,7 @@ func (e *simEnd) drain() {
 		return
 	}
 	n, err := e.io.Readable()
-	for ; n > 0 && e.relay != nil; n, err = e.io.Readable() { // a socketpair keeps it
+	for ; n > 0 && e.relay != nil; n, err = e.io.Readable() { // a socketpair keeps data after the end
 		m, _ := e.io.Read(e.p.s.buf[:min(n, len(e.p.s.buf))])
 		e.check(e.p.s.buf[:m])
 	}
@@ -315,7 +316,7 @@ func (e *simEnd) drain() {
 	}
 }
 
-// finish notes the end of the connection on this side.
+// finish records the end of the connection on this side.
 func (e *simEnd) finish(err error) {
 	s := e.p.s
 	e.over, e.end = true, err
@@ -333,7 +334,7 @@ func (e *simEnd) finish(err error) {
 	}
 }
 
-// judge checks how a connection ended.
+// judge checks how the connection ended.
 func (p *simPair) judge() {
 	if p.tainted {
 		return

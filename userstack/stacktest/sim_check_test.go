@@ -35,7 +35,7 @@ func (s *simulation) observe(e *simfabric.Event) {
 	}
 }
 
-// maxSimSteps is far more than any seed needs that ends.
+// maxSimSteps is much more than a seed needs.
 const maxSimSteps = 1 << 20
 
 // step is called after each event of the world.
@@ -63,8 +63,8 @@ func (s *simulation) step() {
 	}
 }
 
-// onTime notes whether a step took longer than a goroutine can run without being
-// preempted by the Go scheduler, which is 10 ms.
+// onTime records whether a step took longer than 10 ms: then the Go scheduler may have
+// preempted a goroutine.
 func (s *simulation) onTime() {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -123,7 +123,7 @@ func (s *simulation) checkWrite(now time.Time, w *simWrite) {
 		if peer != nil && peer.name != w.from {
 			s.fail("%s wrote to memory of %s that is for %s", w.from, w.to, peer.name)
 		}
-		// A host that was sent a false address is not at fault if it writes there.
+		// A host that received a false address may write there.
 		if err != nil && !s.dishonest(w.from) && !s.dishonest(w.to) && !w.forged {
 			s.fail("%s>%s: %v", w.from, w.to, err)
 		}

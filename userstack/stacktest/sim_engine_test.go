@@ -16,8 +16,8 @@ import (
 
 var simEngine = flag.String("sim.engine", "seed", "hosts whose devices and programs a loop of the engine serves: all, none, or as the seed says")
 
-// simIO is what a program reads and writes: the connection itself, or its end of
-// a socketpair, which the engine carries. Nothing blocks.
+// simIO is how a program reads and writes: the connection itself, or its end of a
+// socketpair whose other end the engine serves. Its methods do not block.
 type simIO interface {
 	Readable() (n int, err error)
 	Writable() (n int, err error)
@@ -28,7 +28,7 @@ type simIO interface {
 	Close() error
 	Abort() error
 	Woken() bool // something may have changed since the last call
-	Over() bool  // nothing changes any more
+	Over() bool  // nothing can change any more
 }
 
 // simDirect is a program that uses a Conn of a stack.
@@ -55,11 +55,11 @@ func isDone(c *userstack.Conn) bool {
 // simEngines chooses which hosts of a simulation have an engine.
 type simEngines struct {
 	rng   *rand.Rand
-	share int // hosts of 4
+	share int // of 4 hosts, this number has an engine
 }
 
-// newSimEngines has a source of random numbers of its own, so that the history of a seed
-// without engines does not depend on the choice.
+// newSimEngines uses a separate source of random numbers, so that the choice of engines
+// does not change the history of a seed without engines.
 func newSimEngines(seed uint64) simEngines {
 	x := simEngines{rng: rand.New(rand.NewPCG(seed, 0x656e67))}
 	share := []int{0, 2, 4, 4}[x.rng.IntN(4)]
@@ -81,7 +81,7 @@ func (x *simEngines) stall() time.Duration {
 	return time.Duration(1+x.rng.IntN(300)) * time.Microsecond
 }
 
-// serve gives a host a loop, or none.
+// serve gives a host a loop, or no loop.
 func (x *simEngines) serve(h *simHost) {
 	h.loop, h.conf.Providers = nil, []rdmaverbs.Provider{h.h.Provider()}
 	if h.engine {

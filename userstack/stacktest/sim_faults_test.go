@@ -57,8 +57,8 @@ func (s *simulation) triggers(e *simfabric.Event) {
 	}
 }
 
-// soon calls f at some time within span, or in the middle of an exchange. Only the first
-// case counts as planned, because there may be no such exchange.
+// soon calls f at some time within span, or in the middle of an exchange. The simulation
+// waits only for the first case, because the exchange may not occur.
 func (s *simulation) soon(span time.Duration, f func()) {
 	if s.rng.IntN(2) == 0 {
 		s.later(s.some(span), f)
@@ -82,7 +82,7 @@ func (s *simulation) planTrouble(span time.Duration) {
 	}
 }
 
-// trouble makes something fail, and restores it later.
+// trouble makes something fail, and repairs it later.
 func (s *simulation) trouble() {
 	s.faults++
 	r := s.rng
@@ -107,10 +107,10 @@ func (s *simulation) trouble() {
 		if h.down {
 			return
 		}
-		h.h.Vanish(true)
+		h.h.SetVanished(true)
 		back(func() {
 			if !h.down {
-				h.h.Vanish(false)
+				h.h.SetVanished(false)
 			}
 		})
 	case 6:
@@ -136,7 +136,7 @@ func (s *simulation) reboot(h *simHost, outage time.Duration) {
 	old, loop := h.stack, h.loop
 	h.down, h.stack = true, nil
 	h.old = append(h.old, old)
-	h.h.Vanish(true)
+	h.h.SetVanished(true)
 	s.planned++
 	gone := make(chan error, 1)
 	h.gone, h.away = gone, outage
@@ -153,7 +153,7 @@ func (s *simulation) reboots() {
 			}
 			s.later(h.away, func() {
 				h.down = false
-				h.h.Vanish(false)
+				h.h.SetVanished(false)
 				h.start()
 			})
 			s.planned--
@@ -172,7 +172,7 @@ func (s *simulation) planFailover(pairs int) {
 		inspect(h.stack).SetLimits(2, 0)
 	}
 	var wait func()
-	hold := s.launchBetween(a, b, true, true) // keeps the group until the others have begun
+	hold := s.launchBetween(a, b, true, true) // keeps the group until the other connections have begun
 	hold.ends[0].total, hold.ends[0].slow = max(hold.ends[0].total, 20<<10), 5*time.Millisecond
 	hold.ends[0].chunk = 1 + s.rng.IntN(2000)
 	wait = func() {
@@ -185,8 +185,8 @@ func (s *simulation) planFailover(pairs int) {
 	s.later(1, wait)
 }
 
-// failover starts the other connections and then makes one link fail, mostly when data
-// has just arrived over it.
+// failover starts the other connections. Then it makes one link fail, in most cases just
+// after data has arrived over the link.
 func (s *simulation) failover(hold *simPair, pairs int) {
 	a, b := s.hosts[0], s.hosts[1]
 	span := time.Duration(1+s.rng.IntN(10)) * time.Millisecond
@@ -211,7 +211,7 @@ func (s *simulation) failover(hold *simPair, pairs int) {
 		kind := s.rng.IntN(3)
 		for _, p := range begun {
 			for _, e := range p.ends {
-				// If an adapter is removed, data that it acknowledged may be lost.
+				// An adapter that is removed may lose data that it has acknowledged.
 				if !e.done.Load() || kind == 0 && s.hold {
 					p.sure = false
 				}
@@ -231,13 +231,13 @@ func (s *simulation) failover(hold *simPair, pairs int) {
 		return
 	}
 	then := fault
-	if late := s.some(time.Millisecond); s.rng.IntN(3) > 0 { // acknowledged, but perhaps not seen
+	if late := s.some(time.Millisecond); s.rng.IntN(3) > 0 { // acknowledged, but the stack may not know it yet
 		then = func() { s.later(late, fault) }
 	}
 	s.armed = append(s.armed, simTrigger{skip: s.rng.IntN(60), then: then})
 }
 
-// redundant reports whether all link groups have two links, so that one may fail.
+// redundant reports whether all link groups have two links, so that one of them may fail.
 func (s *simulation) redundant() bool {
 	for _, h := range s.hosts {
 		for _, g := range inspect(h.stack).Groups() {

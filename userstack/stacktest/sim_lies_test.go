@@ -10,7 +10,7 @@ import (
 	"smcr/userstack/wire"
 )
 
-// recordedMessages are earlier messages, which the false host sends again.
+// recordedMessages are earlier messages that the false host sends again.
 type recordedMessages struct {
 	mute     bool // the stopped host has stopped
 	recorded [][]byte
@@ -41,11 +41,11 @@ func (s *simulation) alter(from, to simfabric.Place, msg []byte) ([]byte, bool) 
 	switch s.wire.IntN(5) {
 	case 0:
 		return msg, false
-	case 1: // one bit
+	case 1: // a bit changes
 		m := slices.Clone(msg)
 		m[s.wire.IntN(len(m))] ^= 1 << s.wire.IntN(8)
 		return m, true
-	case 2: // too short or too long
+	case 2: // the message is too short or too long
 		m := append(slices.Clone(msg), make([]byte, s.wire.IntN(30))...)
 		return m[:s.wire.IntN(len(m)+1)], true
 	default:
@@ -69,7 +69,7 @@ func (s *simulation) alterTCP(from, _ simfabric.Place, data []byte) []byte {
 	return data
 }
 
-// planLies chooses the false messages that are no answers.
+// planLies plans false messages that do not replace a correct message.
 func (s *simulation) planLies(span time.Duration) {
 	for range 1 + s.rng.IntN(12) {
 		s.soon(2*span, func() {
@@ -92,7 +92,8 @@ func (s *simulation) planLies(span time.Duration) {
 	}
 }
 
-// forgeWrite writes where the false host may write, or where it must not.
+// forgeWrite injects a write at a random place in the memory of the host of q, also where
+// the false host may not write.
 func (s *simulation) forgeWrite(q simfabric.QP) {
 	var there []simfabric.MR
 	for _, m := range s.w.MRs() {
@@ -113,7 +114,7 @@ func (s *simulation) forgeWrite(q simfabric.QP) {
 	s.w.InjectWrite(q.QPN, m.RKey, m.Addr+off, data)
 }
 
-// lie returns a false message: an earlier one, one with changed values, or a new one.
+// lie returns a false message: an earlier message, one with changed values, or a new one.
 func (s *simulation) lie(msg []byte) []byte {
 	r := s.wire
 	if len(s.recorded) > 0 && r.IntN(3) == 0 {

@@ -19,7 +19,7 @@ import (
 // simRelay carries the bytes between a connection and the socketpair of a program like
 // package service: by a relay, unless the engine carries them.
 type simRelay struct {
-	*simfabric.Program // its end
+	*simfabric.Program // the program's end of the pair
 	stack              *userstack.Stack
 	c                  *userstack.Conn
 	k                  inside.Carriage // of c
@@ -28,7 +28,7 @@ type simRelay struct {
 
 	linger0 atomic.Bool // the program closes with a reset
 	over    atomic.Bool
-	left    chan struct{} // closed when the launcher has gone
+	left    chan struct{} // closed when the launcher has ended
 }
 
 func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRelay {
@@ -36,12 +36,13 @@ func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRe
 	r.relay = relay.Relay{
 		App: simSocket{r}, Linger0: &r.linger0, LauncherGone: r.left, Broken: func(syscall.Errno) { r.Break() },
 		OrphanLimit: time.Nanosecond,                     // see orphan
-		DrainIdle:   time.Second + time.Duration(e.p.id), // no two at one time
+		DrainIdle:   time.Second + time.Duration(e.p.id), // different for each connection, so that no two limits end at the same time
 	}
 	return r
 }
 
-// start carries the bytes of c, without a goroutine while the engine does it.
+// start carries the bytes of c. It starts a goroutine only if the engine does not carry
+// them.
 func (r *simRelay) start(c *userstack.Conn) {
 	r.c, r.k = c, inside.StackOf[*userstack.Conn](r.stack).Carriage(c)
 	r.relay.Net, r.relay.Detach = c, r.k.Detach
@@ -56,7 +57,7 @@ func (r *simRelay) ride() {
 	}
 }
 
-// work carries until both directions have ended, or the engine takes over.
+// work carries bytes until both directions have ended or the engine carries them.
 func (r *simRelay) work() {
 	if r.relay.Carry(nil) && r.k.Ride(func() { go r.work() }) {
 		return
@@ -68,21 +69,21 @@ func (r *simRelay) work() {
 // Over implements simIO.
 func (r *simRelay) Over() bool { return r.over.Load() && isDone(r.c) }
 
-// Abort implements simIO: SO_LINGER with 0, and close.
+// Abort implements simIO: it sets SO_LINGER to 0 and closes.
 func (r *simRelay) Abort() error {
 	r.linger0.Store(true)
 	return r.Close()
 }
 
 // orphan ends the connection of a program that was killed together with its launcher,
-// after the time limit for that.
+// after OrphanLimit.
 func (r *simRelay) orphan() {
 	close(r.left)
 	r.k.Recall()
 }
 
-// simSocket reads and writes the loop's end of a pair as a relay.Socket does a
-// descriptor.
+// simSocket reads and writes the end of the pair that the loop has, like a relay.Socket
+// with a descriptor.
 type simSocket struct{ r *simRelay }
 
 var (
@@ -95,7 +96,7 @@ var (
 // Conn implements inside.EngineEnd.
 func (s simSocket) Conn() syscall.Conn { return s.r.sock }
 
-// The rest of relay.End.
+// The other methods of relay.End.
 
 func (s simSocket) SetReadDeadline(t time.Time) error { return s.r.sock.SetReadDeadline(t) }
 func (s simSocket) CloseWrite() error                 { return s.r.sock.CloseWrite() }
@@ -128,7 +129,8 @@ func (s simSocket) AwaitInput() (n int, err error) {
 	return n, err
 }
 
-// wait calls f until it is true, again after each event for reading or writing.
+// wait calls f until f returns true: at once, and after each event for reading or
+// writing.
 func (s simSocket) wait(read bool, f func() bool) error {
 	rc, err := s.r.sock.SyscallConn()
 	if err != nil {

@@ -29,9 +29,9 @@ func raceDetector() bool {
 
 // TestSimulation connects whole stacks over a simulated fabric. Each seed is a different
 // history: newSimulation chooses the hosts, plan chooses what happens, and check tests
-// after each step what must hold. plantedBugs are faults that this test finds.
+// the invariants after each step. plantedBugs are faults that this test finds.
 //
-// A seed that fails prints its history. It does the same each time that it runs:
+// A seed that fails prints its history. The history is the same in each run of the seed:
 //
 //	go test ./userstack/stacktest -run 'TestSimulation$' -sim.seeds 1 -sim.first 4711 -sim.trace
 func TestSimulation(t *testing.T) {
@@ -64,8 +64,8 @@ func TestSimulationRepeats(t *testing.T) {
 	}
 }
 
-// simRepeat runs a seed twice and compares the histories. If the machine delayed a run,
-// the histories may differ, and the run is repeated.
+// simRepeat runs a seed twice and compares the histories. If the machine has delayed one
+// run, the histories may differ, and simRepeat tries again.
 func simRepeat(t *testing.T, seed uint64) simResult {
 	a, b := simulate(t, seed, *simShow), simulate(t, seed, *simShow)
 	for range 20 {

@@ -21,7 +21,7 @@ type simRecord struct {
 	at   time.Duration
 	ev   simfabric.Event
 	len  int
-	note string // of the harness, the programs, or a log
+	note string // a text of the simulation, a program or a log
 }
 
 // simTracer keeps what happened in a simulation.
@@ -29,7 +29,7 @@ type simTracer struct {
 	mu    sync.Mutex // stacks log from many goroutines
 	start time.Time
 	recs  []simRecord
-	hash  uint64 // of all fabric events so far: two runs of a seed agree
+	hash  uint64 // over all fabric events so far: it is the same in each run of a seed
 	count int
 }
 
@@ -47,7 +47,7 @@ func (x *simTracer) add(r simRecord) {
 	x.recs = append(x.recs, r)
 }
 
-// event takes a fabric event. The bytes are copied: the fabric reuses them.
+// event adds a fabric event. It copies the bytes, because the fabric reuses them.
 func (x *simTracer) event(e *simfabric.Event) {
 	r := simRecord{ev: *e, len: len(e.Data)}
 	keep := min(len(e.Data), 64)
@@ -56,7 +56,7 @@ func (x *simTracer) event(e *simfabric.Event) {
 	}
 	data := e.Data[:keep]
 	if e.Mem != nil {
-		data = nil // it is the memory as it was
+		data = nil // the data before the write: not needed
 	}
 	r.ev.Data, r.ev.Mem = append([]byte(nil), data...), nil
 	x.add(r)

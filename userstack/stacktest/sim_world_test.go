@@ -24,15 +24,15 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// simMode is what a seed is about.
+// simMode is the kind of a history.
 type simMode uint8
 
 const (
-	simCalm     simMode = iota // nothing fails: all is delivered
-	simFailover                // one of two links is lost: nobody notices
+	simCalm     simMode = iota // nothing fails: all data is delivered
+	simFailover                // one of two links fails: no connection is affected
 	simTrouble                 // links, ports, devices, switches and hosts fail and come back
-	simLiar                    // one host sends what it should not
-	simStop                    // one host stops to answer
+	simLiar                    // one host sends false messages
+	simStop                    // one host stops answering
 	simCrowd                   // many connections, small groups, parallel groups
 	numSimModes
 )
@@ -41,14 +41,14 @@ var simModeNames = [...]string{"calm", "failover", "trouble", "liar", "stop", "c
 
 func (m simMode) String() string { return simModeNames[m] }
 
-// simulation is the life of some hosts in one world. Everything in it follows
-// from the seed: the world carries out one event after the other, and after
-// each waits until all goroutines of the stacks are blocked.
+// simulation is the history of some hosts in one world. The seed determines everything:
+// the world processes one event after the other, and after each event it waits until all
+// goroutines of the stacks are blocked.
 type simulation struct {
 	seed  uint64
 	mode  simMode
-	rng   *rand.Rand // of the director and the programs
-	wire  *rand.Rand // of what happens on the wire
+	rng   *rand.Rand // for the choices of the simulation and the programs
+	wire  *rand.Rand // for the changes of messages
 	w     *simfabric.World
 	trace *simTracer
 	logs  bool
@@ -56,24 +56,24 @@ type simulation struct {
 
 	hosts      []*simHost
 	pairs      []*simPair
-	open       int // pairs that are not over
-	planned    int // pairs and faults still to come
-	faults     int // that were begun
+	open       int // pairs that have not ended
+	planned    int // pairs and faults that have not begun
+	faults     int // faults that have begun
 	failure    string
 	done       chan struct{}
 	ending     bool
 	steps      int
-	finalTries int // tries of the connection at the end
+	finalTries int // attempts to make the last connection
 	real       time.Duration
 	late       bool
 
 	writes  []simWrite
 	armed   []simTrigger
 	hits    []func()
-	hitAt   simfabric.Place // where the last message came that was waited for
+	hitAt   simfabric.Place // where the last message arrived that a trigger waited for
 	engines simEngines
 	liar    *simHost
-	hold    bool // adapters may lose what they acknowledged
+	hold    bool // adapters may lose data that they have acknowledged
 	stopped *simHost
 	recordedMessages
 }
@@ -88,15 +88,15 @@ type simHost struct {
 	eid    string
 	devs   int
 	stack  *userstack.Stack
-	engine bool            // it has loops
+	engine bool            // it has engines with loops
 	loop   *simfabric.Loop // of stack, or nil
-	down   bool            // rebooting
-	gone   chan error      // the end of the old stack
-	away   time.Duration   // how long the host then stays away
+	down   bool            // it is starting again
+	gone   chan error      // receives the error of closing the old stack
+	away   time.Duration   // how long the host is down after that
 	old    []*userstack.Stack
 }
 
-// simWrite is a write to be checked after the event.
+// simWrite is an RDMA write that is checked after the event.
 type simWrite struct {
 	from, to      string
 	rkey          uint32
@@ -105,15 +105,15 @@ type simWrite struct {
 	forged        bool
 }
 
-// simResult is what is left of a simulation.
+// simResult is the result of a simulation.
 type simResult struct {
 	failure string
 	hash    uint64
 	trace   *simTracer
 	mode    simMode
-	// late: the machine did not let the process run for so long that the Go
-	// scheduler may have taken the processor from a goroutine within a step.
-	// Only such a run can differ from another one of the seed.
+	// late reports whether the machine delayed the process for so long that the Go
+	// scheduler may have preempted a goroutine within a step. Only such a run can differ
+	// from another run of the seed.
 	late bool
 }
 
@@ -211,13 +211,13 @@ func (s *simulation) addHost(i int) {
 }
 
 // tuner returns the function that sets the timers of a host. Some are shorter than usual,
-// so that what they cause happens often. None is round, because the order of two timers
-// that end together cannot be controlled.
+// so that they fire often. No timer is a round number, because the order of two timers
+// that end at the same time is random.
 func (s *simulation) tuner() func(smc.Role, *linkgroup.Timers) {
 	idle := s.some(50 * time.Millisecond)
 	retry := s.some(5 * time.Second)
 	odd := s.some(time.Microsecond)
-	var groups atomic.Int32 // each has other timers
+	var groups atomic.Int32 // each group has different timers
 	return func(_ smc.Role, t *linkgroup.Timers) {
 		t.RMBIdle, t.AddLinkRetry = idle, retry
 		odd := odd + time.Duration(groups.Add(1))
@@ -244,7 +244,7 @@ func (h *simHost) start() {
 	h.stack = stack
 }
 
-// fail notes the first failure and ends the simulation.
+// fail records the first failure and ends the simulation.
 func (s *simulation) fail(format string, args ...any) {
 	if s.failure == "" {
 		s.failure = fmt.Sprintf(format, args...)
@@ -272,7 +272,7 @@ func (s *simulation) run() {
 	<-s.done
 	for _, h := range s.hosts {
 		time.Sleep(s.cancel(h))
-		h.h.Vanish(false)
+		h.h.SetVanished(false)
 		if h.stack == nil {
 			continue
 		}
@@ -280,15 +280,15 @@ func (s *simulation) run() {
 			s.fail("close %s: %v", h.name, err)
 		}
 	}
-	time.Sleep(time.Second) // what is on the way gets there
+	time.Sleep(time.Second) // messages on the way arrive
 	s.w.Close()
 	if s.failure == "" {
 		s.leaks()
 	}
 }
 
-// beat makes a step every second, for what happens without an event of the world, for
-// example a timer that ends a rendezvous.
+// beat makes a step every second, because some changes are no event of the world: a timer
+// that ends a rendezvous, for example.
 func (s *simulation) beat() {
 	if !s.ending {
 		s.w.After(time.Second+1, s.beat)
@@ -309,7 +309,7 @@ func (s *simulation) cancel(h *simHost) (after time.Duration) {
 	return after + 1
 }
 
-// plan chooses the connections and what fails.
+// plan chooses the connections and the faults.
 func (s *simulation) plan() {
 	r := s.rng
 	pairs := 1 + r.IntN(8)
@@ -339,7 +339,7 @@ func (s *simulation) plan() {
 	}
 }
 
-// later calls f when d has passed; until then the simulation does not end.
+// later calls f after the time d. The simulation does not end before that.
 func (s *simulation) later(d time.Duration, f func()) {
 	s.planned++
 	s.w.After(d, func() {
@@ -378,7 +378,7 @@ func (s *simulation) launchBetween(a, b *simHost, sure, gentle bool) *simPair {
 	p.ends[0] = &simEnd{p: p, side: 0, host: a, stack: a.stack, tcp: ct}
 	p.ends[1] = &simEnd{p: p, side: 1, host: b, stack: b.stack, tcp: st}
 	p.ends[0].other, p.ends[1].other = p.ends[1], p.ends[0]
-	p.habits(gentle)
+	p.chooseBehaviour(gentle)
 	for _, e := range p.ends {
 		s.engines.attach(e)
 	}
@@ -459,7 +459,7 @@ func (s *simulation) maybeEnd() {
 		s.fail("after all failures: no connection between %s and %s", s.hosts[0].name, s.hosts[1].name)
 		return
 	}
-	// TEST LINK finds links that died unnoticed.
+	// TEST LINK finds links that have failed without an event.
 	s.later(40*time.Second, func() {
 		var honest []*simHost
 		for _, h := range s.hosts {

@@ -24,17 +24,17 @@ import (
 var soakSeeds = flag.Uint64("soak.seeds", 8, "histories that TestSoak tries")
 var soakFirst = flag.Uint64("soak.first", 0, "seed of the first history of TestSoak")
 
-// TestSoak tries random histories: connections come and go on one or two
-// links, transfer data in pieces of all sizes with deadlines and half closes,
-// are aborted or cut below, while devices, ports and the switch fail and come
-// back. Whatever happens:
+// TestSoak runs random histories: connections begin and end on one or two links, transfer
+// data in pieces of all sizes with deadlines and half closes, are aborted, or lose their
+// TCP connection. Meanwhile devices, ports and the switch fail and work again. In every
+// history:
 //
-//   - a reader sees a prefix of what was written, byte for byte; all of it if
-//     the end is orderly;
-//   - without failures or aborts every connection ends in order;
-//   - nothing hangs, and in the end nothing is left.
+//   - a reader receives a prefix of what was written, and all of it if the end is
+//     orderly;
+//   - without failures and aborts, every connection ends in order;
+//   - nothing hangs, and everything is released at the end.
 //
-// A failing history is repeated with -run TestSoak -soak.first=N -soak.seeds=1.
+// To repeat a history that fails, use -run TestSoak -soak.first=N -soak.seeds=1.
 func TestSoak(t *testing.T) {
 	for seed := *soakFirst; seed < *soakFirst+*soakSeeds; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestSoak(t *testing.T) {
 type soak struct {
 	t     *testing.T
 	b     *bed
-	rng   *rand.Rand // of the director
+	rng   *rand.Rand // for the choices of the test
 	calm  bool       // no failures
 	conns int
 }
@@ -88,7 +88,7 @@ func (s *soak) run() {
 	wg.Wait()
 	close(stop)
 	trouble.Wait()
-	// All works again.
+	// All devices work again.
 	c, err := s.reconnect()
 	if err != nil {
 		s.t.Errorf("after all failures: %v", err)
@@ -101,11 +101,11 @@ func (s *soak) run() {
 	}
 }
 
-// reconnect makes a connection once the devices have come back; the first
-// tries may meet link groups that the other side has lost.
+// reconnect makes a connection after the devices work again. The first attempts may use
+// link groups that the other side does not have any more.
 func (s *soak) reconnect() (c [2]*userstack.Conn, err error) {
 	for range 5 {
-		time.Sleep(40 * time.Second) // TEST LINK finds dead links
+		time.Sleep(40 * time.Second) // in this time, TEST LINK finds dead links
 		ct, st := s.b.tcp()
 		var cerr, serr error
 		if c[0], c[1], cerr, serr = s.b.rendezvous(ct, st); cerr == nil && serr == nil {
@@ -123,7 +123,7 @@ func (s *soak) reconnect() (c [2]*userstack.Conn, err error) {
 	return c, err
 }
 
-// trouble makes devices fail and come back.
+// trouble makes devices fail and work again.
 func (s *soak) trouble(seed uint64, stop chan struct{}) {
 	b := s.b
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -152,14 +152,14 @@ func (s *soak) trouble(seed uint64, stop chan struct{}) {
 			time.Sleep(outage)
 			b.w.SetLAN("lan", true)
 		case 3:
-			h.Vanish(true)
+			h.SetVanished(true)
 			time.Sleep(outage)
-			h.Vanish(false)
+			h.SetVanished(false)
 		}
 	}
 }
 
-// connection makes one connection and lets it live.
+// connection makes one connection and sends data on it.
 func (s *soak) connection(i int, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	ct, st, err := s.b.w.Connect(netip.AddrPortFrom(bedtest.Addr(1, 0), 0), netip.AddrPortFrom(bedtest.Addr(2, 0), 0))
@@ -167,7 +167,7 @@ func (s *soak) connection(i int, seed uint64) {
 		if s.calm {
 			s.t.Error(err)
 		}
-		return // no TCP, no SMC-R
+		return // without TCP there is no SMC-R
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+r.IntN(120))*time.Second)
 	defer cancel()
@@ -248,7 +248,7 @@ type flow struct {
 	size       int
 	rough      bool
 	sent, got  int
-	eof        bool // the reader saw the end
+	eof        bool // the reader has read the end of the stream
 	werr, rerr error
 }
 
@@ -285,7 +285,7 @@ func (f *flow) write(r *rand.Rand) {
 	f.werr = f.from.CloseWrite()
 }
 
-// write1 writes by Write or ReadFrom.
+// write1 calls Write or ReadFrom.
 func (f *flow) write1(r *rand.Rand, p []byte) (int, error) {
 	if r.IntN(4) > 0 {
 		return f.from.Write(p)

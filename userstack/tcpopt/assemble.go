@@ -11,17 +11,17 @@ import (
 	"smcr/userstack/wire"
 )
 
-// Names by which instructions refer to maps.
+// Names of the maps in instructions.
 const (
 	mapMarks      = "marks"
 	mapListeners  = "listeners"
 	mapHandshakes = "handshakes"
 )
 
-// Stack slots of both programs, as offsets in bytes from the frame pointer.
-// The key of the listeners map is made up of the cookie of the network
-// namespace (8), the local address as IPv6 (16; zero for a wildcard, IPv4
-// mapped) and the port (8), all but the address in host byte order.
+// Stack slots of both programs, as offsets in bytes from the frame pointer. The key of
+// the listeners map has the cookie of the network namespace (8 bytes), the local address
+// (16 bytes: IPv6 or IPv4-mapped, zero for a wildcard) and the port (8 bytes). All but
+// the address is in host byte order.
 const (
 	slotKey     = -listenerKeySize
 	slotKeyAddr = slotKey + 8
@@ -29,18 +29,18 @@ const (
 	slotOption  = slotKey - 8
 	slotCookie  = slotOption - 8
 	slotValue   = slotCookie - 8
-	// A slot of its own, for storePair's reason.
+	// This slot has no other use, see storePair.
 	slotInt = slotValue - 8
 )
 
-// option returns the TCP option of SMC-R, filled up to a 64-bit stack slot.
+// option returns the TCP option of SMC-R, padded to a 64-bit stack slot.
 func option() (slot [8]byte) {
 	copy(slot[:], wire.AppendTCPOption(nil))
 	return slot
 }
 
-// Registers that hold the same throughout: a program's context, the mark of the
-// socket at hand, and a result under way.
+// Registers that keep their meaning in a whole program: the context, the mark of the
+// socket, and an intermediate result.
 const (
 	regCtx    = asm.R6
 	regMark   = asm.R7
@@ -48,14 +48,14 @@ const (
 	regSock   = asm.R9 // struct bpf_sock in the command program
 )
 
-// labelOut ends a program without effect.
+// labelOut is the label at the end of a program.
 const labelOut = "out"
 
-// assembler collects instructions and puts labels on them.
+// assembler collects instructions and labels.
 type assembler struct {
 	insns asm.Instructions
 	label string // for the next instruction
-	fresh int    // number of labels made up
+	fresh int    // number of labels from unique
 }
 
 func (a *assembler) emit(insns ...asm.Instruction) {
@@ -68,16 +68,16 @@ func (a *assembler) emit(insns ...asm.Instruction) {
 	}
 }
 
-// here puts a label on the next instruction.
-func (a *assembler) here(label string) {
+// placeLabel puts a label on the next instruction.
+func (a *assembler) placeLabel(label string) {
 	if a.label != "" {
-		// One instruction has one label; a jump to the next one does nothing.
+		// An instruction has only one label, so add an instruction that does nothing.
 		a.emit(asm.Ja.Label(label))
 	}
 	a.label = label
 }
 
-// unique makes a label that no other call returns.
+// unique returns a label that no other call returns.
 func (a *assembler) unique(prefix string) string {
 	a.fresh++
 	return prefix + "_" + string(rune('a'+a.fresh/26)) + string(rune('a'+a.fresh%26))
@@ -93,7 +93,7 @@ func (a *assembler) stackPtr(dst asm.Register, slot int32) {
 	a.emit(asm.Mov.Reg(dst, asm.RFP), asm.Add.Imm(dst, slot))
 }
 
-// setSlot writes a 64-bit value to a stack slot by way of R1.
+// setSlot writes a 64-bit value to a stack slot. It uses R1.
 func (a *assembler) setSlot(slot int16, value int32) {
 	a.emit(
 		asm.Mov.Imm(asm.R1, value),
@@ -119,7 +119,7 @@ func (a *assembler) ifBits(base asm.Register, offset int16, bits int32, label st
 	)
 }
 
-// flags clears and sets bits in the mark.
+// flags clears and sets flags in the mark.
 func (a *assembler) flags(clear, set int32) {
 	a.emit(asm.LoadMem(asm.R1, regMark, markFlags, asm.Word))
 	if clear != 0 {
@@ -131,8 +131,8 @@ func (a *assembler) flags(clear, set int32) {
 	a.emit(asm.StoreMem(regMark, markFlags, asm.R1, asm.Word))
 }
 
-// storage points regMark at the storage of the socket in R2, or jumps to label
-// if the socket has none.
+// storage sets regMark to the address of the storage of the socket in R2, or jumps to
+// label if the socket has none.
 func (a *assembler) storage(label string) {
 	a.mapPtr(asm.R1, mapMarks)
 	a.emit(
@@ -144,7 +144,7 @@ func (a *assembler) storage(label string) {
 	)
 }
 
-// addressFields says where a context or socket has its local address.
+// addressFields has the offsets of the local address in a context or socket.
 type addressFields struct {
 	base                   asm.Register
 	family, ip4, ip6, port int16
@@ -170,7 +170,7 @@ func (a *assembler) listenerKey(f addressFields) {
 	}
 	a.emit(asm.Ja.Label(port))
 
-	a.here(v4)
+	a.placeLabel(v4)
 	wildcard := a.unique("wildcard")
 	a.setSlot(slotKeyAddr, 0)
 	a.emit(
@@ -178,10 +178,10 @@ func (a *assembler) listenerKey(f addressFields) {
 		asm.JEq.Imm(asm.R2, 0, wildcard), // with R1 zero
 		asm.Mov.Imm32(asm.R1, mapped),
 	)
-	a.here(wildcard)
+	a.placeLabel(wildcard)
 	a.storePair(slotKeyAddr + 8)
 
-	a.here(port)
+	a.placeLabel(port)
 	a.emit(
 		asm.LoadMem(asm.R1, f.base, f.port, asm.Word),
 		asm.StoreMem(asm.RFP, slotKeyPort, asm.R1, asm.DWord),
@@ -189,8 +189,8 @@ func (a *assembler) listenerKey(f addressFields) {
 }
 
 // storePair writes two 32-bit values to a stack slot, R1 to the lower address. It
-// clobbers both. Older verifiers want a slot written whole by those who lack
-// CAP_PERFMON.
+// clobbers both. Older verifiers require a single write of the whole slot from processes
+// without CAP_PERFMON.
 func (a *assembler) storePair(slot int16) {
 	low, high := asm.R1, asm.R2
 	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 { // big-endian
@@ -203,8 +203,7 @@ func (a *assembler) storePair(slot int16) {
 	)
 }
 
-// findListener looks the key up and leaves the address of the count, or nil,
-// in R0.
+// findListener looks up the key. R0 is then the address of the count, or nil.
 func (a *assembler) findListener() {
 	a.mapPtr(asm.R1, mapListeners)
 	a.stackPtr(asm.R2, slotKey)
@@ -219,7 +218,7 @@ func (a *assembler) register(label string) {
 	a.stackPtr(asm.R2, slotKey)
 	a.stackPtr(asm.R3, slotValue)
 	a.emit(
-		asm.Mov.Imm(asm.R4, unix.BPF_NOEXIST), // fails if it is there, as it may be
+		asm.Mov.Imm(asm.R4, unix.BPF_NOEXIST), // it fails if the entry exists, which is no error
 		asm.FnMapUpdateElem.Call(),
 	)
 	a.findListener()
@@ -241,7 +240,7 @@ func (a *assembler) unregister() {
 		asm.Mov.Imm(asm.R1, -1),
 		asm.AddAtomic.Mem(asm.R0, asm.R1, asm.Word, 0),
 	)
-	a.here(gone)
+	a.placeLabel(gone)
 	a.flags(flagRegistered, 0)
 }
 
@@ -255,7 +254,7 @@ func (a *assembler) unlessListener(label string) {
 		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
 		asm.JSGT.Imm32(asm.R1, 0, found),
 	)
-	a.here(wildcard)
+	a.placeLabel(wildcard)
 	a.setSlot(slotKeyAddr, 0)
 	a.setSlot(slotKeyAddr+8, 0)
 	a.findListener()
@@ -264,10 +263,10 @@ func (a *assembler) unlessListener(label string) {
 		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
 		asm.JSLE.Imm32(asm.R1, 0, label),
 	)
-	a.here(found)
+	a.placeLabel(found)
 }
 
-// optionOnStack writes the option to its stack slot.
+// optionOnStack writes the option to a stack slot.
 func (a *assembler) optionOnStack() {
 	opt := option()
 	a.emit(
@@ -276,8 +275,8 @@ func (a *assembler) optionOnStack() {
 	)
 }
 
-// unlessReceived jumps to label if the peer's segment lacks the option: the
-// segment at hand, or the SYN with loadFromSYN.
+// unlessReceived jumps to label if the segment of the peer lacks the option: the segment
+// of the callback, or with loadFromSYN the SYN.
 func (a *assembler) unlessReceived(from int32, label string) {
 	a.optionOnStack()
 	a.emit(asm.Mov.Reg(asm.R1, regCtx))
@@ -286,12 +285,12 @@ func (a *assembler) unlessReceived(from int32, label string) {
 		asm.Mov.Imm(asm.R3, wire.TCPOptionLen),
 		asm.Mov.Imm(asm.R4, from),
 		asm.FnLoadHdrOpt.Call(),
-		// An option of the same ExID and another length is not that of SMC.
+		// An option with the same ExID and another length is not the option of SMC.
 		asm.JNE.Imm(asm.R0, wire.TCPOptionLen, label),
 	)
 }
 
-// reserve asks for room in the header; R0 is 0 on success.
+// reserve reserves room in the header. R0 is 0 on success.
 func (a *assembler) reserve() {
 	a.emit(
 		asm.Mov.Reg(asm.R1, regCtx),
@@ -301,7 +300,8 @@ func (a *assembler) reserve() {
 	)
 }
 
-// store writes the option into the header and jumps to label if it is there now.
+// store writes the option into the header. It jumps to label if the header has the option
+// then.
 func (a *assembler) store(label string) {
 	a.optionOnStack()
 	a.emit(asm.Mov.Reg(asm.R1, regCtx))
@@ -311,13 +311,13 @@ func (a *assembler) store(label string) {
 		asm.Mov.Imm(asm.R4, 0),
 		asm.FnStoreHdrOpt.Call(),
 		asm.JEq.Imm(asm.R0, 0, label),
-		// Another stack has marked the same socket, and has written the option.
+		// Another stack has marked the same socket and has already written the option.
 		asm.JEq.Imm(asm.R0, -int32(unix.EEXIST), label),
 	)
 }
 
-// cookieOnStack writes the socket cookie to its stack slot. A request socket
-// hands its cookie on to the connection.
+// cookieOnStack writes the socket cookie to its stack slot. A connection has the same
+// cookie as its request socket.
 func (a *assembler) cookieOnStack() {
 	a.emit(
 		asm.Mov.Reg(asm.R1, regCtx),
@@ -326,9 +326,9 @@ func (a *assembler) cookieOnStack() {
 	)
 }
 
-// recall looks up what was noted of the SYN-ACK of this connection and leaves
-// it in R1, or jumps to label if nothing was.
-func (a *assembler) recall(label string) {
+// lookupHandshake loads the entry of this connection in the handshakes map into R1, or
+// jumps to label if there is none.
+func (a *assembler) lookupHandshake(label string) {
 	a.cookieOnStack()
 	a.mapPtr(asm.R1, mapHandshakes)
 	a.stackPtr(asm.R2, slotCookie)
@@ -339,8 +339,8 @@ func (a *assembler) recall(label string) {
 	)
 }
 
-// note remembers a fact about the SYN-ACK of this connection.
-func (a *assembler) note(fact int32) {
+// recordHandshake records in the handshakes map whether the SYN-ACK has the option.
+func (a *assembler) recordHandshake(fact int32) {
 	a.cookieOnStack()
 	a.setSlot(slotValue, fact)
 	a.mapPtr(asm.R1, mapHandshakes)
@@ -352,8 +352,9 @@ func (a *assembler) note(fact int32) {
 	)
 }
 
-// forget drops what was noted under the cookie in its slot.
-func (a *assembler) forget() {
+// deleteHandshake deletes the entry of the cookie in the stack slot from the handshakes
+// map.
+func (a *assembler) deleteHandshake() {
 	a.mapPtr(asm.R1, mapHandshakes)
 	a.stackPtr(asm.R2, slotCookie)
 	a.emit(asm.FnMapDeleteElem.Call())
@@ -374,8 +375,8 @@ func (a *assembler) callbacks(clear, set int32) {
 	)
 }
 
-// setSaveSYN makes the listener in R1 keep the SYNs of its connections, with
-// the value 1 in its slot.
+// setSaveSYN makes the listener in R1 save the SYNs of its connections. The value 1 is in
+// its stack slot.
 func (a *assembler) setSaveSYN() {
 	a.emit(
 		asm.Mov.Imm(asm.R2, unix.IPPROTO_TCP),
@@ -388,9 +389,9 @@ func (a *assembler) setSaveSYN() {
 	)
 }
 
-// finish ends a program with the result 1, which allows the operation.
+// finish ends the program with the result 1, which allows the operation.
 func (a *assembler) finish() asm.Instructions {
-	a.here(labelOut)
+	a.placeLabel(labelOut)
 	a.emit(asm.Mov.Imm(asm.R0, 1), asm.Return())
 	return a.insns
 }

@@ -23,10 +23,10 @@ import (
 	"smcr/userstack/wire"
 )
 
-// ioTimeout bounds every connect, accept and read of a test.
+// ioTimeout bounds each connect, accept and read of a test.
 const ioTimeout = 10 * time.Second
 
-// bed is two hosts, client A and server B, with the program attached.
+// bed has two hosts, client A and server B, with the program attached.
 type bed struct {
 	testing.TB
 	*netnstest.Pair
@@ -54,7 +54,7 @@ func attach(t testing.TB, o Options) *Program {
 	return p
 }
 
-// must fails the test on an error.
+// must fails the test if err is not nil.
 func (b *bed) must(err error) {
 	b.Helper()
 	if err != nil {
@@ -62,7 +62,7 @@ func (b *bed) must(err error) {
 	}
 }
 
-// socket opens a TCP socket in a host, to be closed at the end of the test.
+// socket opens a TCP socket on a host. It is closed at the end of the test.
 func (b *bed) socket(h *netnstest.Host, family int) int {
 	b.Helper()
 	fd := -1
@@ -74,7 +74,7 @@ func (b *bed) socket(h *netnstest.Host, family int) int {
 	return fd
 }
 
-// own closes fd at the end of the test and bounds its waits.
+// own closes fd at the end of the test, and sets its timeouts.
 func (b *bed) own(fd int) {
 	b.Helper()
 	b.Cleanup(func() { unix.Close(fd) })
@@ -99,7 +99,7 @@ func (b *bed) bind(h *netnstest.Host, family int, addr string, port int) int {
 	return fd
 }
 
-// listener returns a listening socket of host B, marked before listen if wanted.
+// listener returns a listening socket of host B. If marked, it is marked before listen.
 func (b *bed) listener(family int, addr string, port int, marked bool) int {
 	b.Helper()
 	fd := b.bind(b.B, family, addr, port)
@@ -159,8 +159,8 @@ func (b *bed) acceptFrom(listener int) (fd int, from unix.Sockaddr) {
 	return fd, from
 }
 
-// restart repeats what a signal of the Go run-time interrupted: system calls
-// with a time limit are not restarted by the kernel.
+// restart repeats f after a signal of the Go runtime: the kernel does not restart system
+// calls that have a timeout.
 func restart(f func() error) error {
 	for {
 		if err := f(); !errors.Is(err, unix.EINTR) {
@@ -173,7 +173,7 @@ func connectTo(fd int, to unix.Sockaddr) error {
 	return restart(func() error { return unix.Connect(fd, to) })
 }
 
-// read reads once, 100 bytes at most.
+// read reads once, at most 100 bytes.
 func (b *bed) read(fd int) string {
 	b.Helper()
 	var n int
@@ -185,7 +185,8 @@ func (b *bed) read(fd int) string {
 	return string(buf[:n])
 }
 
-// dial connects a new IPv4 socket to the listener on host B, marked if wanted.
+// dial connects a new IPv4 socket to the listener on host B. If marked, the socket is
+// marked.
 func (b *bed) dial(listener int, marked bool) conn {
 	b.Helper()
 	fd := b.socket(b.A, unix.AF_INET)
@@ -195,7 +196,7 @@ func (b *bed) dial(listener int, marked bool) conn {
 	return b.connect(fd, listener, unix.AF_INET, b.B.Addr())
 }
 
-// exchange sends a message each way, to show that the connection is sound.
+// exchange sends a message in each direction, to show that the connection works.
 func (b *bed) exchange(c conn) {
 	b.Helper()
 	for _, way := range [][2]int{{c.client, c.server}, {c.server, c.client}} {
@@ -209,8 +210,8 @@ func (b *bed) exchange(c conn) {
 	}
 }
 
-// wantPeer checks what the program says of a socket; unmarked stands for
-// ErrNotMarked.
+// wantPeer checks the state that the program reports for a socket. The value unmarked
+// means ErrNotMarked.
 func (b *bed) wantPeer(who string, fd int, want State) {
 	b.Helper()
 	got, err := b.prog.Peer(fd)
@@ -235,12 +236,12 @@ type segment struct {
 	options  []byte
 }
 
-// announces says how often the option is in the segment.
+// announces returns how often the option is in the segment.
 func (s segment) announces() int {
 	return bytes.Count(s.options, wire.AppendTCPOption(nil))
 }
 
-// segments returns what tshark makes of a capture that ends here.
+// segments ends a capture and returns its TCP segments, decoded by tshark.
 func (b *bed) segments(c *netnstest.Capture) []segment {
 	b.Helper()
 	netnstest.Require(b, "tshark")
@@ -281,9 +282,9 @@ func (b *bed) segments(c *netnstest.Capture) []segment {
 	return segs
 }
 
-// announced counts the option on the SYNs, the SYN-ACKs and all other segments
-// of a connection. A retransmission, which a busy machine can cause, must not
-// differ from the original.
+// announced reports whether the SYNs and the SYN-ACKs of a connection have the option. No
+// other segment may have it. A retransmission, which a busy machine can cause, must be
+// like the original.
 func announced(t testing.TB, segs []segment, c conn) (syn, synAck bool) {
 	t.Helper()
 	seen := map[bool]int{}
@@ -313,7 +314,7 @@ func announced(t testing.TB, segs []segment, c conn) (syn, synAck bool) {
 	return seen[false] != 0, seen[true] != 0
 }
 
-// wantAnnounced checks who announced on the wire.
+// wantAnnounced checks which end has announced SMC-R in the captured segments.
 func wantAnnounced(t testing.TB, segs []segment, what string, c conn, wantSYN, wantSYNACK bool) {
 	t.Helper()
 	syn, synAck := announced(t, segs, c)
@@ -322,13 +323,13 @@ func wantAnnounced(t testing.TB, segs []segment, what string, c conn, wantSYN, w
 	}
 }
 
-// sysctl writes a setting of a host's network namespace.
+// sysctl writes a setting of the network namespace of a host.
 func (b *bed) sysctl(h *netnstest.Host, name, value string) {
 	b.Helper()
 	b.must(h.Do(func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) }))
 }
 
-// count returns the number of marked listeners that the program knows of.
+// listeners returns the number of marked listeners that the program knows.
 func (b *bed) listeners() int {
 	b.Helper()
 	var key [listenerKeySize]byte
@@ -344,8 +345,8 @@ func (b *bed) listeners() int {
 	return int(sum)
 }
 
-// privateCgroup moves the process into a cgroup of its own for the length of
-// the test and returns its path: its sockets are then told from all others.
+// privateCgroup moves the process into a new cgroup for the time of the test, so that its
+// sockets differ from all others. It returns the path of the cgroup.
 func privateCgroup(t testing.TB) string {
 	t.Helper()
 	f, err := os.Open("/proc/thread-self/mountinfo")
@@ -377,7 +378,7 @@ func privateCgroup(t testing.TB) string {
 	pid := []byte(strconv.Itoa(os.Getpid()))
 	t.Cleanup(func() {
 		err := os.WriteFile(before+"/cgroup.procs", pid, 0)
-		// Children that just ended may still be counted.
+		// Children that have just ended may still be in the cgroup.
 		for range 100 {
 			if rerr := os.Remove(dir); rerr == nil || err != nil {
 				break
@@ -394,18 +395,18 @@ func privateCgroup(t testing.TB) string {
 	return dir
 }
 
-// disconnect dissolves the association of a TCP socket (connect(2), AF_UNSPEC).
+// disconnect ends the connection of a TCP socket (connect(2), AF_UNSPEC).
 func (b *bed) disconnect(fd int) {
 	b.Helper()
-	var sa unix.RawSockaddr // zero is AF_UNSPEC
+	var sa unix.RawSockaddr // the zero value is AF_UNSPEC
 	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))
 	if errno != 0 {
 		b.Fatal(errno)
 	}
 }
 
-// close ends a socket before the test does. The descriptor's number stays
-// taken until then, so that the clean-up closes nothing else.
+// close closes a connection before the test ends. /dev/null takes the number of the
+// descriptor, so that the cleanup does not close another file.
 func (b *bed) close(fd int) {
 	b.Helper()
 	null, err := os.Open(os.DevNull)
@@ -414,8 +415,8 @@ func (b *bed) close(fd int) {
 	b.must(unix.Dup3(int(null.Fd()), fd, unix.O_CLOEXEC))
 }
 
-// markListening marks a socket that listens already, or skips the test where the
-// kernel cannot do that.
+// markListening marks a socket that already listens. It skips the test if the kernel
+// cannot do this.
 func (b *bed) markListening(fd int) {
 	b.Helper()
 	err := b.prog.MarkListen(fd)

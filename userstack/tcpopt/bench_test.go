@@ -9,7 +9,7 @@ import (
 )
 
 func BenchmarkAttach(b *testing.B) {
-	newBed(b) // for the privileges
+	newBed(b) // checks the privileges
 	for b.Loop() {
 		p, err := Attach(Options{})
 		if err != nil {
@@ -21,9 +21,8 @@ func BenchmarkAttach(b *testing.B) {
 	}
 }
 
-// BenchmarkConnect opens, accepts and closes a connection over loopback. Without
-// the program, with it and no marks, and with both ends marked and asked for
-// what they found.
+// BenchmarkConnect opens, accepts and closes a connection over loopback: without the
+// program, with it but without marks, and with marks and a call of Peer on both ends.
 func BenchmarkConnect(b *testing.B) {
 	for _, bench := range []struct {
 		name             string
@@ -47,7 +46,7 @@ func BenchmarkConnect(b *testing.B) {
 					if err != nil {
 						return err
 					}
-					// A reset keeps ports from running out in TIME_WAIT.
+					// A reset avoids TIME_WAIT, which would use up the ports.
 					bed.must(unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
 					if bench.marked {
 						bed.must(bed.prog.MarkConnect(fd))
@@ -80,7 +79,7 @@ func BenchmarkMarkConnect(b *testing.B) {
 	}
 }
 
-// BenchmarkMarkListening marks a socket that listens already.
+// BenchmarkMarkListening marks a socket that already listens.
 func BenchmarkMarkListening(b *testing.B) {
 	bed := newBed(b)
 	b.ReportAllocs()
@@ -106,8 +105,8 @@ func BenchmarkPeer(b *testing.B) {
 	}
 }
 
-// BenchmarkGateBeside sends a packet over loopback on a socket that nobody marked:
-// without the gate program, with it, and with a gate opened on the socket itself.
+// BenchmarkGateBeside sends a packet over loopback on a socket without a mark: without
+// the gate program, with it, and with a gate that was opened on the socket itself.
 func BenchmarkGateBeside(b *testing.B) {
 	for _, name := range []string{"absent", "beside", "opened"} {
 		b.Run(name, func(b *testing.B) {
@@ -139,7 +138,7 @@ func BenchmarkGateBeside(b *testing.B) {
 	}
 }
 
-// BenchmarkGateSend sends a message by way of the gate, and without.
+// BenchmarkGateSend sends a message with and without Gate.Send.
 func BenchmarkGateSend(b *testing.B) {
 	bed := newBed(b)
 	g := bed.gatedClient(unix.AF_INET)

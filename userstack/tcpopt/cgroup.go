@@ -23,9 +23,9 @@ type cgroupDir struct {
 func (d *cgroupDir) fd() int      { return int(d.file.Fd()) }
 func (d *cgroupDir) Close() error { return d.file.Close() }
 
-// openCgroup opens path, or with an empty path the root of the cgroup v2 tree
-// wherever it is mounted (beside version 1 this is often
-// /sys/fs/cgroup/unified), or else a private mount of it.
+// openCgroup opens the directory path. If path is empty, it opens the root of the cgroup
+// v2 tree at any of its mounts (with version 1, often /sys/fs/cgroup/unified), or in a
+// private mount.
 func openCgroup(path string) (*cgroupDir, error) {
 	if path != "" {
 		return openCgroupPath(path)
@@ -43,7 +43,7 @@ func openCgroup(path string) (*cgroupDir, error) {
 		if m.root != "/" {
 			continue
 		}
-		// Something else may have been mounted over it since.
+		// Another file system may be mounted over this one.
 		if d, err := openCgroupPath(m.point); err == nil {
 			return d, nil
 		}
@@ -52,8 +52,8 @@ func openCgroup(path string) (*cgroupDir, error) {
 	if mountErr == nil {
 		return d, nil
 	}
-	// A bind mount of a part of the tree is what containers get that share
-	// the host's cgroup namespace. It covers the container.
+	// Containers that share the cgroup namespace of the host have a bind mount of the
+	// part of the tree that has the container.
 	for _, m := range mounts {
 		if d, err := openCgroupPath(m.point); err == nil {
 			return d, nil
@@ -84,8 +84,8 @@ func newCgroupDir(name string, f *os.File) (*cgroupDir, error) {
 	return &cgroupDir{name: name, file: f}, nil
 }
 
-// mountCgroup returns the root of the cgroup v2 tree from a mount that belongs
-// to no mount namespace and ends when the directory is closed.
+// mountCgroup returns the root of the cgroup v2 tree in a mount that belongs to no mount
+// namespace. The mount ends when the directory is closed.
 func mountCgroup() (*cgroupDir, error) {
 	fsfd, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -100,8 +100,8 @@ func mountCgroup() (*cgroupDir, error) {
 		return nil, mountError(err)
 	}
 	defer unix.Close(mfd)
-	// The mount's own descriptor is an O_PATH one, which older kernels do not
-	// take for a cgroup.
+	// The descriptor of the mount itself is an O_PATH one, which older kernels do not
+	// accept as a cgroup.
 	fd, err := unix.Openat(mfd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, mountError(err)
@@ -123,11 +123,11 @@ func mountError(err error) error {
 // mount is a cgroup v2 line of /proc/PID/mountinfo.
 type mount struct {
 	root  string // directory of the tree that is mounted
-	point string // where
+	point string // mount point
 }
 
 // parseMountInfo returns the cgroup v2 mounts in the order of the file
-// (proc_pid_mountinfo(5)). Lines that make no sense are passed over.
+// (proc_pid_mountinfo(5)). It ignores invalid lines.
 func parseMountInfo(r io.Reader) ([]mount, error) {
 	var mounts []mount
 	sc := bufio.NewScanner(r)
@@ -146,7 +146,7 @@ func parseMountInfo(r io.Reader) ([]mount, error) {
 	return mounts, sc.Err()
 }
 
-// unescape undoes the octal escapes (\040 for a space) of /proc files.
+// unescape replaces the octal escapes of /proc files, such as \040 for a space.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s

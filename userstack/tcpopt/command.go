@@ -49,16 +49,15 @@ func (p *Program) registerListening(fd int) error {
 	}
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return ErrListening // the program's verdict
+		return ErrListening // the result of the program
 	case err != nil:
 		return fmt.Errorf("tcpopt: the socket is outside of the cgroup tree %s: %w", p.cgroup.name, err)
 	}
 	return nil
 }
 
-// commandProgram assembles the setsockopt program. It works on listening
-// sockets of ours only: the mark is the authority, which none but the owner of
-// the map can set.
+// commandProgram assembles the setsockopt program. It works only on listening sockets
+// that have a mark of this package: only the owner of the map can set marks.
 //
 //	option | mark   | does
 //	listen | listen | registers the address, asks for the callbacks, saves SYNs
@@ -84,37 +83,37 @@ func commandProgram() asm.Instructions {
 	a.sockListenerKey()
 	a.register("refuse")
 	a.flags(0, flagRegistered)
-	// SYNs are to be kept before the first one is answered with the option.
+	// SYNs must be saved before the first SYN-ACK with the option.
 	a.ifBits(regMark, markFlags, flagSavesSYN, "listen_saves")
 	a.emit(asm.StoreImm(asm.RFP, slotInt, 1, asm.Word), asm.Mov.Reg(asm.R1, regSock))
 	a.setSaveSYN()
-	a.here("listen_saves")
+	a.placeLabel("listen_saves")
 	a.emit(
 		asm.Mov.Reg(asm.R1, regResult),
 		asm.And.Imm(asm.R1, cbFlagState),
 		asm.JNE.Imm(asm.R1, 0, "listen_flags"),
 	)
 	a.flags(0, flagOwnState)
-	a.here("listen_flags")
+	a.placeLabel("listen_flags")
 	a.emit(asm.Or.Imm(regResult, cbFlagWriteHdrOpt|cbFlagState))
 	a.writeCallbacks()
 	a.emit(asm.JEq.Imm(asm.R0, 0, "done"))
-	// Only a kernel that can read the flags and not set them gets here.
+	// Only a kernel that can read the flags but not set them executes this.
 	a.sockListenerKey()
 	a.unregister()
 	a.emit(asm.Ja.Label("refuse"))
 
-	// Older verifiers want the context written from a register.
-	a.here("done")
-	a.emit(asm.Mov.Imm(asm.R1, -1), asm.Ja.Label("answer")) // do not ask the protocol
-	a.here("pass")
-	a.emit(asm.Mov.Imm(asm.R1, 0)) // use the caller's value
-	a.here("answer")
+	// Older verifiers require that the context is written from a register.
+	a.placeLabel("done")
+	a.emit(asm.Mov.Imm(asm.R1, -1), asm.Ja.Label("answer")) // the protocol does not handle the call
+	a.placeLabel("pass")
+	a.emit(asm.Mov.Imm(asm.R1, 0)) // the protocol handles the value of the caller
+	a.placeLabel("answer")
 	a.emit(
 		asm.StoreMem(regCtx, soOptlen, asm.R1, asm.Word),
 		asm.Ja.Label(labelOut),
 	)
-	a.here("refuse")
+	a.placeLabel("refuse")
 	a.emit(asm.Mov.Imm(asm.R0, 0), asm.Return())
 	return a.finish()
 }
@@ -126,8 +125,8 @@ func (a sockOption) sockListenerKey() {
 	a.listenerKey(addressFields{base: regSock, family: sockFamily, ip4: sockLocalIP4, ip6: sockLocalIP6, port: sockLocalPort})
 }
 
-// readCallbacks loads the callback flags of the socket into regResult, or jumps
-// to label.
+// readCallbacks loads the callback flags of the socket into regResult, or jumps to label
+// after an error.
 func (a sockOption) readCallbacks(label string) {
 	a.emit(
 		asm.StoreImm(asm.RFP, slotInt, 0, asm.Word),

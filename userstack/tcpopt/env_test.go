@@ -21,13 +21,13 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// onThread runs f on a thread that is thrown away afterwards, so that f may
-// drop privileges and change the mount namespace.
+// onThread runs f on a thread that ends afterwards, so that f may drop privileges and
+// change the mount namespace.
 func onThread(t *testing.T, f func() error) {
 	t.Helper()
 	errc := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with us
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		errc <- f()
 	}()
 	if err := <-errc; err != nil {
@@ -35,7 +35,7 @@ func onThread(t *testing.T, f func() error) {
 	}
 }
 
-// keepCapabilities drops all effective capabilities of the thread but those.
+// keepCapabilities drops all other effective capabilities of the thread.
 func keepCapabilities(keep ...uint) error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -49,7 +49,7 @@ func keepCapabilities(keep ...uint) error {
 	return unix.Capset(&hdr, &data[0])
 }
 
-// withoutCgroups gives the thread a mount namespace that lacks cgroup v2.
+// withoutCgroups gives the thread a mount namespace without cgroup v2.
 func withoutCgroups() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
 		return err
@@ -86,7 +86,7 @@ func TestPrivileges(t *testing.T) {
 	tests := []struct {
 		name string
 		caps []uint
-		want []string // parts of the message; nil for success
+		want []string // parts of the message; nil means no error
 	}{
 		{"none", nil, []string{"missing CAP_BPF and CAP_NET_ADMIN", "run as root"}},
 		{"CAP_BPF", []uint{unix.CAP_BPF}, []string{"missing CAP_NET_ADMIN:"}},
@@ -111,7 +111,7 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// attachOnce attaches the program, and detaches it at once.
+// attachOnce attaches the program and detaches it again.
 func attachOnce() error {
 	p, err := Attach(Options{})
 	if err != nil {
@@ -136,8 +136,8 @@ func wantNotPermitted(t *testing.T, what string, err error, parts ...string) {
 	}
 }
 
-// TestUserNamespace runs this test again as root of a user namespace, whose
-// capabilities look complete.
+// TestUserNamespace runs itself again as root of a user namespace, which seems to have
+// all capabilities.
 func TestUserNamespace(t *testing.T) {
 	netnstest.Require(t)
 	const env = "SMCR_TEST_USERNS"
@@ -158,7 +158,8 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
-// TestNoCgroupMount attaches where cgroup v2 is not mounted, and leaves nothing.
+// TestNoCgroupMount attaches while cgroup v2 is not mounted, and checks that no mount is
+// left.
 func TestNoCgroupMount(t *testing.T) {
 	b := newBed(t)
 	b.must(b.prog.Close())
@@ -181,7 +182,7 @@ func TestNoCgroupMount(t *testing.T) {
 	}
 	defer b.prog.Close()
 	l := b.listener(unix.AF_INET, "0.0.0.0", 4001, false)
-	b.markListening(l) // needs the cgroup once more
+	b.markListening(l) // opens the cgroup again
 	c := b.dial(l, true)
 	b.wantPeer("client", c.client, PeerSMC)
 	b.wantPeer("server", c.server, PeerSMC)
@@ -194,7 +195,7 @@ func TestNoCgroupMount(t *testing.T) {
 	})
 }
 
-// TestOvermounted hides the cgroup v2 mount under another file system.
+// TestOvermounted mounts another file system over the cgroup v2 mount.
 func TestOvermounted(t *testing.T) {
 	netnstest.Require(t)
 	onThread(t, func() error {
@@ -283,11 +284,11 @@ func TestBPFError(t *testing.T) {
 	}
 }
 
-// TestSeccomp refuses bpf(2) as container run-times do, in spite of root.
+// TestSeccomp refuses bpf(2) to root, like container runtimes.
 func TestSeccomp(t *testing.T) {
 	netnstest.Require(t)
 	filter := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // system call number
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the number of the system call
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: unix.SYS_BPF},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
@@ -303,8 +304,8 @@ func TestSeccomp(t *testing.T) {
 	})
 }
 
-// TestExclusiveProgram finds the cgroup taken by a program of the old way to
-// attach, which tolerates no other.
+// TestExclusiveProgram attaches another program to the cgroup first, in the old way that
+// allows no second one.
 func TestExclusiveProgram(t *testing.T) {
 	netnstest.Require(t)
 	dir := privateCgroup(t)

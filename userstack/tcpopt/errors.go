@@ -14,25 +14,25 @@ import (
 )
 
 var (
-	// ErrNotPermitted means that the kernel refused for lack of privilege;
-	// the wrapping text names the capability or setting that is missing.
+	// ErrNotPermitted means that a privilege is missing. The text of the error that wraps
+	// it names the missing capability or setting.
 	ErrNotPermitted = errors.New("tcpopt: not permitted")
-	// ErrUnsupportedKernel means that the kernel lacks what the program needs.
+	// ErrUnsupportedKernel means that the kernel lacks a feature that the program needs.
 	ErrUnsupportedKernel = errors.New("tcpopt: the kernel does not support TCP header options by eBPF (needs Linux 5.15 with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF)")
-	// ErrUnsupportedSocket means that the option cannot be written for this
-	// kind of socket: anything but TCP, MPTCP, or TCP_FASTOPEN_CONNECT set.
+	// ErrUnsupportedSocket means that the option cannot be written for this kind of
+	// socket: it is not TCP, or it is MPTCP, or it has TCP_FASTOPEN_CONNECT set.
 	ErrUnsupportedSocket = errors.New("tcpopt: not a plain TCP socket")
-	// ErrSocketState means that the socket is connecting or connected, so that
-	// marking it comes too late.
+	// ErrSocketState means that it is too late for a mark: the socket is connecting or
+	// connected.
 	ErrSocketState = errors.New("tcpopt: the socket is already in use: mark it before connect or listen")
-	// ErrListening means that this kernel cannot mark a socket which listens
-	// already; mark it before listen(2).
+	// ErrListening means that this kernel cannot mark a socket that already listens. Mark
+	// it before listen(2).
 	ErrListening = errors.New("tcpopt: marking a listening socket needs Linux 6.12: mark it before listen")
-	// ErrNotMarked means that the socket carries no mark, nor does the
-	// listener that it was accepted from.
+	// ErrNotMarked means that neither the socket nor the listener that it was accepted
+	// from has a mark.
 	ErrNotMarked = errors.New("tcpopt: the socket is not marked")
-	// ErrNoGate means that the kernel does not take the program which keeps others
-	// from sending on a socket. The wrapped error says what is missing.
+	// ErrNoGate means that the kernel does not accept the program that keeps other
+	// processes from sending on a socket. The wrapped error says what is missing.
 	ErrNoGate = errors.New("tcpopt: nothing would keep other processes from sending on the socket")
 	// ErrForeign means that another process that has the socket interferes with
 	// the handshake on it.
@@ -52,7 +52,7 @@ func checkPrivilege() error {
 	if len(caps.missing()) > 0 || inUserNamespace() {
 		return fmt.Errorf("%w: %s", ErrNotPermitted, missingPrivilege())
 	}
-	// The smallest map of all: type, key, value in bytes, number of entries.
+	// The smallest map possible: type, size of key and value in bytes, number of entries.
 	attr := [4]uint32{unix.BPF_MAP_TYPE_ARRAY, 4, 4, 1}
 	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_CREATE, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 	if errno != 0 {
@@ -61,7 +61,7 @@ func checkPrivilege() error {
 	return unix.Close(int(fd))
 }
 
-// bpfError classifies an error of a privileged step: what the user can change
+// bpfError classifies an error of a privileged step: if the user can change its cause, it
 // becomes ErrNotPermitted or ErrUnsupportedKernel.
 func bpfError(step string, err error) error {
 	switch {
@@ -95,7 +95,7 @@ func missingPrivilege() string {
 	return "the capabilities are present, so a seccomp filter, a security module, kernel lockdown or an exclusively attached cgroup program prevents it: allow bpf(2), or detach the program (bpftool cgroup tree)"
 }
 
-// capabilities is a set as capabilities(7) numbers it.
+// capabilities is a set, with the bits of capabilities(7).
 type capabilities uint64
 
 func effectiveCapabilities() (capabilities, error) {
@@ -109,7 +109,7 @@ func effectiveCapabilities() (capabilities, error) {
 
 func (c capabilities) has(n uint) bool { return c>>n&1 != 0 }
 
-// missing names the capabilities that attaching lacks.
+// missing returns the names of the capabilities that are missing to attach.
 func (c capabilities) missing() []string {
 	if c.has(unix.CAP_SYS_ADMIN) {
 		return nil
@@ -124,8 +124,8 @@ func (c capabilities) missing() []string {
 	return names
 }
 
-// inUserNamespace reports whether user ids are mapped, as they are everywhere
-// but in the initial user namespace.
+// inUserNamespace reports whether user IDs are mapped, as in every user namespace but the
+// initial one.
 func inUserNamespace() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {

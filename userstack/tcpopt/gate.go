@@ -20,7 +20,7 @@ const gateTries = 16
 type gate struct {
 	prog *ebpf.Program
 	link *link.RawLink
-	err  error // why there is none
+	err  error // why the program cannot be attached
 }
 
 func (g *gate) close() []error {
@@ -31,7 +31,7 @@ func (g *gate) close() []error {
 	return append(errs, g.prog.Close())
 }
 
-// needGate attaches the gate program unless it is there. After a failure it does
+// needGate attaches the gate program if it is not attached yet. After a failure it does
 // not try again.
 func (p *Program) needGate() error {
 	p.gateMu.Lock()
@@ -154,7 +154,7 @@ func (g *Gate) Send(fd int, msg []byte, last bool) error {
 			return fmt.Errorf("tcpopt: TCP_CORK: %w", err)
 		}
 		if cork == 0 {
-			break // one call is enough to have TCP send
+			break // one call is enough: TCP sends
 		}
 	}
 	return nil
@@ -193,7 +193,7 @@ func (g *Gate) queued(fd int, n uint64) error {
 		}
 		acked := info.Bytes_acked
 		if g.m.Flags&flagAccepted == 0 && acked > 0 {
-			acked-- // the SYN
+			acked-- // the SYN counts as a byte
 		}
 		if uint64(waiting)+acked == n {
 			return nil
@@ -278,7 +278,7 @@ func (g *Gate) OpenToData(fd int, isData func(first []byte) bool) error {
 // received counts what a socket has received.
 type received struct {
 	taken uint64 // bytes that any process has read; never too few
-	all   uint64 // bytes that came
+	all   uint64 // bytes that have arrived
 	end   bool   // the peer has closed its side
 }
 
@@ -296,7 +296,7 @@ func receivedOn(fd int) (r received, err error) {
 	case unix.BPF_TCP_CLOSE_WAIT, unix.BPF_TCP_LAST_ACK, unix.BPF_TCP_CLOSING, unix.BPF_TCP_TIME_WAIT:
 		r.end = true
 		if r.all > 0 {
-			r.all-- // the FIN
+			r.all-- // the FIN counts as a byte
 		}
 	}
 	r.taken = r.all - uint64(pending)

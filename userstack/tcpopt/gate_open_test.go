@@ -18,12 +18,12 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// TestGateOpen opens the gate because the peer has declined, with what others wrote
-// meanwhile behind it.
+// TestGateOpen opens the gate because the peer has declined. Then the bytes that other
+// processes wrote meanwhile are sent.
 func TestGateOpen(t *testing.T) {
 	sides(t, func(t *testing.T, g *gated) {
 		g.send("proposal", false)
-		g.wants("proposal")
+		g.expect("proposal")
 		_, err := unix.Write(g.peer, []byte("declined+data"))
 		g.must(err)
 		buf := make([]byte, len("declined"))
@@ -31,13 +31,13 @@ func TestGateOpen(t *testing.T) {
 			t.Fatal(n, err)
 		}
 		g.write("early")
-		g.nothing("before the gate opens")
+		g.expectNothing("before the gate opens")
 		if err := g.gate.Open(g.end, len(buf)-1); !errors.Is(err, ErrForeign) {
 			t.Errorf("one byte was read by somebody else: Open: %v, want ErrForeign", err)
 		}
-		g.nothing("gate that did not open")
+		g.expectNothing("gate that did not open")
 		g.must(g.gate.Open(g.end, len(buf)))
-		g.wants("early")
+		g.expect("early")
 		if got := g.read(g.end); got != "+data" {
 			t.Errorf("read %q", got)
 		}
@@ -46,8 +46,8 @@ func TestGateOpen(t *testing.T) {
 	})
 }
 
-// TestGateHere: a connection within the host has no gate, or one that can be opened as
-// it is.
+// TestGateHere: a connection within the host has no gate, or one that can be opened
+// without a message.
 func TestGateHere(t *testing.T) {
 	b := newBed(t)
 	for _, test := range []struct {
@@ -84,7 +84,8 @@ func TestGateHere(t *testing.T) {
 	}
 }
 
-// TestGateOpenAtEnd: the peer's FIN is no byte that somebody has read.
+// TestGateOpenAtEnd: the FIN of the peer does not count as a byte that another process
+// has read.
 func TestGateOpenAtEnd(t *testing.T) {
 	b := newBed(t)
 	g := b.gatedServer(unix.AF_INET)
@@ -99,11 +100,11 @@ func TestGateOpenAtEnd(t *testing.T) {
 	}
 	g.must(g.gate.Open(g.end, len("declined")))
 	g.write("answer")
-	g.wants("answer")
+	g.expect("answer")
 }
 
 // TestGateOpenToData opens the gate to a peer that sends data, unless another process
-// has a hand in what the peer seems to have sent.
+// could have changed what the stack sees of this data.
 func TestGateOpenToData(t *testing.T) {
 	isData := func(b []byte) bool { return !bytes.HasPrefix(b, []byte("CLC")) }
 	noop := func(*gated) {}
@@ -146,19 +147,18 @@ func TestGateOpenToData(t *testing.T) {
 			g.write("answer")
 			if test.ok {
 				g.must(err)
-				g.wants("answer")
+				g.expect("answer")
 				return
 			}
 			if !errors.Is(err, ErrForeign) {
 				t.Errorf("OpenToData: %v, want ErrForeign", err)
 			}
-			g.nothing("gate that did not open")
+			g.expectNothing("gate that did not open")
 		})
 	}
 }
 
-// TestGateReconnect: a gate ends with its connection, and one of a failed attempt
-// does not stay.
+// TestGateReconnect: a gate ends with its connection, also after an attempt that failed.
 func TestGateReconnect(t *testing.T) {
 	b := newBed(t)
 	g := b.gatedClient(unix.AF_INET)
@@ -173,13 +173,13 @@ func TestGateReconnect(t *testing.T) {
 	c := b.connect(g.end, l, unix.AF_INET, b.B.Addr())
 	g = b.gated(c, c.client, c.server)
 	g.send("proposal", false)
-	g.wants("proposal")
+	g.expect("proposal")
 	g.write(foreign)
-	g.nothing("third connection")
+	g.expectNothing("third connection")
 }
 
-// TestNoGate finds the way out of the cgroup taken by a program that tolerates no
-// other. What needs no gate goes on.
+// TestNoGate attaches another program for packets to the cgroup first, in the old way
+// that allows no second one. Everything that needs no gate works.
 func TestNoGate(t *testing.T) {
 	b := newBed(t)
 	dir := privateCgroup(t)
@@ -210,12 +210,12 @@ func TestNoGate(t *testing.T) {
 	b.exchange(b.dial(b.listener(unix.AF_INET, "0.0.0.0", 4001, true), true))
 }
 
-// TestGateClosed: with the Program the gate goes.
+// TestGateClosed: the gate ends with the Program.
 func TestGateClosed(t *testing.T) {
 	b := newBed(t)
 	g := b.gatedClient(unix.AF_INET)
 	g.write("before")
-	g.nothing("gated")
+	g.expectNothing("gated")
 	b.must(b.prog.Close())
 	_, err := b.prog.Gate(g.end)
 	for what, err := range map[string]error{
@@ -226,11 +226,11 @@ func TestGateClosed(t *testing.T) {
 			t.Errorf("%s after Close: %v", what, err)
 		}
 	}
-	g.wants("before")
+	g.expect("before")
 	g.exchange(g.conn)
 }
 
-// TestGateLazy: the program at the way out is there once it is needed.
+// TestGateLazy: the gate program is attached when it is first needed.
 func TestGateLazy(t *testing.T) {
 	b := newBed(t)
 	b.dial(b.listener(unix.AF_INET, "0.0.0.0", 4001, true), true)
@@ -243,7 +243,7 @@ func TestGateLazy(t *testing.T) {
 	}
 }
 
-// TestGatePrivileges: the gate needs no more than the option does.
+// TestGatePrivileges: the gate needs no more privileges than the option.
 func TestGatePrivileges(t *testing.T) {
 	if mounts, err := cgroupMounts(); err != nil || len(mounts) == 0 {
 		t.Skipf("needs a mounted cgroup v2 (%v): mount -t cgroup2 none /sys/fs/cgroup/unified", err)

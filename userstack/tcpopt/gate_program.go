@@ -9,12 +9,12 @@ import (
 
 // Stack slots of the gate program, as offsets in bytes from the frame pointer.
 const (
-	gateBuf     = -24 // 24 bytes: a part of a header
+	gateBuf     = -24 // 24 bytes for a part of a header
 	gateBufSize = 20
 )
 
-// Registers of the gate program beside regCtx and regMark: where the header of TCP
-// begins, in bytes from the IP header, and the protocol that begins there.
+// Registers of the gate program besides regCtx and regMark: the offset of the TCP header
+// from the IP header in bytes, and the protocol of the header at this offset.
 const (
 	regOffset = asm.R8
 	regProto  = asm.R9
@@ -30,8 +30,8 @@ const (
 	tcpFlagsByte  = 13
 )
 
-// maxExtensions is how many extension headers a socket can be told to send: two for
-// options of the destination, one of each other kind.
+// maxExtensions is how many extension headers a socket can be set to send: two with
+// options of the destination, and one of each other kind.
 const maxExtensions = 4
 
 // gateProgram assembles the program that sees each packet which a socket of the cgroup sends.
@@ -71,7 +71,7 @@ func gateProgram() asm.Instructions {
 		asm.LoadMem(regProto, asm.RFP, gateBuf+ip4Protocol, asm.Byte),
 		asm.Ja.Label("protocol"),
 	)
-	a.here("ip6")
+	a.placeLabel("ip6")
 	a.emit(
 		asm.LoadMem(regProto, asm.RFP, gateBuf+ip6NextHeader, asm.Byte),
 		asm.Mov.Imm(regOffset, ip6HeaderLen),
@@ -79,19 +79,19 @@ func gateProgram() asm.Instructions {
 	for range maxExtensions {
 		a.extension("protocol")
 	}
-	a.here("protocol")
+	a.placeLabel("protocol")
 	a.emit(asm.JNE.Imm(regProto, unix.IPPROTO_TCP, labelOut))
 	a.segment()
 
-	a.here("drop")
+	a.placeLabel("drop")
 	a.emit(asm.Mov.Imm(asm.R0, 0), asm.Return())
 	return a.finish()
 }
 
-// egress assembles the program for packets that leave.
+// egress assembles the gate program.
 type egress struct{ *assembler }
 
-// loadHeader copies n bytes of the packet from regOffset on to the buffer.
+// loadHeader copies n bytes of the packet at regOffset to the buffer.
 func (a egress) loadHeader(n int32) {
 	a.emit(
 		asm.Mov.Reg(asm.R1, regCtx),
@@ -112,12 +112,12 @@ func (a egress) extension(label string) {
 		a.emit(asm.JEq.Imm(regProto, kind, is))
 	}
 	a.emit(asm.Ja.Label(label))
-	a.here(is)
+	a.placeLabel(is)
 	a.loadHeader(2)
 	a.emit(
 		asm.LoadMem(regProto, asm.RFP, gateBuf, asm.Byte),
 		asm.LoadMem(asm.R1, asm.RFP, gateBuf+1, asm.Byte),
-		asm.LSh.Imm(asm.R1, 3), // units of 8 bytes, without the first
+		asm.LSh.Imm(asm.R1, 3), // in units of 8 bytes, without the first 8
 		asm.Add.Imm(asm.R1, 8),
 		asm.Add.Reg(regOffset, asm.R1),
 	)
@@ -129,9 +129,9 @@ func (a egress) segment() {
 	a.emit(
 		asm.LoadMem(asm.R1, asm.RFP, gateBuf+tcpFlagsByte, asm.Byte),
 		asm.And.Imm(asm.R1, tcpFlagSYN),
-		// Its data is that of Fast Open, which keeps the option away.
+		// Data of a SYN is Fast Open, so there is no option and no gate.
 		asm.JNE.Imm(asm.R1, 0, labelOut),
-		// R2 is the length of the payload.
+		// Set R2 to the length of the payload.
 		asm.LoadMem(asm.R1, asm.RFP, gateBuf+tcpDataOffset, asm.Byte),
 		asm.RSh.Imm(asm.R1, 4),
 		asm.LSh.Imm(asm.R1, 2),
@@ -139,7 +139,7 @@ func (a egress) segment() {
 		asm.Sub.Reg(asm.R2, regOffset),
 		asm.Sub.Reg(asm.R2, asm.R1),
 		asm.JSLE.Imm(asm.R2, 0, labelOut),
-		// R1 is where it begins in the stream; both are below 2^32.
+		// Set R1 to the position of the payload in the stream. Both are below 2^32.
 		asm.LoadMem(asm.R1, asm.RFP, gateBuf+tcpSeq, asm.Word),
 		asm.HostTo(asm.BE, asm.R1, asm.Word),
 		asm.LoadMem(asm.R3, regMark, markBase, asm.Word),

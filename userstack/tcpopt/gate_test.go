@@ -19,19 +19,19 @@ import (
 
 const (
 	foreign = "forged"
-	// quiet is how long a test watches for bytes that must not come.
+	// quiet is how long a test checks that no bytes arrive.
 	quiet = 150 * time.Millisecond
 )
 
-// gated is a connection of which one end is gated.
+// gated is a connection with a gate at one end.
 type gated struct {
 	*bed
 	conn
-	end, peer int // descriptors: the gated end, and the other
+	end, peer int // descriptors: the end with the gate, and the other end
 	gate      *Gate
 }
 
-// gatedClient connects a gated socket to a marked listener.
+// gatedClient connects a socket with a gate to a marked listener.
 func (b *bed) gatedClient(family int) *gated {
 	b.Helper()
 	addr, any := b.B.Addr(), "0.0.0.0"
@@ -46,7 +46,7 @@ func (b *bed) gatedClient(family int) *gated {
 	return b.gated(c, c.client, c.server)
 }
 
-// gatedServer connects a marked socket to a listener whose sockets are gated.
+// gatedServer connects a marked socket to a listener whose accepted sockets have a gate.
 func (b *bed) gatedServer(family int) *gated {
 	b.Helper()
 	addr, any := b.B.Addr(), "0.0.0.0"
@@ -73,20 +73,20 @@ func (b *bed) gated(c conn, end, peer int) *gated {
 	return &gated{b, c, end, peer, g}
 }
 
-// sides runs a test with a gate at either end and both families.
+// sides runs a test for each end that can have the gate, over IPv4 and IPv6.
 func sides(t *testing.T, f func(t *testing.T, g *gated)) {
 	b := newBed(t)
 	for name, family := range map[string]int{"IPv4": unix.AF_INET, "IPv6": unix.AF_INET6} {
-		t.Run("client/"+name, func(t *testing.T) { f(t, b.of(t).gatedClient(family)) })
-		t.Run("server/"+name, func(t *testing.T) { f(t, b.of(t).gatedServer(family)) })
+		t.Run("client/"+name, func(t *testing.T) { f(t, b.withT(t).gatedClient(family)) })
+		t.Run("server/"+name, func(t *testing.T) { f(t, b.withT(t).gatedServer(family)) })
 	}
 }
 
-// of is the same bed in a test of its own.
-func (b *bed) of(t testing.TB) *bed { return &bed{TB: t, Pair: b.Pair, prog: b.prog} }
+// withT returns the same bed for a subtest.
+func (b *bed) withT(t testing.TB) *bed { return &bed{TB: t, Pair: b.Pair, prog: b.prog} }
 
-// nothing fails the test if the peer gets a byte.
-func (g *gated) nothing(what string) {
+// expectNothing fails the test if the peer receives a byte.
+func (g *gated) expectNothing(what string) {
 	g.Helper()
 	time.Sleep(quiet)
 	buf := make([]byte, 100)
@@ -96,8 +96,8 @@ func (g *gated) nothing(what string) {
 	}
 }
 
-// wants reads what the peer is to get next.
-func (g *gated) wants(want string) {
+// expect checks the next bytes that the peer receives.
+func (g *gated) expect(want string) {
 	g.Helper()
 	if got := g.read(g.peer); got != want {
 		g.Errorf("the peer got %q, want %q", got, want)
@@ -109,7 +109,7 @@ func (g *gated) send(msg string, last bool) {
 	g.must(g.gate.Send(g.end, []byte(msg), last))
 }
 
-// write is what any process does that has the socket.
+// write writes to the gated socket, as any process can that has it.
 func (g *gated) write(b string) {
 	g.Helper()
 	if _, err := unix.SendmsgN(g.end, []byte(b), nil, nil, unix.MSG_NOSIGNAL); err != nil {
@@ -124,16 +124,16 @@ func (g *gated) sendForeign(what string) {
 	}
 }
 
-// TestGate: of a gated socket the peer gets what was sent by way of the gate alone,
-// and after it is open everything.
+// TestGate: while the gate is closed, the peer receives only what Gate.Send has sent, and
+// afterwards everything.
 func TestGate(t *testing.T) {
 	sides(t, func(t *testing.T, g *gated) {
 		g.send("proposal", false)
-		g.wants("proposal")
+		g.expect("proposal")
 		g.send("confirm", false)
-		g.wants("confirm")
+		g.expect("confirm")
 		g.send("decline", true)
-		g.wants("decline")
+		g.expect("decline")
 		g.exchange(g.conn)
 		g.wantPeer("open gate", g.end, PeerNoSMC)
 	})
@@ -146,21 +146,21 @@ func TestGateForeign(t *testing.T) {
 			sides(t, func(t *testing.T, g *gated) {
 				for _, m := range sent {
 					g.send(m, false)
-					g.wants(m)
+					g.expect(m)
 				}
 				g.write(foreign)
-				g.nothing("written")
+				g.expectNothing("written")
 				g.sendForeign("behind what others wrote")
 				if err := g.gate.Send(g.end, []byte("decline"), true); !errors.Is(err, ErrForeign) {
 					t.Errorf("last message: %v, want ErrForeign", err)
 				}
-				g.nothing("the gate's last message")
+				g.expectNothing("the gate's last message")
 			})
 		})
 	}
 }
 
-// decline is a CLC DECLINE, without and with the flag that ends a link group.
+// declineMessage is a CLC DECLINE, with or without the flag that ends a link group.
 func declineMessage(outOfSync bool) string {
 	m := append([]byte{0xe2, 0xd4, 0xc3, 0xd9, 4, 0, 28, 0x10}, make([]byte, 16)...)
 	if outOfSync {
@@ -169,7 +169,7 @@ func declineMessage(outOfSync bool) string {
 	return string(append(m, 0xe2, 0xd4, 0xc3, 0xd9))
 }
 
-// TestGateWays: no way to send gets past the gate.
+// TestGateWays: no system call that sends can bypass the gate.
 func TestGateWays(t *testing.T) {
 	payload := func(t *testing.T) *os.File {
 		f, err := os.CreateTemp(t.TempDir(), "")
@@ -241,22 +241,22 @@ func TestGateWays(t *testing.T) {
 			}
 			for _, g := range ways {
 				g.send("proposal", false)
-				g.wants("proposal")
+				g.expect("proposal")
 				g.must(unix.SetsockoptInt(g.peer, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1))
 				g.must(send(t, g))
-				g.nothing(name)
+				g.expectNothing(name)
 			}
 		})
 	}
 }
 
-// TestGateHeaders has longer headers before the payload.
+// TestGateHeaders sends packets with longer headers.
 func TestGateHeaders(t *testing.T) {
 	b := newBed(t)
 	raw := func(level, name int, v string) func(fd int) error {
 		return func(fd int) error { return unix.SetsockoptString(fd, level, name, v) }
 	}
-	// Eight bytes of padding options; header fields are the kernel's to fill in.
+	// Eight bytes of padding options. The kernel sets the other header fields.
 	padding := "\x00\x00\x01\x04\x00\x00\x00\x00"
 	for name, test := range map[string]struct {
 		family int
@@ -268,19 +268,19 @@ func TestGateHeaders(t *testing.T) {
 		"two extension headers": {unix.AF_INET6, []func(int) error{raw(unix.IPPROTO_IPV6, unix.IPV6_HOPOPTS, padding), raw(unix.IPPROTO_IPV6, unix.IPV6_DSTOPTS, padding)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := b.of(t).gatedClient(test.family)
+			g := b.withT(t).gatedClient(test.family)
 			for _, set := range test.set {
 				g.must(set(g.end))
 			}
 			g.send("proposal", false)
-			g.wants("proposal")
+			g.expect("proposal")
 			g.write(foreign)
-			g.nothing(name)
+			g.expectNothing(name)
 		})
 	}
 }
 
-// TestGateMapped gates an IPv6 socket that speaks IPv4.
+// TestGateMapped gates an IPv6 socket that uses IPv4.
 func TestGateMapped(t *testing.T) {
 	b := newBed(t)
 	l := b.listener(unix.AF_INET, "0.0.0.0", 0, true)
@@ -289,13 +289,12 @@ func TestGateMapped(t *testing.T) {
 	c := b.connect(fd, l, unix.AF_INET6, "::ffff:"+b.B.Addr())
 	g := b.gated(c, c.client, c.server)
 	g.send("proposal", false)
-	g.wants("proposal")
+	g.expect("proposal")
 	g.write(foreign)
-	g.nothing("mapped address")
+	g.expectNothing("mapped address")
 }
 
-// TestGatePlainTCP: where one end does not announce SMC there is no gate, from the
-// first byte on.
+// TestGatePlainTCP: if one end does not announce SMC, there is no gate for any byte.
 func TestGatePlainTCP(t *testing.T) {
 	b := newBed(t)
 	capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
@@ -307,7 +306,7 @@ func TestGatePlainTCP(t *testing.T) {
 	if err := unix.Connect(fd, to); !errors.Is(err, unix.EINPROGRESS) {
 		t.Fatal(err)
 	}
-	// As soon as it can.
+	// Write as soon as the socket is connected.
 	b.must(netnstest.Until(ioTimeout, func() error {
 		_, err := unix.Write(fd, []byte("at once"))
 		return err
@@ -335,8 +334,8 @@ func TestGatePlainTCP(t *testing.T) {
 	wantAnnounced(t, segs, "plain client", d, false, false)
 }
 
-// TestGateBeside: the sockets of others are none of the gate's business, marked or
-// not.
+// TestGateBeside: the gate does not change sockets of other processes, with or without a
+// mark.
 func TestGateBeside(t *testing.T) {
 	b := newBed(t)
 	g := b.gatedClient(unix.AF_INET)
@@ -351,11 +350,11 @@ func TestGateBeside(t *testing.T) {
 			}
 		}
 	}
-	g.nothing("gated beside others")
+	g.expectNothing("gated beside others")
 }
 
-// TestGateResend loses each message on the way, with segments of the smallest size
-// too: what was sent once may be sent again, in whatever parts.
+// TestGateResend drops each message on the network, also with the smallest segments:
+// bytes that were sent once may be sent again in any segments.
 func TestGateResend(t *testing.T) {
 	b := newBed(t)
 	up := func(up bool) {
@@ -393,18 +392,18 @@ func TestGateResend(t *testing.T) {
 			}
 		}
 		g.write(foreign)
-		g.nothing("after messages that were sent again")
+		g.expectNothing("after messages that were sent again")
 	}
 }
 
-// TestGateFIN: the end of the stream and a reset pass.
+// TestGateFIN: a FIN and a reset pass the gate.
 func TestGateFIN(t *testing.T) {
 	b := newBed(t)
 	g := b.gatedClient(unix.AF_INET)
 	g.send("proposal", false)
 	g.must(unix.Shutdown(g.end, unix.SHUT_WR))
-	g.wants("proposal")
-	g.wants("")
+	g.expect("proposal")
+	g.expect("")
 	g = b.gatedServer(unix.AF_INET)
 	g.must(unix.SetsockoptLinger(g.end, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
 	g.close(g.end)
@@ -413,8 +412,8 @@ func TestGateFIN(t *testing.T) {
 	}
 }
 
-// TestGateListening gates what is accepted from a socket that listens already, and
-// from one that was marked without a gate before.
+// TestGateListening gates sockets that are accepted from a socket that already listens,
+// and from one that was marked without a gate.
 func TestGateListening(t *testing.T) {
 	b := newBed(t)
 	for _, marked := range []bool{false, true} {
@@ -427,12 +426,13 @@ func TestGateListening(t *testing.T) {
 		c := b.dial(l, true)
 		g := b.gated(c, c.server, c.client)
 		g.write(foreign)
-		g.nothing("listening before")
+		g.expectNothing("listening before")
 		b.must(b.prog.GateListen(l))
 	}
 }
 
-// TestGateOption keeps the program's TCP_CORK, and sends at once in spite of it.
+// TestGateOption: Gate.Send sends at once although the program has set TCP_CORK, and
+// leaves TCP_CORK set.
 func TestGateOption(t *testing.T) {
 	b := newBed(t)
 	for _, cork := range []int{0, 1} {
@@ -440,8 +440,8 @@ func TestGateOption(t *testing.T) {
 		g.must(unix.SetsockoptInt(g.end, unix.IPPROTO_TCP, unix.TCP_CORK, cork))
 		begin := time.Now()
 		g.send("proposal", false)
-		g.wants("proposal")
-		// TCP holds back what is corked for 200 ms.
+		g.expect("proposal")
+		// With TCP_CORK, TCP holds back data for 200 ms.
 		if took := time.Since(begin); took > 190*time.Millisecond {
 			t.Errorf("TCP_CORK %d: the message took %v", cork, took)
 		}
@@ -451,7 +451,8 @@ func TestGateOption(t *testing.T) {
 	}
 }
 
-// TestGateSmallBuffer: a message that does not fit is an error and not half of one.
+// TestGateSmallBuffer: if a message does not fit, Send returns an error and sends
+// nothing.
 func TestGateSmallBuffer(t *testing.T) {
 	b := newBed(t)
 	g := b.gatedClient(unix.AF_INET)
@@ -459,5 +460,5 @@ func TestGateSmallBuffer(t *testing.T) {
 	if err := g.gate.Send(g.end, make([]byte, 1<<20), false); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("Send: %v, want EAGAIN", err)
 	}
-	g.nothing("message that does not fit")
+	g.expectNothing("message that does not fit")
 }

@@ -11,8 +11,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// TestKernelPeer has the kernel's own SMC sockets at the other end. They
-// announce SMC even where no RDMA device lets them use it.
+// TestKernelPeer tests with SMC sockets of the kernel as peers. They announce SMC even
+// without an RDMA device.
 func TestKernelPeer(t *testing.T) {
 	netnstest.Require(t)
 	const smcprotoSMC = 0
@@ -68,7 +68,7 @@ func TestKernelPeer(t *testing.T) {
 	}
 	segs := b.segments(capture)
 	for c, marked := range conns {
-		// The kernel announces in any case, and answers what it is asked.
+		// The kernel always announces SMC as client, and as server if the client does.
 		wantAnnounced(t, segs, "kernel peer", c, marked || c.serverPort != 4003, marked)
 	}
 }

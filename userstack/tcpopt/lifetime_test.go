@@ -38,7 +38,7 @@ func TestCloseDetaches(t *testing.T) {
 	wantAnnounced(t, segs, "after Close", after, false, false)
 }
 
-// TestCloseWhileUsed closes under callers; the race detector watches.
+// TestCloseWhileUsed closes a Program while others use it, under the race detector.
 func TestCloseWhileUsed(t *testing.T) {
 	b := newBed(t)
 	l := b.listener(unix.AF_INET, "0.0.0.0", 4001, false)
@@ -63,7 +63,7 @@ func TestCloseWhileUsed(t *testing.T) {
 	wg.Wait()
 }
 
-// TestStacksSideBySide attaches two programs, as two namespaces' stacks do.
+// TestStacksSideBySide attaches two programs, like the stacks of two namespaces.
 func TestStacksSideBySide(t *testing.T) {
 	b := newBed(t)
 	other := attach(t, Options{})
@@ -82,7 +82,8 @@ func TestStacksSideBySide(t *testing.T) {
 		t.Errorf("client, of the stack that does not know it: %v", err)
 	}
 
-	// Both stacks mark the same sockets: the option is there once, both agree.
+	// Both stacks mark the same sockets: the option is sent once, and both report the
+	// same state.
 	b.markListening(l)
 	fd := b.socket(b.A, unix.AF_INET)
 	b.must(b.prog.MarkConnect(fd))
@@ -96,7 +97,7 @@ func TestStacksSideBySide(t *testing.T) {
 		}
 	}
 
-	// One leaves, the other goes on.
+	// One program is closed, the other still works.
 	b.must(b.prog.Close())
 	fd = b.socket(b.A, unix.AF_INET)
 	b.must(other.MarkConnect(fd))

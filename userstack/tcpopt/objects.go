@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mark is the storage of a socket. The kernel frees it with the socket, and
-// copies a listener's to each socket accepted from it.
+// mark is the storage of a socket. The kernel frees it with the socket. It copies the
+// mark of a listener to each socket that is accepted from it.
 type mark struct {
 	Flags uint32
 	State State
-	// Base is the sequence number of the first byte that the socket may send,
-	// Limit how many bytes from there on a gated socket has sent or may send.
+	// Base is the sequence number of the first byte that the socket may send. Limit is
+	// how many bytes from there on a gated socket may send.
 	Base, Limit uint32
 }
 
-// Offsets and size of mark in bytes.
+// Size of a mark and offsets of its fields in bytes.
 const (
 	markFlags = 0
 	markState = 4
@@ -35,34 +35,33 @@ const (
 const (
 	flagConnect    = 1 << iota // announce with the next SYN
 	flagListen                 // announce with the SYN-ACKs
-	flagArmed                  // a connect was seen, its handshake is not over
-	flagReserved               // there is room for the option in the SYN being built
-	flagSent                   // the option was written on a SYN
+	flagArmed                  // connect was called and the handshake is not over
+	flagReserved               // the SYN that is being built has room for the option
+	flagSent                   // a SYN with the option was sent
 	flagFastOpen               // the SYN carried data
 	flagRegistered             // the listener's address is in the listeners map
-	flagOwnState               // we asked for the listener's state callbacks
+	flagOwnState               // the program has asked for the state callbacks of the listener
 	flagAccepted               // the socket was accepted from a marked listener
-	flagSavesSYN               // the application asked for saved SYNs itself
-	flagGated                  // with SMC announced by both, data passes up to Limit only
+	flagSavesSYN               // the application has asked for saved SYNs itself
+	flagGated                  // if both ends announce SMC, only data up to Limit passes
 	flagGateListen             // sockets accepted from the listener are gated
 )
 
 const (
-	// maxListeners bounds the addresses and ports of marked listeners of all
-	// network namespaces. Beyond it the longest unused one answers without
-	// the option.
+	// maxListeners limits the number of local addresses and ports of marked listeners, in
+	// all network namespaces. Beyond it, the one that was not used for the longest time
+	// answers without the option.
 	maxListeners = 8192
-	// maxHandshakes bounds the half-open connections whose SYN-ACK is
-	// remembered. Beyond it the saved SYN decides, which cannot tell that a
-	// SYN-ACK had no room: a server may then say PeerSMC where the client
-	// says PeerNoSMC.
+	// maxHandshakes limits the number of half-open connections in the handshakes map.
+	// Beyond it, the saved SYN decides, which does not show whether the SYN-ACK had room.
+	// So a server may report PeerSMC although its client reports PeerNoSMC.
 	maxHandshakes = 4096
 )
 
 // Values of the handshakes map.
 const (
-	synAckPlain = 1 // there was no room
-	synAckSMC   = 2 // the option is on it
+	synAckPlain = 1 // the SYN-ACK had no room for the option
+	synAckSMC   = 2 // the SYN-ACK has the option
 )
 
 // listenerKeySize is the size in bytes of a key of the listeners map.
@@ -72,13 +71,13 @@ const listenerKeySize = 32
 type objects struct {
 	// marks is the per-socket storage.
 	marks *ebpf.Map
-	// listeners counts the marked listening sockets of a local address. In
-	// the context of a SYN-ACK the listener itself is out of reach; that its
-	// callback flag is set says as much, unless the flag is another
-	// program's. This map tells them apart.
+	// listeners has the number of marked listening sockets of each local address. When a
+	// SYN-ACK is sent, the program cannot access the listener. It only knows that a
+	// program has set the callback flag of the listener, which may be another program.
+	// This map shows whether it was this one.
 	listeners *ebpf.Map
-	// handshakes says by cookie of half-open connections whose SYN had the
-	// option whether their SYN-ACK has it.
+	// handshakes has an entry for each half-open connection whose SYN had the option, by
+	// its cookie: whether the SYN-ACK has the option.
 	handshakes *ebpf.Map
 
 	sockOps *ebpf.Program
@@ -101,7 +100,7 @@ func loadObjects() (_ *objects, err error) {
 		Flags:     unix.BPF_F_NO_PREALLOC | unix.BPF_F_CLONE,
 		KeySize:   4,
 		ValueSize: markSize,
-		// The kernel demands type information for socket storage.
+		// The kernel requires type information for socket storage.
 		Key: &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed},
 		Value: &btf.Struct{Name: "smcr_mark", Size: markSize, Members: []btf.Member{
 			{Name: "flags", Type: u32, Offset: markFlags * 8},
@@ -145,7 +144,7 @@ func loadObjects() (_ *objects, err error) {
 	return o, nil
 }
 
-// loadGate loads the program that looks at what gated sockets send.
+// loadGate loads the gate program.
 func (o *objects) loadGate() (*ebpf.Program, error) {
 	return o.loadProgram(&ebpf.ProgramSpec{
 		Name:         "smcr_gate",
@@ -155,7 +154,7 @@ func (o *objects) loadGate() (*ebpf.Program, error) {
 	})
 }
 
-// loadCommand loads the program that acts on listening sockets.
+// loadCommand loads the setsockopt program for listening sockets.
 func (o *objects) loadCommand() (*ebpf.Program, error) {
 	return o.loadProgram(&ebpf.ProgramSpec{
 		Name:         "smcr_command",
@@ -179,7 +178,7 @@ func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 	return prog, nil
 }
 
-// Close releases what was created; it may be called on a half-made value.
+// Close releases everything. Objects that were not created are nil.
 func (o *objects) Close() error {
 	// A nil *ebpf.Map or *ebpf.Program closes without an error.
 	return errors.Join(o.sockOps.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close())

@@ -12,8 +12,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// TestOptionBytes checks that the instructions write the bytes of package wire to
-// the stack, and that each call about a header option has their number.
+// TestOptionBytes checks that the instructions write the same option to the stack as
+// package wire, and that each call about a header option has its length.
 func TestOptionBytes(t *testing.T) {
 	want := wire.AppendTCPOption(nil)
 	for name, emit := range map[string]func(*assembler){

@@ -21,11 +21,11 @@ import (
 	"smcr/userstack/wire"
 )
 
-// phantom is an address of host A's network that no kernel has: segments sent
-// from it get no reset.
+// phantom is an address in the network of host A that no kernel has: no reset is sent for
+// its segments.
 var phantom = netip.AddrFrom4([4]byte{10, 77, 0, 99})
 
-// addPhantom lets host B send to the phantom by way of host A's device.
+// addPhantom makes host B send packets for the phantom to the device of host A.
 func (b *bed) addPhantom() {
 	b.Helper()
 	b.must(b.B.Do(func() error {
@@ -69,7 +69,7 @@ func (b *bed) sendTCP(src, dst int, flags byte, seq, ack uint32, options, data [
 	}))
 }
 
-// checksum is that of RFC 1071.
+// checksum is the checksum of RFC 1071.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(b); i += 2 {
@@ -89,7 +89,7 @@ const tcpFlagACK = 0x10
 // mss is a maximum segment size option.
 var mss = []byte{2, 4, 5, 180}
 
-// TestForeignSYN sends SYNs as other stacks may build them.
+// TestForeignSYN sends SYNs of other forms.
 func TestForeignSYN(t *testing.T) {
 	b := newBed(t)
 	b.addPhantom()
@@ -115,8 +115,8 @@ func TestForeignSYN(t *testing.T) {
 		{"cut by the end of the header", slices.Concat(mss, []byte{254, 6, 0xe2, 0xd4}), 4001, false},
 		{"length 0", []byte{254, 0, 0xe2, 0xd4, 0xc3, 0xd9}, 4001, false},
 		{"other experiment in front", slices.Concat([]byte{254, 6, 1, 2, 3, 4}, opt), 4001, true},
-		// The kernel's search gives up at an experimental option that is too
-		// short for the ExID.
+		// The kernel does not search after an experimental option that is too short for
+		// an ExID.
 		{"shorter experiment in front", slices.Concat([]byte{254, 4, 1, 2}, opt), 4001, false},
 		{"shorter experiment behind", slices.Concat(opt, []byte{254, 4, 1, 2}), 4001, true},
 	}
@@ -127,7 +127,7 @@ func TestForeignSYN(t *testing.T) {
 		}
 		b.sendTCP(5000+i, test.port, tcpFlagSYN, 1000, 0, slices.Clone(test.options), nil)
 	}
-	time.Sleep(1500 * time.Millisecond) // the first SYN-ACKs are repeated after a second
+	time.Sleep(1500 * time.Millisecond) // the kernel repeats the first SYN-ACKs after a second
 	answers := make([]int, len(tests))
 	for _, s := range b.segments(capture) {
 		i := s.dst - 5000
@@ -150,12 +150,12 @@ func TestForeignSYN(t *testing.T) {
 	}
 }
 
-// TestFastOpenServer has data arrive with the SYN: the connection exists before
-// the SYN-ACK, which must not promise what the server then does not keep.
+// TestFastOpenServer sends data in the SYN: the connection exists before the SYN-ACK,
+// which must not announce SMC then.
 func TestFastOpenServer(t *testing.T) {
 	b := newBed(t)
 	b.addPhantom()
-	b.sysctl(b.B, "ipv4/tcp_fastopen", "514") // server, no cookie required
+	b.sysctl(b.B, "ipv4/tcp_fastopen", "514") // as server, without a cookie
 	opt := wire.AppendTCPOption(nil)
 	l := b.bind(b.B, unix.AF_INET, "0.0.0.0", 4001)
 	b.must(unix.SetsockoptInt(l, unix.IPPROTO_TCP, unix.TCP_FASTOPEN, 16))
@@ -168,7 +168,7 @@ func TestFastOpenServer(t *testing.T) {
 	if got := b.read(fd); got != "early data" {
 		t.Errorf("read %q", got)
 	}
-	time.Sleep(1500 * time.Millisecond) // for a repeated SYN-ACK
+	time.Sleep(1500 * time.Millisecond) // time for a repeated SYN-ACK
 	answers := 0
 	for _, s := range b.segments(capture) {
 		if s.dst == 5000 {
@@ -183,7 +183,7 @@ func TestFastOpenServer(t *testing.T) {
 	}
 }
 
-// TestFastOpenClient sends application data with the SYN of a marked socket.
+// TestFastOpenClient sends application data in the SYN of a marked socket.
 func TestFastOpenClient(t *testing.T) {
 	b := newBed(t)
 	b.sysctl(b.A, "ipv4/tcp_fastopen", "3")
@@ -207,9 +207,9 @@ func TestFastOpenClient(t *testing.T) {
 		}
 		return c
 	}
-	cookie := open(false) // gets the cookie
+	cookie := open(false) // receives the cookie
 	data := open(true)
-	// A write from the server needs the end of the handshake at the client.
+	// The client gets data of the server only after the end of the handshake.
 	b.exchange(data)
 	b.wantPeer("client", data.client, PeerNoSMC)
 	b.wantPeer("server", data.server, PeerNoSMC)
@@ -223,10 +223,10 @@ func TestFastOpenClient(t *testing.T) {
 	}
 }
 
-// hog attaches a foreign program to a cgroup that asks for the header option
-// callbacks of every socket, as a tool of somebody else may, and takes n bytes
-// of the SYN (fullsock 1), the SYN-ACK (0) or neither (anything else).
-func hog(t testing.TB, cgroup string, fullsock, n int32) {
+// attachForeign attaches another program to a cgroup, like a tool of somebody else. It
+// asks for the header option callbacks of every socket, and uses n bytes of the header:
+// of the SYN if fullsock is 1, of the SYN-ACK if it is 0, of none for other values.
+func attachForeign(t testing.TB, cgroup string, fullsock, n int32) {
 	t.Helper()
 	reserve, write, flags, out := "reserve", "write", "flags", "out"
 	insns := asm.Instructions{
@@ -251,7 +251,7 @@ func hog(t testing.TB, cgroup string, fullsock, n int32) {
 		asm.Mov.Imm(asm.R3, 0),
 		asm.FnReserveHdrOpt.Call(),
 		asm.Ja.Label(out),
-		// Writes less than reserved: what is left is not for others to take.
+		// It writes less than it has reserved. Other programs cannot use the rest.
 		asm.Mov.Reg(asm.R2, asm.RFP).WithSymbol(write),
 		asm.Add.Imm(asm.R2, -8),
 		asm.StoreImm(asm.R2, 0, int64(binary.NativeEndian.Uint32([]byte{253, 4, 7, 7})), asm.Word),
@@ -262,7 +262,7 @@ func hog(t testing.TB, cgroup string, fullsock, n int32) {
 		asm.Mov.Imm(asm.R0, 1).WithSymbol(out),
 		asm.Return(),
 	}
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "hog", Type: ebpf.SockOps, AttachType: ebpf.AttachCGroupSockOps, License: "Apache-2.0", Instructions: insns})
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "foreign", Type: ebpf.SockOps, AttachType: ebpf.AttachCGroupSockOps, License: "Apache-2.0", Instructions: insns})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,8 +274,8 @@ func hog(t testing.TB, cgroup string, fullsock, n int32) {
 	t.Cleanup(func() { l.Close() })
 }
 
-// TestFullHeader leaves no room for the option: on the SYN, and on the SYN-ACK,
-// where the server must not believe that it announced.
+// TestFullHeader leaves no room for the option on the SYN, or on the SYN-ACK. Then the
+// server must not report that it announced SMC.
 func TestFullHeader(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -284,7 +284,7 @@ func TestFullHeader(t *testing.T) {
 	}{{"SYN", 1, false}, {"SYN-ACK", 0, true}} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBed(t)
-			hog(t, privateCgroup(t), test.fullsock, 20)
+			attachForeign(t, privateCgroup(t), test.fullsock, 20)
 			capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
 			l := b.listener(unix.AF_INET, "0.0.0.0", 4001, true)
 			c := b.dial(l, true)
@@ -313,13 +313,13 @@ func TestFullHeader(t *testing.T) {
 	}
 }
 
-// TestSavedSYN: saved SYNs are the application's if it asked for them, and
-// agreement does not depend on them.
+// TestSavedSYN: if the application has asked for saved SYNs, it gets them. The agreement
+// of both ends does not depend on this.
 func TestSavedSYN(t *testing.T) {
-	const full = 2 // saved with the link layer's header
+	const full = 2 // saved with the header of the link layer
 	for _, test := range []struct {
 		name          string
-		before, after int // of MarkListen
+		before, after int // the values before and after MarkListen
 		want          int
 	}{{"ours", 0, -1, 1}, {"the application's", full, -1, full}, {"turned off", 0, 0, 0}} {
 		t.Run(test.name, func(t *testing.T) {
@@ -342,15 +342,15 @@ func TestSavedSYN(t *testing.T) {
 	}
 }
 
-// TestHalfOpen changes the world while a connection is half-open, whose SYN-ACK
-// had the option: the server has to stand by it.
+// TestHalfOpen checks that a server whose SYN-ACK had the option reports PeerSMC, even if
+// the entry of the half-open connection is lost.
 func TestHalfOpen(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(b *bed, listener int)
 	}{
 		{"nothing", func(*bed, int) {}},
-		{"forgotten", func(b *bed, _ int) { // in a flood of handshakes
+		{"forgotten", func(b *bed, _ int) { // as after too many handshakes
 			var key uint64
 			b.must(b.prog.objs.handshakes.NextKey(nil, &key))
 			b.must(b.prog.objs.handshakes.Delete(key))
@@ -388,12 +388,12 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// TestForeignCallbacks: another program asked for the header option callbacks of
-// every socket, which calls ours for sockets without a mark, among them a
-// listener that has the port of a marked one.
+// TestForeignCallbacks: another program asks for the header option callbacks of every
+// socket. So the program is called for sockets without a mark too, also for a listener
+// with the same port as a marked one.
 func TestForeignCallbacks(t *testing.T) {
 	b := newBed(t)
-	hog(t, privateCgroup(t), 2, 4) // asks for callbacks and takes nothing
+	attachForeign(t, privateCgroup(t), 2, 4) // asks for callbacks but uses no bytes
 	marked := b.listener(unix.AF_INET, b.B.Addr(), 4001, true)
 	b.must(b.B.Do(func() error {
 		l, err := netlink.LinkByName(b.B.Links[0].Name)
@@ -423,8 +423,8 @@ func TestForeignCallbacks(t *testing.T) {
 	wantAnnounced(t, segs, "both marked", both, true, true)
 }
 
-// TestReusePort has a marked and an unmarked listener share one address: each
-// answers for itself.
+// TestReusePort: a listener with a mark and one without share an address. Each answers
+// according to its own mark.
 func TestReusePort(t *testing.T) {
 	b := newBed(t)
 	var listeners []int

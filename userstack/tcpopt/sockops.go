@@ -25,7 +25,7 @@ func sockOpsProgram() asm.Instructions {
 	a.emit(
 		asm.Mov.Reg(regCtx, asm.R1).WithSymbol("smcr_tcpopt"),
 		asm.LoadMem(asm.R1, regCtx, opsOp, asm.Word),
-		// The first two are those that can come for every segment.
+		// Only these two callbacks can occur for each segment.
 		asm.JEq.Imm(asm.R1, cbHdrOptLen, "length"),
 		asm.JEq.Imm(asm.R1, cbWriteHdrOpt, "write"),
 		asm.JEq.Imm(asm.R1, cbTCPConnect, "connect"),
@@ -48,7 +48,8 @@ func sockOpsProgram() asm.Instructions {
 // sockOps assembles the sock_ops program.
 type sockOps struct{ *assembler }
 
-// mark points regMark at the mark of the context's socket, or leaves.
+// mark sets regMark to the mark of the socket of the context. Without a mark, the program
+// ends.
 func (a sockOps) mark() {
 	a.emit(
 		asm.LoadMem(asm.R2, regCtx, opsSk, asm.DWord),
@@ -62,13 +63,13 @@ func (a sockOps) opsListenerKey() {
 }
 
 func (a sockOps) connect() {
-	a.here("connect")
+	a.placeLabel("connect")
 	a.mark()
 	a.ifBits(regMark, markFlags, flagConnect, "connect_marked")
 	// The socket was disconnected and connects again without a mark: no option is sent.
 	a.flags(flagGated, 0)
 	a.emit(asm.Ja.Label(labelOut))
-	a.here("connect_marked")
+	a.placeLabel("connect_marked")
 	a.flags(flagReserved|flagSent|flagFastOpen, flagArmed)
 	a.emit(asm.StoreImm(regMark, markState, int64(Unknown), asm.Word))
 	a.callbacks(0, cbFlagWriteHdrOpt)
@@ -76,7 +77,7 @@ func (a sockOps) connect() {
 }
 
 func (a sockOps) active() {
-	a.here("active")
+	a.placeLabel("active")
 	a.mark()
 	a.unlessBits(regMark, markFlags, flagArmed, labelOut)
 	a.emit(asm.Mov.Imm(regResult, int32(PeerNoSMC)))
@@ -84,14 +85,14 @@ func (a sockOps) active() {
 	a.unlessReceived(0, "active_done")
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
 
-	a.here("active_done")
+	a.placeLabel("active_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
-	// The gate is there before anybody can send, and never for plain TCP.
+	// The gate exists before any process can send. Plain TCP has no gate.
 	a.emit(asm.JNE.Imm(regResult, int32(PeerSMC), "active_plain"))
 	a.unlessHere("active_gate")
-	a.here("active_plain")
+	a.placeLabel("active_plain")
 	a.flags(flagGated, 0)
-	a.here("active_gate")
+	a.placeLabel("active_gate")
 	a.gateBase()
 	// The mark is for one connection. If the socket is disconnected and connected
 	// again, the caller must mark it again.
@@ -100,8 +101,8 @@ func (a sockOps) active() {
 	a.emit(asm.Ja.Label(labelOut))
 }
 
-// gateBase records the sequence number at which the data of the connection begins, and sets
-// the limit to 0: no data passes.
+// gateBase records the sequence number at which the data of the connection begins, and
+// sets the limit to 0, so that no data passes.
 func (a sockOps) gateBase() {
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsSndUna, asm.Word),
@@ -110,8 +111,8 @@ func (a sockOps) gateBase() {
 	)
 }
 
-// unlessHere jumps to label unless the connection leads to the address from which it
-// comes, which is within this host. It uses R1 and R2.
+// unlessHere jumps to label unless the connection has the same address at both ends, so
+// that it is within this host. It uses R1 and R2.
 func (a sockOps) unlessHere(label string) {
 	v4, same := a.unique("v4"), a.unique("same")
 	equal := func(remote, local int16) {
@@ -129,41 +130,41 @@ func (a sockOps) unlessHere(label string) {
 		equal(opsRemoteIP6+i, opsLocalIP6+i)
 	}
 	a.emit(asm.Ja.Label(same))
-	a.here(v4)
+	a.placeLabel(v4)
 	equal(opsRemoteIP4, opsLocalIP4)
-	a.here(same)
+	a.placeLabel(same)
 }
 
 func (a sockOps) passive() {
-	a.here("passive")
+	a.placeLabel("passive")
 	a.mark()
 	a.ifBits(regMark, markFlags, flagListen, "accepted")
-	// Without a listener it is a simultaneous open: both ends sent a SYN, and
-	// neither answered the other's option.
+	// A connection without a listener is a simultaneous open: both ends sent a SYN, and
+	// neither answered the option of the other.
 	a.unlessBits(regMark, markFlags, flagArmed, labelOut)
 	a.emit(asm.Mov.Imm(regResult, int32(PeerNoSMC)), asm.Ja.Label("passive_done"))
 
-	a.here("accepted")
+	a.placeLabel("accepted")
 	a.emit(asm.Mov.Imm(regResult, int32(PeerNoSMC)))
-	// The segment at hand is the ACK, or with Fast Open the SYN: its data is
-	// the application's already. Ending the callbacks below keeps the option
-	// from the SYN-ACK, which Fast Open sends afterwards.
+	// This segment is the ACK. With Fast Open it is the SYN, and its data belongs to the
+	// application. The callbacks end below, so the SYN-ACK of Fast Open, which is sent
+	// afterwards, has no option.
 	a.ifBits(regCtx, opsTCPFlags, tcpFlagSYN, "passive_done")
 	a.unlessBits(regMark, markFlags, flagRegistered, "passive_done")
-	a.recall("passive_saved")
+	a.lookupHandshake("passive_saved")
 	a.emit(asm.JNE.Imm(asm.R1, synAckSMC, "passive_forget"))
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
-	a.here("passive_forget")
-	a.forget()
+	a.placeLabel("passive_forget")
+	a.deleteHandshake()
 	a.emit(asm.Ja.Label("passive_done"))
 
 	// There is no entry for this handshake: there were too many handshakes at a time,
 	// or it used SYN cookies. With SYN cookies there is no saved SYN either.
-	a.here("passive_saved")
+	a.placeLabel("passive_saved")
 	a.unlessReceived(loadFromSYN, "passive_done")
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
 
-	a.here("passive_done")
+	a.placeLabel("passive_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
 	a.gateBase()
 	a.emit(
@@ -177,24 +178,24 @@ func (a sockOps) passive() {
 	)
 	a.unlessHere("passive_gate")
 	a.emit(asm.Ja.Label("passive_flags"))
-	a.here("passive_gate")
+	a.placeLabel("passive_gate")
 	a.emit(asm.Or.Imm(asm.R4, flagGated))
-	a.here("passive_flags")
+	a.placeLabel("passive_flags")
 	a.emit(asm.StoreMem(regMark, markFlags, asm.R4, asm.Word))
-	// State callbacks that someone else asked for stay.
+	// State callbacks that another program has asked for stay.
 	a.emit(
 		asm.And.Imm(regResult, flagOwnState),
 		asm.JEq.Imm(regResult, 0, "passive_foreign"),
 	)
 	a.callbacks(cbFlagWriteHdrOpt|cbFlagState, 0)
 	a.emit(asm.Ja.Label(labelOut))
-	a.here("passive_foreign")
+	a.placeLabel("passive_foreign")
 	a.callbacks(cbFlagWriteHdrOpt, 0)
 	a.emit(asm.Ja.Label(labelOut))
 }
 
 func (a sockOps) listen() {
-	a.here("listen")
+	a.placeLabel("listen")
 	a.mark()
 	a.unlessBits(regMark, markFlags, flagListen, labelOut)
 	a.ifBits(regMark, markFlags, flagRegistered, labelOut)
@@ -204,16 +205,16 @@ func (a sockOps) listen() {
 	a.ifBits(regMark, markFlags, flagSavesSYN, "listen_saves")
 	a.emit(asm.StoreImm(asm.RFP, slotInt, 1, asm.Word), asm.Mov.Reg(asm.R1, regCtx))
 	a.setSaveSYN()
-	a.here("listen_saves")
+	a.placeLabel("listen_saves")
 	a.ifBits(regCtx, opsCBFlags, cbFlagState, "listen_flags")
 	a.flags(0, flagOwnState)
-	a.here("listen_flags")
+	a.placeLabel("listen_flags")
 	a.callbacks(0, cbFlagWriteHdrOpt|cbFlagState)
 	a.emit(asm.Ja.Label(labelOut))
 }
 
 func (a sockOps) state() {
-	a.here("state")
+	a.placeLabel("state")
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsArg0, asm.Word),
 		asm.JNE.Imm(asm.R1, unix.BPF_TCP_LISTEN, labelOut),
@@ -226,17 +227,17 @@ func (a sockOps) state() {
 }
 
 func (a sockOps) length() {
-	a.here("length")
+	a.placeLabel("length")
 	a.unlessBits(regCtx, opsTCPFlags, tcpFlagSYN, labelOut)
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsFullSock, asm.Word),
 		asm.JEq.Imm(asm.R1, 0, "length_synack"),
 	)
-	// A SYN.
+	// This is a SYN.
 	a.mark()
 	a.unlessBits(regMark, markFlags, flagConnect, labelOut)
-	// Once a SYN had data, no later one of this connection has the option:
-	// the data may have arrived.
+	// After a SYN with data, no later SYN of this connection has the option, because the
+	// data may have arrived.
 	a.ifBits(regMark, markFlags, flagFastOpen, labelOut)
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsSkbLen, asm.Word),
@@ -244,29 +245,30 @@ func (a sockOps) length() {
 	)
 	a.flags(flagReserved, flagFastOpen)
 	a.emit(asm.Ja.Label(labelOut))
-	a.here("length_reserve")
+	a.placeLabel("length_reserve")
 	a.reserve()
 	a.emit(asm.JEq.Imm(asm.R0, 0, "length_reserved"))
 	a.flags(flagReserved, 0)
 	a.emit(asm.Ja.Label(labelOut))
-	a.here("length_reserved")
+	a.placeLabel("length_reserved")
 	a.flags(0, flagReserved)
 	a.emit(asm.Ja.Label(labelOut))
 
-	a.here("length_synack")
+	a.placeLabel("length_synack")
 	a.synAckWanted()
 	a.reserve()
 	a.emit(asm.JEq.Imm(asm.R0, 0, labelOut))
-	a.note(synAckPlain)
+	a.recordHandshake(synAckPlain)
 	a.emit(asm.Ja.Label(labelOut))
 }
 
-// synAckWanted leaves unless the SYN-ACK at hand is of a marked listener and
-// answers a SYN with the option.
+// synAckWanted ends the program unless this SYN-ACK is from a marked listener and answers
+// a SYN with the option.
 func (a sockOps) synAckWanted() {
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsArg0, asm.Word),
-		// The SYN is not kept, so the option could not be known later.
+		// With a SYN cookie, the kernel does not keep the SYN: its option could not be
+		// known later.
 		asm.JEq.Imm(asm.R1, synAckCookie, labelOut),
 	)
 	a.opsListenerKey()
@@ -275,30 +277,30 @@ func (a sockOps) synAckWanted() {
 }
 
 func (a sockOps) write() {
-	a.here("write")
+	a.placeLabel("write")
 	a.unlessBits(regCtx, opsTCPFlags, tcpFlagSYN, labelOut)
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsFullSock, asm.Word),
 		asm.JEq.Imm(asm.R1, 0, "write_synack"),
 	)
-	// A SYN. Without the flag, another program has reserved the room.
+	// This is a SYN. If the flag is not set, another program has reserved the room.
 	a.mark()
 	a.unlessBits(regMark, markFlags, flagReserved, labelOut)
 	a.store("write_sent")
 	a.emit(asm.Ja.Label(labelOut))
-	a.here("write_sent")
+	a.placeLabel("write_sent")
 	a.flags(0, flagSent)
 	a.emit(asm.Ja.Label(labelOut))
 
-	a.here("write_synack")
+	a.placeLabel("write_synack")
 	a.synAckWanted()
-	a.recall("write_option") // a repeated SYN-ACK is like the first
+	a.lookupHandshake("write_option") // a repeated SYN-ACK must be like the first
 	a.emit(asm.JEq.Imm(asm.R1, synAckPlain, labelOut))
-	a.here("write_option")
+	a.placeLabel("write_option")
 	a.store("write_announced")
-	a.note(synAckPlain)
+	a.recordHandshake(synAckPlain)
 	a.emit(asm.Ja.Label(labelOut))
-	a.here("write_announced")
-	a.note(synAckSMC)
+	a.placeLabel("write_announced")
+	a.recordHandshake(synAckSMC)
 	a.emit(asm.Ja.Label(labelOut))
 }

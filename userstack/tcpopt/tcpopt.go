@@ -41,29 +41,29 @@ func (s State) String() string {
 
 // Options adjust Attach. The zero value is ready for use.
 type Options struct {
-	// CgroupPath is a directory in a mounted cgroup v2 tree; sockets of its
-	// subtree are served. Empty means the root of the tree, found or mounted
-	// privately.
+	// CgroupPath is a directory in a mounted cgroup v2 tree. The program works for
+	// sockets of this subtree. Empty means the root of the tree, in an existing or a
+	// private mount.
 	CgroupPath string
 	// Logger receives debugging messages; nil discards them.
 	Logger *slog.Logger
 }
 
-// Program is the attached eBPF program with the marks of its sockets.
+// Program is the attached eBPF program with the marks of the sockets.
 type Program struct {
 	log    *slog.Logger
 	cgroup *cgroupDir
 
-	// mu is held for reading by whoever uses the descriptors below.
+	// mu is held for reading while the descriptors below are in use.
 	mu     sync.RWMutex
 	closed bool
 	objs   *objects
 	link   *link.RawLink
 
-	// listenMu serializes the calls that change the marks of listeners, each
-	// of which reads, decides and writes.
+	// listenMu serializes the calls that change marks of listeners: each of them reads,
+	// decides and writes.
 	listenMu sync.Mutex
-	cmd      *ebpf.Program // nil until first needed
+	cmd      *ebpf.Program // nil until it is first needed
 
 	gateMu sync.Mutex
 	gate   gate
@@ -130,11 +130,11 @@ func (p *Program) acquire() error {
 
 func (p *Program) release() { p.mu.RUnlock() }
 
-// MarkConnect makes the next connection of the socket announce SMC-R. It is
-// called before connect(2); the mark ends when the connection is established,
-// and outlives a failed attempt. The application must not send data in the SYN
-// (MSG_FASTOPEN): the option then stays away, but where no Fast Open cookie is
-// known yet, the queued data follows an announced handshake.
+// MarkConnect makes the next connection of the socket announce SMC-R. It must be called
+// before connect(2). The mark ends when the connection is established; it remains after a
+// failed attempt. The application must not send data in the SYN (MSG_FASTOPEN): then the
+// SYN has no option. But if the Fast Open cookie is not known yet, the SYN has the
+// option, and the queued data follows after the handshake.
 // Errors: ErrUnsupportedSocket, ErrSocketState.
 func (p *Program) MarkConnect(fd int) error {
 	if err := p.acquire(); err != nil {
@@ -163,10 +163,10 @@ func (p *Program) markConnect(fd int, flags uint32) error {
 	return p.objs.update(fd, mark{Flags: m.Flags&(flagListen|flagGateListen|flagSavesSYN|flagOwnState) | flags})
 }
 
-// MarkListen makes the socket answer SYNs that announce SMC-R with SYN-ACKs
-// that do. It is called before listen(2), which costs one map update, or at any
-// time after (Linux 6.12), which costs a temporary attachment to the cgroup;
-// it then holds for the SYNs that follow. The mark lasts as long as the socket.
+// MarkListen makes the socket answer SYNs that announce SMC-R with SYN-ACKs that do the
+// same. Before listen(2), it costs one map update. Later (Linux 6.12), it costs a
+// temporary attachment to the cgroup, and applies to the SYNs that follow. The mark lasts
+// as long as the socket.
 // Errors: ErrUnsupportedSocket, ErrSocketState, ErrListening.
 func (p *Program) MarkListen(fd int) error {
 	if err := p.acquire(); err != nil {
@@ -176,7 +176,8 @@ func (p *Program) MarkListen(fd int) error {
 	return p.markListen(fd, flagListen)
 }
 
-// markListen sets the flags in the mark of a socket that listens or is to listen.
+// markListen sets the flags in the mark of a listening socket, or of one that will
+// listen.
 func (p *Program) markListen(fd int, want uint32) error {
 	p.listenMu.Lock()
 	defer p.listenMu.Unlock()
@@ -231,10 +232,10 @@ func (p *Program) markListen(fd int, want uint32) error {
 	return nil
 }
 
-// Peer returns what the peer of a socket announced: of one connected after
-// MarkConnect, or of one accepted from a marked listener. The answer is Unknown
-// until the handshake is over. Afterwards it does not change, but for a connection
-// whose [Gate] was opened: that is PeerNoSMC.
+// Peer returns what the peer of a socket announced. The socket was connected after
+// MarkConnect, or was accepted from a marked listener. The answer is Unknown until the
+// handshake is over. Then it does not change any more, with one exception: after
+// [Gate.Open], [Gate.OpenHere] or [Gate.OpenToData] it is PeerNoSMC.
 // Errors: ErrNotMarked, ErrUnsupportedSocket.
 func (p *Program) Peer(fd int) (State, error) {
 	if err := p.acquire(); err != nil {
@@ -256,13 +257,13 @@ func (p *Program) Peer(fd int) (State, error) {
 	case unix.BPF_TCP_CLOSE, unix.BPF_TCP_LISTEN, unix.BPF_TCP_SYN_SENT, unix.BPF_TCP_SYN_RECV:
 		return Unknown, nil
 	}
-	// The kernel reports TCP_INFO under the socket lock, which the end of the
-	// handshake holds too: what the program found is there by now.
+	// The kernel reports TCP_INFO under the lock of the socket. The end of the handshake
+	// has the same lock, so the program has recorded its result.
 	if m, err = p.objs.lookup(fd); err != nil {
 		return Unknown, err
 	}
 	if m.State == Unknown {
-		// The program never saw the connection, so it announced nothing.
+		// The program was not called for the connection, so SMC was not announced.
 		return PeerNoSMC, nil
 	}
 	return m.State, nil
@@ -284,7 +285,8 @@ func tcpState(fd int) (int, error) {
 	default:
 		return 0, fmt.Errorf("%w: protocol %d", ErrUnsupportedSocket, proto)
 	}
-	// A raw or netlink socket may bear the number 6 too, but has no TCP_INFO.
+	// A raw or netlink socket may also have the protocol number 6, but it has no
+	// TCP_INFO.
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return 0, fmt.Errorf("%w: TCP_INFO: %w", ErrUnsupportedSocket, err)

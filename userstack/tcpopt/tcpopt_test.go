@@ -18,9 +18,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// TestMatrix crosses marked and unmarked ends over IPv4, IPv6 and IPv4 to a
-// dual-stack listener, on one and on all addresses, and checks each handshake
-// on the wire.
+// TestMatrix connects marked and unmarked ends over IPv4, IPv6, and IPv4 to a dual-stack
+// listener, on one and on all addresses. It checks each handshake on the wire.
 func TestMatrix(t *testing.T) {
 	b := newBed(t)
 	capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
@@ -83,7 +82,7 @@ func TestAlreadyListening(t *testing.T) {
 		b.wantPeer("server before", before.server, unmarked)
 
 		b.markListening(l)
-		b.must(b.prog.MarkListen(l)) // once more changes nothing
+		b.must(b.prog.MarkListen(l)) // a second call changes nothing
 		if n := b.listeners(); n != 1 {
 			t.Errorf("%d listeners, want 1", n)
 		}
@@ -93,7 +92,7 @@ func TestAlreadyListening(t *testing.T) {
 		b.wantPeer("server", marked.server, PeerSMC)
 
 		b.close(l)
-		// The kernel may end the listener a moment after close returned.
+		// The kernel may end the listener shortly after close has returned.
 		b.must(netnstest.Until(ioTimeout, func() error {
 			if n := b.listeners(); n != 0 {
 				return fmt.Errorf("%d listeners after close, want 0", n)
@@ -109,8 +108,8 @@ func TestAlreadyListening(t *testing.T) {
 	}
 }
 
-// TestRelisten takes a listener through shutdown and another listen: the mark
-// stays, the registration follows.
+// TestRelisten calls shutdown and listen again: the mark stays and the address is
+// registered again.
 func TestRelisten(t *testing.T) {
 	b := newBed(t)
 	l := b.listener(unix.AF_INET, b.B.Addr(), 4001, true)
@@ -126,8 +125,8 @@ func TestRelisten(t *testing.T) {
 	b.wantPeer("second", b.dial(l, true).server, PeerSMC)
 }
 
-// TestMarksAreNotInherited connects sockets once more whose mark was for
-// something else: an accepted socket, and a client after its connection.
+// TestMarksAreNotInherited connects sockets again whose mark was for something else: an
+// accepted socket, and a client after its connection.
 func TestMarksAreNotInherited(t *testing.T) {
 	b := newBed(t)
 	l := b.listener(unix.AF_INET, "0.0.0.0", 4001, true)
@@ -151,8 +150,8 @@ func TestMarksAreNotInherited(t *testing.T) {
 	wantAnnounced(t, segs, "accepted socket", third, false, false)
 }
 
-// TestParallel mixes marked and unmarked clients of marked and unmarked
-// listeners.
+// TestParallel connects marked and unmarked clients to marked and unmarked listeners at
+// the same time.
 func TestParallel(t *testing.T) {
 	b := newBed(t)
 	capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
@@ -178,7 +177,7 @@ func TestParallel(t *testing.T) {
 			}
 		})
 	}
-	servers := make(map[[2]int]int) // by client and server port
+	servers := make(map[[2]int]int) // by the ports of client and server
 	for i, l := range listeners {
 		for range clients {
 			fd, sa := b.acceptFrom(l)
@@ -204,8 +203,8 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// TestCookies: with SYN cookies the server forgets the SYN, so nobody
-// announces.
+// TestCookies: with SYN cookies the server does not keep the SYN, so no end announces
+// SMC.
 func TestCookies(t *testing.T) {
 	b := newBed(t)
 	b.sysctl(b.B, "ipv4/tcp_syncookies", "2")
@@ -283,12 +282,12 @@ func TestUnsupportedSockets(t *testing.T) {
 			t.Errorf("connected: MarkListen: %v", err)
 		}
 	}
-	// The refused calls left the findings alone.
+	// The calls that failed did not change the state.
 	b.wantPeer("client", c.client, PeerSMC)
 	b.wantPeer("server", c.server, PeerSMC)
 }
 
-// TestFailedConnect: the mark outlives a refused connection.
+// TestFailedConnect: the mark remains after a refused connection.
 func TestFailedConnect(t *testing.T) {
 	b := newBed(t)
 	fd := b.socket(b.A, unix.AF_INET)
@@ -304,9 +303,8 @@ func TestFailedConnect(t *testing.T) {
 	b.wantPeer("server", c.server, PeerSMC)
 }
 
-// TestSelfConnect has one socket open a connection to itself, which is the
-// simultaneous open of RFC 9293, section 3.5: two SYNs and no SYN-ACK that
-// answers an option.
+// TestSelfConnect opens a connection from a socket to itself. This is the simultaneous
+// open of RFC 9293, section 3.5: two SYNs, and no SYN-ACK that answers an option.
 func TestSelfConnect(t *testing.T) {
 	b := newBed(t)
 	fd := b.bind(b.A, unix.AF_INET, "127.0.0.1", 4001)
@@ -316,10 +314,10 @@ func TestSelfConnect(t *testing.T) {
 	b.exchange(conn{client: fd, server: fd})
 }
 
-// TestOutsideOfCgroup marks sockets that the program cannot reach.
+// TestOutsideOfCgroup marks sockets for which the program is not called.
 func TestOutsideOfCgroup(t *testing.T) {
 	b := newBed(t)
-	outside := b.socket(b.A, unix.AF_INET) // belongs to the cgroup of before
+	outside := b.socket(b.A, unix.AF_INET) // it belongs to the former cgroup
 	listening := b.listener(unix.AF_INET, b.B.Addr(), 4002, false)
 	b.prog = attach(t, Options{CgroupPath: privateCgroup(t)})
 	b.must(b.prog.MarkConnect(outside))
@@ -336,8 +334,8 @@ func TestOutsideOfCgroup(t *testing.T) {
 	}
 }
 
-// TestEstablishedCostsNothing counts the runs of the program while a connection
-// carries data, on both ends and for an accepted and a connected socket.
+// TestEstablishedCostsNothing counts the calls of the program while a connection carries
+// data, on both ends, for an accepted and a connected socket.
 func TestEstablishedCostsNothing(t *testing.T) {
 	b := newBed(t)
 	b.prog = attach(t, Options{CgroupPath: privateCgroup(t)})

@@ -18,7 +18,7 @@ const (
 	opsSndUna    = 108 // the oldest sequence number without an acknowledgement
 	opsSk        = 184 // pointer, nil for a request socket
 	opsSkbLen    = 208
-	opsTCPFlags  = 212 // of the segment at hand
+	opsTCPFlags  = 212 // of the segment of the callback
 )
 
 // Callbacks of a SOCK_OPS program (bpf_sock_ops.op).
@@ -32,7 +32,7 @@ const (
 	cbWriteHdrOpt        = 15
 )
 
-// Which callbacks a socket wants (bpf_sock_ops_cb_flags).
+// The callbacks that a socket has asked for (bpf_sock_ops_cb_flags).
 const (
 	cbFlagState       = 1 << 2
 	cbFlagWriteHdrOpt = 1 << 6

@@ -13,8 +13,8 @@ import (
 	"smcr/smc"
 )
 
-// sample is a state that the recordings do not have: ISM devices, RNICs of IBM
-// Z, link groups of version 1, a link that comes up.
+// sample is a state that is not in the recordings: ISM devices, RNICs of IBM Z, link
+// groups of version 1, a link that is being set up.
 func sample() nltest.State {
 	return nltest.State{
 		SysInfo: nl.SysInfo{Version: 2, Release: 1, ISMv2: true, SMCRv2: false, LocalHost: "zhost", SEID: "IBM-SYSZ-ISMSEID0000000001234567"},
@@ -86,8 +86,8 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// TestInfoUser checks that a stack in user space is described as what it is: it
-// has no SMC-D, and its RoCE devices are no PCI functions.
+// TestInfoUser checks the output for a user-space stack: it has no SMC-D, and its RoCE
+// devices are no PCI functions.
 func TestInfoUser(t *testing.T) {
 	for roce, info := range map[string]nl.SysInfo{
 		"v1 v2": {RoCEv1: true, RoCEv2: true}, "v1": {RoCEv1: true}, "v2": {RoCEv2: true}, "n/a": {},
@@ -112,7 +112,7 @@ func TestSEID(t *testing.T) {
 	b.want("smcd seid enable", "")
 }
 
-// TestErrors checks what is said of errors of a stack.
+// TestErrors checks the messages about errors of a stack.
 func TestErrors(t *testing.T) {
 	b := newBench(t, sample())
 	for _, test := range []struct {

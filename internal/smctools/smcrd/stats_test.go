@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A bench runs command lines against a stack of the test.
+// A bench runs command lines on a stack of the test.
 type bench struct {
 	t     *testing.T
 	fake  *nltest.Fake
@@ -52,7 +52,7 @@ func (b *bench) run(line string) (out, errOut string, status int) {
 	return o.String(), e.String(), status
 }
 
-// want runs a command line and compares its output.
+// want runs a command line and checks its output.
 func (b *bench) want(line, want string) {
 	b.t.Helper()
 	out, errOut, status := b.run(line)
@@ -61,7 +61,7 @@ func (b *bench) want(line, want string) {
 	}
 }
 
-// value returns the number on the line of a statistic.
+// value returns the number on the line of a counter.
 func (b *bench) value(line, name string) string {
 	b.t.Helper()
 	out, errOut, status := b.run(line)
@@ -72,8 +72,8 @@ func (b *bench) value(line, name string) string {
 	return strings.Fields(rest)[0]
 }
 
-// TestGauge checks that a reset outlives connections: what they held in buffers
-// is a gauge, which falls when they close.
+// TestGauge checks a reset while connections exist: the buffer memory in use is a gauge,
+// which falls when they close.
 func TestGauge(t *testing.T) {
 	s := nltest.State{}
 	s.Stats.SMCR = stats.Tech{ServerV2: 3, RXBytes: 1000, RXUsage: 196608, TXUsage: 196608}
@@ -94,7 +94,7 @@ func TestGauge(t *testing.T) {
 	}
 }
 
-// TestRestart checks that the reset of a stack that is gone is forgotten.
+// TestRestart checks that a reset does not apply to the next stack.
 func TestRestart(t *testing.T) {
 	s := nltest.State{}
 	s.Stats.SMCR = stats.Tech{ServerV2: 3, RXBytes: 1000}
@@ -110,7 +110,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestShared checks that smcd resets smcr too, and that -a resets and shows all.
+// TestShared checks that a reset by smcd applies to smcr too, and that -a resets and
+// shows everything.
 func TestShared(t *testing.T) {
 	s := nltest.State{}
 	s.Stats.SMCR.RXBytes, s.Stats.SMCD.RXBytes = 7, 9
@@ -122,14 +123,14 @@ func TestShared(t *testing.T) {
 	if got := b.value("smcr stats", "(Bytes)") + b.value("smcr stats", "TCP fallback"); got != "00" {
 		t.Errorf("smcr: %s", got)
 	}
-	// A reason that was seen once is listed for good.
+	// A reason with a recorded count stays in the list.
 	if got := b.value("smcr -d stats", "PEER_NO_SMC"); got != "0" {
 		t.Errorf("reason: %s", got)
 	}
 }
 
-// TestNumbers fills every counter, so that one forgotten in the cache file or
-// in JSON shows.
+// TestNumbers sets every counter to a different number, so that a counter that is missing
+// in the cache file or in JSON is found.
 func TestNumbers(t *testing.T) {
 	s := nltest.State{}
 	c := counters{}
@@ -163,7 +164,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestCacheErrors checks files that cannot be read.
+// TestCacheErrors checks cache files that cannot be read.
 func TestCacheErrors(t *testing.T) {
 	b := newBench(t, nltest.State{})
 	b.run("smcr stats reset")
@@ -209,7 +210,8 @@ func TestAbbreviate(t *testing.T) {
 	}
 }
 
-// TestPanics: what our stack alone counts is shown when there is some of it.
+// TestPanics checks that counters that only the user-space stack has are shown if they
+// are not zero.
 func TestPanics(t *testing.T) {
 	s := nltest.State{}
 	b := newBench(t, s)

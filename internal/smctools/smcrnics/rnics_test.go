@@ -17,11 +17,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// machine makes the sysfs of an IBM Z machine: files by their path.
+// machine makes the sysfs of an IBM Z machine.
 func machine(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
-	// Code page 1047: "NET1" for the first port, "NET2" for the second.
+	// Code page 1047: "NET1" is the pnetid of the first port, "NET2" that of the second.
 	net1 := "\xd5\xc5\xe3\xf1" + strings.Repeat("\x40", 12)
 	net2 := "\xd5\xc5\xe3\xf2" + strings.Repeat("\x00", 12)
 	files := map[string]string{
@@ -131,7 +131,7 @@ func TestStatus(t *testing.T) {
 			t.Errorf("%q: %d, %q; want %d, %q", test.line, status, errOut, test.status, test.text)
 		}
 	}
-	// A file that cannot be written refuses.
+	// A file that cannot be written is an error.
 	power := filepath.Join(root, "bus/pci/slots/00000015/power")
 	if err := os.Remove(power); err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ type control struct {
 	name string
 }
 
-// TestOpenAuto checks which stack is asked when none is named.
+// TestOpenAuto checks which stack is asked if the command line names none.
 func TestOpenAuto(t *testing.T) {
 	none := cmdutil.Say(nl.ErrNoBackend, "none")
 	foreign := fmt.Errorf("not yours: %w", os.ErrPermission)
@@ -59,8 +59,8 @@ func TestOpenAuto(t *testing.T) {
 	}
 }
 
-// TestOpenFailed checks that a socket where nobody listens is not taken for a
-// kernel without SMC.
+// TestOpenFailed checks that a socket without a listener is an error. It does not mean
+// that the kernel has no SMC.
 func TestOpenFailed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")
 	streams, _, _, errOut := cmdutil.MemoryStreams()

@@ -18,12 +18,12 @@ import (
 func ErrorText(err error) string {
 	var errno syscall.Errno
 	var said *cmdutil.Error
-	var stranger *place.UntrustedError
+	var untrusted *place.UntrustedError
 	switch {
 	case errors.Is(err, ErrNoModule):
 		return ErrNoModule.Error()
-	case errors.As(err, &stranger):
-		return stranger.Error()
+	case errors.As(err, &untrusted):
+		return untrusted.Error()
 	case errors.As(err, &said):
 		return said.Text
 	case errors.Is(err, nl.ErrNoBackend):

@@ -20,8 +20,7 @@ var commandLines = []string{
 	"--all", "--al x", "--interface eth0", "--interface=eth0", "--inter=", "--interface", "--smc", "--smcd", "--all=3", "--none", "-a --none x -d",
 }
 
-// TestGetopt reads command lines as the program getopt of util-linux does, which
-// uses the C library.
+// TestGetopt compares with the program getopt of util-linux, which uses the C library.
 func TestGetopt(t *testing.T) {
 	if _, err := exec.LookPath("getopt"); err != nil {
 		t.Skip("needs getopt: run `sudo scripts/setup-test-tools`")
@@ -33,7 +32,7 @@ func TestGetopt(t *testing.T) {
 		opts, rest, ok := g.All(args, func(message string) { fmt.Fprintln(&said, message) })
 		var got strings.Builder
 		for _, o := range opts {
-			// The names that the other program prints are the letters' here.
+			// getopt prints long names where this package has the letters.
 			fmt.Fprintf(&got, " -%c", o.Letter)
 			if o.Letter == 'I' {
 				fmt.Fprintf(&got, " %s", o.Value)
@@ -47,7 +46,7 @@ func TestGetopt(t *testing.T) {
 		out, err := cmd.Output()
 		want := strings.NewReplacer("--all", "-a", "--smcd", "-b", "--smcr", "-b", "--interface", "-I").Replace(strings.TrimRight(string(out), "\n"))
 		if strings.Contains(line, "--none") || !ok {
-			want = got.String() // what remains of a wrong line does not matter
+			want = got.String() // after an error, the rest of the line does not matter
 		}
 		if diff := cmp.Diff(want, got.String()); diff != "" {
 			t.Errorf("%q (-getopt +ours):\n%s", line, diff)

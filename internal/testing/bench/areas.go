@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Areas of the code, as a profile of a Go program with a stack of its own falls
-// into them.
+// Areas of the code into which a profile of a Go program with an embedded stack is
+// divided.
 const (
 	areaSyscalls = "system calls"
 	areaWakeups  = "waking of threads"
@@ -22,10 +22,11 @@ const (
 	areaRest     = "all else"
 )
 
-// AreaNames are the areas, in the order in which a plot stacks them.
+// AreaNames are the areas in the order of the plot.
 var AreaNames = []string{areaSyscalls, areaWakeups, areaCopies, areaRoCE, areaProtocol, areaDriver, areaRuntime, areaRest}
 
-// areas tells by the beginning of a function's name; the first that fits counts.
+// areas gives the area of a function by the beginning of its name. The first match
+// counts.
 var areas = []struct{ prefix, area string }{
 	{"internal/runtime/syscall", areaSyscalls},
 	{"syscall.", areaSyscalls},
@@ -53,8 +54,8 @@ var areas = []struct{ prefix, area string }{
 	{"aeshashbody", areaRuntime},
 }
 
-// ParseProfile adds up what `go tool pprof -top -nodefraction=0 -nodecount=0`
-// prints of a CPU profile: the share of each area, in the order of AreaNames.
+// ParseProfile adds up the output of `go tool pprof -top -nodefraction=0 -nodecount=0`
+// for a CPU profile. It returns the share of each area in the order of AreaNames.
 func ParseProfile(out []byte) ([]float64, error) {
 	sums := make([]time.Duration, len(AreaNames))
 	var total time.Duration
@@ -68,7 +69,7 @@ func ParseProfile(out []byte) ([]float64, error) {
 		if !table || len(f) < 6 {
 			continue
 		}
-		// A function that only calls others has a plain 0.
+		// A function that only calls others has 0 without a unit.
 		d, err := time.ParseDuration(f[0])
 		if err != nil {
 			return nil, fmt.Errorf("%w of go tool pprof: %w", ErrOutput, err)

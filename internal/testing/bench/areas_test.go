@@ -9,7 +9,7 @@ import (
 )
 
 func TestParseProfile(t *testing.T) {
-	// As go tool pprof of Go 1.26 prints.
+	// This is the output of go tool pprof of Go 1.26.
 	const good = `File: load
 Type: cpu
 Duration: 1.21s, Total samples = 1s (82.6%)
@@ -41,7 +41,8 @@ Showing nodes accounting for 1s, 100% of 1s total
 	}
 }
 
-// TestAreasAreNamed: an area that has no place in the order would be lost.
+// TestAreasAreNamed: every area must be in AreaNames, otherwise it would be missing in
+// the results.
 func TestAreasAreNamed(t *testing.T) {
 	used := map[string]bool{areaRest: true}
 	for _, a := range areas {

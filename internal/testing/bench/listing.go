@@ -8,36 +8,35 @@ import (
 	"text/tabwriter"
 )
 
-// A Listing is what one command cost on a table of one size: a value for each
+// A Listing has the cost of one command on a table of one size, with a value for each
 // round. Times are in ms, memory is in MiB.
 type Listing struct {
-	Command string // as typed
+	Command string // the command line
 	Rows    int    // 0 for a command that lists nothing
 	Wall    []float64
-	CPU     []float64 // user and system, of the command alone
-	Memory  []float64 // most resident memory
-	C       *CTool    // what smc-tools' program of that name takes, or nil
+	CPU     []float64 // user and system time of the command alone
+	Memory  []float64 // largest resident memory
+	C       *CTool    // the program of smc-tools with this name, or nil
 }
 
-// A CTool is what was measured of a program of smc-tools, once: medians of seven
-// runs of /usr/bin/time in a Linux 6.12 guest under software emulation (QEMU
-// without KVM) with 40 SMC connections open.
+// A CTool has the measured values of a program of smc-tools: medians of seven runs of
+// /usr/bin/time in a Linux 6.12 guest under software emulation (QEMU without KVM) with 40
+// open SMC connections.
 type CTool struct {
 	Rows         int
 	Wall, Memory float64
 }
 
-// The programs of smc-tools 1.8 that print what listings of smcr do. The two are
-// from another, slower machine than any that runs this benchmark: they show the
-// order of magnitude.
+// The programs of smc-tools 1.8 that print the same as listings of smcr. They were
+// measured on another, slower machine, so they only show the order of magnitude.
 var (
 	CToolLinkGroups  = CTool{Rows: 40, Wall: 60, Memory: 2068. / 1024} // smcr linkgroup show
 	CToolConnections = CTool{Rows: 40, Wall: 50, Memory: 1724. / 1024} // smcss -a
 )
 
-// PrintListings writes the listings as a table of medians with the spread of the
-// rounds. Below floor, in MiB, memory cannot be told: the kernel charges a process
-// with what its parent had when it was started.
+// PrintListings writes a table of the medians with the spread of the rounds. Memory below
+// floor, in MiB, is not known: the kernel counts the memory that the parent process had
+// at the start.
 func PrintListings(w io.Writer, listings []*Listing, floor float64) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "rows\ttime ms\t(min-max)\tCPU ms\tmemory MiB\tC: time ms\tmemory MiB\t  command")

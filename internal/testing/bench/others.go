@@ -10,35 +10,36 @@ import (
 	"time"
 )
 
-// OthersLimit is the share of the machine's CPU that others may use during a
-// measurement that counts.
+// OthersLimit is the largest share of the machine's CPU that others may use during a
+// valid measurement.
 const OthersLimit = 0.03
 
-// unseenLimit is the share of the machine's CPU that may be charged to no
-// process. The kernel charges the time of processes exactly and that of the
-// machine by samples, so a few hundredths mean nothing; more are processes in
-// containers that this one cannot see.
+// unseenLimit is the largest share of the machine's CPU that may belong to no process.
+// The kernel counts the time of processes exactly and that of the machine by samples, so
+// a few hundredths mean nothing. A larger share belongs to processes in containers that
+// this process cannot see.
 const unseenLimit = 0.10
 
-// Others is what the machine's CPU did for others between two snapshots.
+// Others is the CPU time of others between two snapshots.
 type Others struct {
-	// Share of the machine's CPU, 0 to 1.
+	// Share is the share of the machine's CPU, 0 to 1.
 	Share float64
-	// Who says which programs, the busiest first, each with its share.
+	// Who has the programs with their shares, the busiest first.
 	Who []Consumer
 }
 
-// Consumer is a program and the share of the machine's CPU that it used.
+// Consumer is a program with its share of the machine's CPU.
 type Consumer struct {
 	Name  string
-	PID   int // 0: no process
+	PID   int // 0 means no process
 	Share float64
 }
 
-// FindOthers compares two snapshots. Processes that descend from root are not
-// others, and neither are kernel threads, which may work for us. What the
-// hypervisor took away is. A root whose programs start further ones is to adopt
-// orphans (PR_SET_CHILD_SUBREAPER), or these are others once their parent ended.
+// FindOthers compares two snapshots. Descendants of root are not others, nor are kernel
+// threads, which may work for the measurement. Time that the hypervisor took away counts
+// as others. If programs of root start further programs, root must adopt orphans
+// (PR_SET_CHILD_SUBREAPER): otherwise these programs become others when their parent
+// ends.
 func FindOthers(before, after Snapshot, root int) Others {
 	total := after.CPU.Total() - before.CPU.Total()
 	if total <= 0 {
@@ -55,10 +56,10 @@ func FindOthers(before, after Snapshot, root int) Others {
 	for pid, p := range after.Tree(root) {
 		ours[pid] = p
 	}
-	// The time of a process that ended is found again with the parent that
-	// waited for it, whole: what was in the first snapshot does not count. A
-	// parent that does not wait inherits nothing, hence the limit.
-	gone := make(map[int]time.Duration) // by the nearest ancestor that lives
+	// The whole time of a process that has ended is added to the parent that waited for
+	// it, so the part from before the first snapshot is subtracted. A parent that does
+	// not wait gets nothing, so no more is subtracted than it got.
+	gone := make(map[int]time.Duration) // by the nearest ancestor that still runs
 	for pid, p := range before.Procs {
 		if _, alive := after.Procs[pid]; alive {
 			continue
@@ -76,7 +77,7 @@ func FindOthers(before, after Snapshot, root int) Others {
 	}
 	var others, all time.Duration
 	for pid, p := range after.Procs {
-		b := before.Procs[pid] // zero: it began in between
+		b := before.Procs[pid] // zero if the process has started since
 		if p.Total() < b.Total() {
 			b = Proc{} // another process has the number now
 		}
@@ -94,8 +95,8 @@ func FindOthers(before, after Snapshot, root int) Others {
 		add("processes that /proc does not show", 0, unseen)
 		others += unseen
 	}
-	// A process that ended while the first snapshot was made may bring its
-	// parent more than it used since then.
+	// If a process ended while the first snapshot was made, its parent may get more time
+	// than the process has used since then.
 	idle := after.CPU.Idle - before.CPU.Idle
 	o.Share = share(min(others, total-idle))
 	slices.SortFunc(o.Who, func(a, b Consumer) int {
@@ -104,7 +105,7 @@ func FindOthers(before, after Snapshot, root int) Others {
 	return o
 }
 
-// Quiet reports whether others left the machine to us.
+// Quiet reports whether others used at most OthersLimit.
 func (o Others) Quiet() bool { return o.Share <= OthersLimit }
 
 // String names the busiest programs.
@@ -124,16 +125,16 @@ func (o Others) String() string {
 	return s
 }
 
-// BusyError says that the machine was not ours during a measurement.
+// BusyError means that others used the machine during a measurement.
 type BusyError struct {
-	// What was measured, and how often it was tried.
+	// What is the measurement, Tries how often it was repeated.
 	What  string
 	Tries int
-	// Others of the last try.
+	// Others are those of the last attempt.
 	Others Others
 }
 
-// Error says what ran, and what to do.
+// Error says which programs ran, and what to do.
 func (e *BusyError) Error() string {
 	return fmt.Sprintf("bench: %s: the machine is not quiet (tried %d times): %v, more than %.0f %%; end what runs there, or measure nevertheless with -force",
 		e.What, e.Tries, e.Others, 100*OthersLimit)

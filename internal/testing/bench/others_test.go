@@ -20,7 +20,7 @@ func snapshot(procs ...Proc) Snapshot {
 
 const me = 100
 
-// TestFindOthers compares snapshots that are 10 s of one core apart.
+// TestFindOthers compares snapshots with 10 s of one core between them.
 func TestFindOthers(t *testing.T) {
 	const s = time.Second
 	init := Proc{PID: 1, Name: "init"}
@@ -28,10 +28,10 @@ func TestFindOthers(t *testing.T) {
 	for _, test := range []struct {
 		name          string
 		before, after []Proc
-		busy          time.Duration // of the machine; -1: what the processes used
+		busy          time.Duration // of the machine; -1 stands for the sum of the processes
 		steal         time.Duration
 		share         float64
-		who           string // the first, if any
+		who           string // the first of them, or ""
 	}{
 		{name: "nobody", before: []Proc{init, bench}, after: []Proc{init, bench}},
 		{
@@ -124,7 +124,7 @@ func TestFindOthers(t *testing.T) {
 	}
 }
 
-// TestBusyError: who is refused learns what ran, and what to do.
+// TestBusyError: the message says which program ran, and what to do.
 func TestBusyError(t *testing.T) {
 	err := &BusyError{What: "redis over TCP", Tries: 4, Others: Others{Share: 0.25, Who: []Consumer{{"cc1", 4711, 0.2}, {"the hypervisor, for other machines", 0, 0.05}}}}
 	for _, want := range []string{"redis over TCP", "4 times", "25.0 %", "cc1 (process 4711) 20.0 %", "other machines 5.0 %", "-force"} {

@@ -9,33 +9,33 @@ import (
 	"text/tabwriter"
 )
 
-// IdleLimit is what Idle may be, in percent of a core: connections on which
-// nobody sends cost nothing.
+// IdleLimit is the largest value of Idle, in percent of a core: connections without
+// traffic cost nothing.
 const IdleLimit = 1.0
 
-// Population is a number of connections at a time.
+// Population has the values for a number of connections.
 type Population struct {
 	Connections int `json:"connections"`
-	// Requests of 64 bytes and as many back, per second, on all together.
+	// Requests per second on all connections together: 64 bytes and an answer of 64
+	// bytes.
 	RequestsTCP []float64 `json:"requests_tcp"`
 	RequestsSMC []float64 `json:"requests_smc"`
-	// Memory in MiB of all processes of both hosts: what they grew by.
+	// Memory in MiB by which all processes of both hosts grew.
 	MemoryTCP []float64 `json:"memory_tcp"`
 	MemorySMC []float64 `json:"memory_smc"`
-	// Idle is the CPU time of all processes of both hosts while nobody sends, in
-	// percent of a core. Only of the largest number.
+	// Idle is the CPU time of all processes of both hosts without traffic, in percent of
+	// a core. Only the largest number of connections has it.
 	IdleTCP []float64 `json:"idle_tcp,omitempty"`
 	IdleSMC []float64 `json:"idle_smc,omitempty"`
-	// Pairs is the number of pairs of hosts, with stacks of their own, among which
-	// the connections are spread because one stack may not have enough descriptors;
-	// 0: one.
+	// Pairs is the number of pairs of hosts, with separate stacks, that share the
+	// connections, because one stack may not have enough descriptors. 0 means one.
 	Pairs int `json:"pairs,omitempty"`
-	// Skipped says why there are no values, or not of each round.
+	// Skipped says why values, or values of some rounds, are missing.
 	Skipped string `json:"skipped,omitempty"`
 }
 
-// idleMet says whether idle connections cost as little as they are to, beyond
-// what the programs use over TCP.
+// idleMet says whether idle connections meet IdleLimit, without the time that the
+// programs use over TCP.
 func (p *Population) idleMet() string {
 	switch {
 	case len(p.IdleSMC) == 0:
@@ -49,7 +49,7 @@ func (p *Population) idleMet() string {
 // populationHead are the columns of the table of Connections.
 var populationHead = []string{"connections", "requests/s, TCP", "SMC-R", "ratio", "MiB, TCP", "SMC-R", "idle CPU %, TCP", "SMC-R", "at most", "met"}
 
-// cells are what the table says of a number of connections.
+// cells are the cells of the table for a number of connections.
 func (p *Population) cells() []string {
 	of := func(values []float64) string {
 		if len(values) == 0 {

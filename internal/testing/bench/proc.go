@@ -14,19 +14,19 @@ import (
 	"time"
 )
 
-// tick is the unit of times in /proc/stat and /proc/PID/stat, 1/USER_HZ s on
+// tick is the unit of times in /proc/stat and /proc/PID/stat: 1/USER_HZ s, the same on
 // every Linux.
 const tick = 10 * time.Millisecond
 
-// Proc is what /proc/PID/stat says of a process.
+// Proc is a process, as in /proc/PID/stat.
 type Proc struct {
 	PID, Parent int
 	// Name is the first 15 bytes of the program's name.
 	Name string
-	// Kernel threads have no program.
+	// Kernel means a kernel thread, which has no program.
 	Kernel bool
-	// User and System are the CPU time of the process, Children that of all
-	// its children that ended and were waited for.
+	// User and System are the CPU time of the process. Children is the CPU time of its
+	// children that ended and were waited for.
 	User, System, Children time.Duration
 }
 
@@ -39,7 +39,7 @@ const kthread = 0x00200000
 // ParseStat parses /proc/PID/stat (proc(5)).
 func ParseStat(s string) (Proc, error) {
 	bad := func() (Proc, error) { return Proc{}, fmt.Errorf("bench: no process in %.100q", s) }
-	// The name, in parentheses, may hold anything.
+	// The name, in parentheses, may contain any character.
 	open, end := strings.IndexByte(s, '('), strings.LastIndexByte(s, ')')
 	if open < 1 || end < open {
 		return bad()
@@ -62,11 +62,10 @@ func ParseStat(s string) (Proc, error) {
 	return p, nil
 }
 
-// CPU is what the first line of /proc/stat says of the machine: times added up
-// over its cores.
+// CPU is the first line of /proc/stat: the times of all cores added up.
 type CPU struct {
-	// Busy is user, nice and system time, Interrupts that of hard and soft
-	// interrupts, Steal what the hypervisor gave to others.
+	// Busy is user, nice and system time. Interrupts is the time of hard and soft
+	// interrupts. Steal is what the hypervisor took away.
 	Busy, Interrupts, Steal, Idle time.Duration
 }
 
@@ -133,7 +132,7 @@ func ended(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// Tree returns the processes that descend from the roots, with these.
+// Tree returns the roots and all processes that descend from them.
 func (s Snapshot) Tree(roots ...int) map[int]Proc {
 	children := make(map[int][]int)
 	for _, p := range s.Procs {
@@ -162,9 +161,8 @@ func (s Snapshot) Time(roots ...int) (sum time.Duration) {
 	return sum
 }
 
-// ParsePSS returns the proportional set size in bytes from
-// /proc/PID/smaps_rollup: private memory, and of shared memory the part that
-// falls to the process.
+// ParsePSS returns the proportional set size in bytes from /proc/PID/smaps_rollup:
+// private memory and the share of the process in shared memory.
 func ParsePSS(s string) (int64, error) {
 	for line := range strings.Lines(s) {
 		if f := strings.Fields(line); len(f) == 3 && f[0] == "Pss:" && f[2] == "kB" {

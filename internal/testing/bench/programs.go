@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// ErrOutput means that a program printed something else than its result.
+// ErrOutput means that the output of a program has no result.
 var ErrOutput = errors.New("bench: no result in the output")
 
-// ParseIperf3 returns the bytes that the server of iperf3 received and the
-// seconds that took, from the JSON that the client prints (iperf3 -J).
+// ParseIperf3 returns the bytes that the server of iperf3 received and the seconds that
+// this took, from the JSON output of the client (iperf3 -J).
 func ParseIperf3(out []byte) (bytes, seconds float64, err error) {
 	var report struct {
 		Error string `json:"error"`
@@ -42,8 +42,8 @@ func ParseIperf3(out []byte) (bytes, seconds float64, err error) {
 
 var redisLine = regexp.MustCompile(`(?m)^"[A-Z]+","([0-9.]+)"`)
 
-// ParseRedis returns the requests per second over all tests of redis-benchmark
-// --csv, which each made equally many: the harmonic mean.
+// ParseRedis returns the requests per second over all tests of redis-benchmark --csv: the
+// harmonic mean, because each test made the same number of requests.
 func ParseRedis(out []byte) (float64, error) {
 	var inverse float64
 	lines := redisLine.FindAllSubmatch(out, -1)
@@ -65,8 +65,8 @@ var (
 	wrkError = regexp.MustCompile(`(?m)^\s*(Socket errors:.*|Non-2xx or 3xx responses:.*)$`)
 )
 
-// ParseWrk returns the requests per second that wrk reports. Failed requests
-// are an error.
+// ParseWrk returns the requests per second in the output of wrk. Failed requests are an
+// error.
 func ParseWrk(out []byte) (float64, error) {
 	if m := wrkError.FindSubmatch(out); m != nil {
 		return 0, fmt.Errorf("%w of wrk: %s", ErrOutput, m[1])
@@ -84,18 +84,18 @@ func ParseWrk(out []byte) (float64, error) {
 
 var qperfLine = regexp.MustCompile(`(?m)^\s*latency\s*=\s*([0-9.,]+) (\S+)$`)
 
-// qperfUnits are those in which qperf prints times.
+// qperfUnits are the units of times in the output of qperf.
 var qperfUnits = map[string]time.Duration{"ns": time.Nanosecond, "us": time.Microsecond, "ms": time.Millisecond, "sec": time.Second}
 
-// ParseQperf returns the latency one way in seconds that qperf tcp_lat reports,
-// in whichever unit: half of a round trip.
+// ParseQperf returns the latency of qperf tcp_lat in seconds: one direction, half of a
+// round trip.
 func ParseQperf(out []byte) (float64, error) {
 	m := qperfLine.FindSubmatch(out)
 	if m == nil {
 		return 0, fmt.Errorf("%w of qperf: %.200q", ErrOutput, out)
 	}
 	unit := qperfUnits[string(m[2])]
-	// It groups digits where it prints many.
+	// qperf groups the digits of long numbers.
 	v, err := strconv.ParseFloat(strings.ReplaceAll(string(m[1]), ",", ""), 64)
 	if err != nil || v <= 0 || unit == 0 {
 		return 0, fmt.Errorf("%w of qperf: %q", ErrOutput, m[0])
@@ -105,11 +105,11 @@ func ParseQperf(out []byte) (float64, error) {
 
 var summaryLine = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP(?:, (\d+) local)?`)
 
-// Summary are the last words of smcr run -v: the numbers of connections.
+// Summary has the numbers of connections in the last line of smcr run -v.
 type Summary struct{ SMC, TCP, Local int }
 
-// ParseSummary returns how many connections used SMC-R and TCP, and how many never
-// left the host.
+// ParseSummary returns how many connections used SMC-R, TCP, and a socketpair within the
+// host.
 func ParseSummary(log []byte) (s Summary, err error) {
 	m := summaryLine.FindSubmatch(log)
 	if m == nil {

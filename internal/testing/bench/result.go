@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// Schema is the version of Result in JSON. Fields may come without a new one;
-// none changes its meaning.
+// Schema is the version of Result in JSON. New fields do not change it, because existing
+// fields keep their meaning.
 const Schema = 1
 
-// Result is all that one run of the bench found out. It speaks of no host name,
-// user or path, so that it can be published.
+// Result has everything that one run has measured. It has no host name, user or path, so
+// it can be published.
 type Result struct {
 	Schema int `json:"schema"`
 	// Date is the end of the run, UTC.
 	Date time.Time `json:"date"`
-	// Commit is the short hash of the measured source, with "-dirty" where the
-	// tree had changes.
+	// Commit is the short hash of the measured source, with "-dirty" if the tree had
+	// changes.
 	Commit  string  `json:"commit"`
 	Command string  `json:"command"`
 	Machine Machine `json:"machine"`
@@ -31,10 +31,10 @@ type Result struct {
 	// Seconds of each measurement.
 	Seconds    float64 `json:"seconds"`
 	ServeFlags string  `json:"serve_flags,omitempty"`
-	// Forced: measured though others used the CPU, by -force.
+	// Forced: measured with -force although others used the CPU.
 	Forced bool `json:"forced,omitempty"`
-	// OthersMax is the largest share of the machine's CPU, 0 to 1, that others
-	// used during a measurement that counts.
+	// OthersMax is the largest share of the machine's CPU, 0 to 1, that others used
+	// during a valid measurement.
 	OthersMax float64 `json:"others_max"`
 
 	Rows        []*Row        `json:"rows"`
@@ -44,7 +44,7 @@ type Result struct {
 	Areas       []*Area       `json:"areas,omitempty"`
 }
 
-// Machine says where a result comes from.
+// Machine describes the machine of a result.
 type Machine struct {
 	Cores  int    `json:"cores"`
 	CPU    string `json:"cpu"`
@@ -53,18 +53,18 @@ type Machine struct {
 	Go     string `json:"go"`
 }
 
-// Size is a message size: one value for each round.
+// Size has the values for a message size, one for each round.
 type Size struct {
 	Bytes int `json:"bytes"`
 	// Throughput in MiB/s of writes of Bytes on one connection.
 	ThroughputTCP []float64 `json:"throughput_tcp"`
 	ThroughputSMC []float64 `json:"throughput_smc"`
-	// RoundTrip in µs: a message of Bytes and its echo. None of large messages.
+	// RoundTrip in µs: a message of Bytes and its echo. Large messages have no value.
 	RoundTripTCP []float64 `json:"round_trip_tcp,omitempty"`
 	RoundTripSMC []float64 `json:"round_trip_smc,omitempty"`
 }
 
-// Share is the CPU time of one kind of process for a unit of work.
+// Share is the CPU time of one kind of process for each unit of work.
 type Share struct {
 	// Row is the ID of the row whose traffic this is.
 	Row string `json:"row"`
@@ -79,8 +79,8 @@ type Share struct {
 	System float64 `json:"system"`
 }
 
-// Area is the part of the CPU time of a Go program with a stack of its own that
-// an area of the code takes.
+// Area is the share of an area of the code in the CPU time of a Go program with an
+// embedded stack.
 type Area struct {
 	// Row is the ID of the row whose traffic this is.
 	Row string `json:"row"`
@@ -97,8 +97,8 @@ func (r *Result) FileName() string {
 	return r.Date.UTC().Format("2006-01-02") + "-" + r.Commit + ".json"
 }
 
-// Write writes the result into its file in dir, which it makes where it is
-// missing, and returns the name of the file.
+// Write writes the result to a file in dir and returns the name of the file. It makes dir
+// if necessary.
 func (r *Result) Write(dir string) (string, error) {
 	b, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
@@ -114,7 +114,7 @@ func (r *Result) Write(dir string) (string, error) {
 	return name, nil
 }
 
-// compact puts arrays of numbers on one line each.
+// compact puts each array of numbers on one line.
 func compact(b []byte) []byte {
 	out := make([]byte, 0, len(b))
 	inString, numbers := false, false
@@ -164,7 +164,7 @@ func Read(name string) (*Result, error) {
 	return r, nil
 }
 
-// ErrNoResult means that a directory holds no result.
+// ErrNoResult means that a directory has no result.
 var ErrNoResult = errors.New("bench: no result here: run make bench first")
 
 // Newest returns the result in dir with the latest Date, and its file.
@@ -190,7 +190,7 @@ func Newest(dir string) (*Result, string, error) {
 	return newest, file, nil
 }
 
-// Round rounds to four significant digits: what a measurement is worth at most.
+// Round rounds to four significant digits: measurements are not more exact.
 func Round(v float64) float64 {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0

@@ -61,7 +61,7 @@ func TestWriteReadNewest(t *testing.T) {
 		t.Errorf("numbers are not on one line:\n%s", text)
 	}
 
-	// The same day, later, and a name that sorts first.
+	// A result of the same day, later, with a name that sorts first.
 	later := result(t)
 	later.Date, later.Commit = want.Date.Add(time.Hour), "0000000"
 	if _, err := later.Write(dir); err != nil {
@@ -72,7 +72,7 @@ func TestWriteReadNewest(t *testing.T) {
 		t.Errorf("Newest: %v, %s, %v", newest, file, err)
 	}
 
-	// What is no result is not passed over.
+	// An invalid file is an error.
 	for _, broken := range []string{`{"schema": 2}`, `{`} {
 		if err := os.WriteFile(filepath.Join(dir, "x.json"), []byte(broken), 0o600); err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// TestIdleMet: what the stacks cost is what they use beyond TCP.
+// TestIdleMet: the cost of the stacks is the difference to TCP.
 func TestIdleMet(t *testing.T) {
 	for _, test := range []struct {
 		tcp, smc []float64
@@ -151,7 +151,7 @@ func TestIdleMet(t *testing.T) {
 func TestReplace(t *testing.T) {
 	document := []byte("# A\n" + markBegin + "\nold\nlines\n" + markEnd + "\nrest\n")
 	want := "# A\n" + markBegin + "\nnew\n" + markEnd + "\nrest\n"
-	for range 2 { // once more changes nothing
+	for range 2 { // a second Replace changes nothing
 		var err error
 		if document, err = Replace(document, "new\n"); err != nil || string(document) != want {
 			t.Fatalf("%v\n%s", err, document)

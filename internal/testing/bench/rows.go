@@ -11,38 +11,38 @@ import (
 // Row is one line of the table: a quantity measured over kernel TCP and over
 // SMC-R, in turn. The names of its JSON fields do not change.
 type Row struct {
-	// ID selects the row (-rows) and is stable; Name says what is measured.
+	// ID selects the row (-rows) and does not change. Name is its title.
 	ID   string `json:"id"`
 	Name string `json:"name"`
 	// Unit of the values of both transports.
 	Unit string `json:"unit"`
 	// MTU of the link in bytes.
 	MTU int `json:"mtu"`
-	// LessIsBetter tells latencies and costs from rates.
+	// LessIsBetter is set for latencies and costs.
 	LessIsBetter bool `json:"less_is_better,omitempty"`
-	// Absolute rows are judged by Value in Unit, the others by Value as a
-	// multiple of kernel TCP.
+	// Value of an Absolute row is in Unit. Value of the others is a multiple of kernel
+	// TCP.
 	Absolute bool `json:"absolute,omitempty"`
-	// Target is what Value is to reach at least, Aim what it is hoped to reach;
-	// 0: there is none.
+	// Target is what Value must reach, Aim what it should reach. 0 means that there is
+	// none.
 	Target float64 `json:"target,omitempty"`
 	Aim    float64 `json:"aim,omitempty"`
-	// TCP and SMC hold one value for each round, Ratios one quotient.
+	// TCP and SMC have one value for each round, Ratios one quotient.
 	TCP    []float64 `json:"tcp"`
 	SMC    []float64 `json:"smc"`
 	Ratios []float64 `json:"ratios"`
-	// Value is the median of Ratios; of an absolute row, the median of what
-	// SMC-R has above TCP.
+	// Value is the median of Ratios. For an absolute row it is the median of the
+	// differences between SMC-R and TCP.
 	Value float64 `json:"value"`
-	// Met says which of both Value reaches: "aim", "target", "no", or nothing
-	// where there is no target.
+	// Met says which of the two Value reaches: "aim", "target" or "no". It is empty if
+	// there is no target.
 	Met string `json:"met,omitempty"`
 	// TCPScatter is the largest value of TCP as a multiple of the smallest.
 	TCPScatter float64 `json:"tcp_scatter"`
 }
 
-// Rows returns the rows of the table, without values, in its order. The targets
-// are what the data path of the user-space stack is built for.
+// Rows returns the rows of the table in their order, without values. The targets are
+// those of the data path of the user-space stack.
 func Rows() []*Row {
 	return []*Row{
 		{ID: "iperf3-1500", Name: "iperf3", Unit: "Gbit/s", MTU: 1500, Target: 0.30, Aim: 0.6},
@@ -74,12 +74,12 @@ func Rows() []*Row {
 	}
 }
 
-// Sweeps are the names of the measurements for the plots, as -rows takes them.
+// Sweeps are the names of the measurements for the plots, for -rows.
 var Sweeps = []string{"sizes", "connections", "shares"}
 
-// Select returns which IDs a comma-separated list selects: "all" every one,
-// another name the row or sweep of this ID and those that continue it after a
-// hyphen ("iperf3": iperf3-1500, iperf3-9000, iperf3-v1).
+// Select returns the IDs that a comma-separated list selects. "all" selects every row and
+// sweep. Another name selects the row or sweep with this ID, and those whose ID continues
+// after a hyphen ("iperf3": iperf3-1500, iperf3-9000, iperf3-v1).
 func Select(list string) (map[string]bool, error) {
 	var ids []string
 	for _, r := range Rows() {
@@ -102,7 +102,7 @@ func Select(list string) (map[string]bool, error) {
 	return chosen, nil
 }
 
-// Whole reports whether the selection leaves nothing out.
+// Whole reports whether the selection has all rows and sweeps.
 func Whole(chosen map[string]bool) bool {
 	return len(chosen) == len(Rows())+len(Sweeps)
 }
@@ -112,7 +112,7 @@ func (r *Row) Add(tcp, smc float64) {
 	r.TCP, r.SMC = append(r.TCP, Round(tcp)), append(r.SMC, Round(smc))
 }
 
-// Finish computes Ratios, Value, Met and TCPScatter of the values.
+// Finish computes Ratios, Value, Met and TCPScatter from the values.
 func (r *Row) Finish() {
 	r.Ratios = Ratios(r.TCP, r.SMC)
 	for i, v := range r.Ratios {
@@ -148,13 +148,13 @@ func (r *Row) reaches(mark float64) bool {
 	return r.Value >= mark
 }
 
-// Restless returns the rows whose TCP values scatter by more than ScatterLimit:
-// their ratios are worth little. Absolute rows divide by nothing.
+// Restless returns the rows whose TCP values scatter by more than ScatterLimit: their
+// ratios are not reliable. Absolute rows have no ratios.
 func Restless(rows []*Row) []*Row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r *Row) bool {
 		return r.Absolute || r.TCPScatter <= ScatterLimit
 	})
 }
 
-// ScatterLimit is the TCPScatter that is still steady.
+// ScatterLimit is the largest TCPScatter of reliable values.
 const ScatterLimit = 1.25

@@ -80,7 +80,7 @@ func TestFinish(t *testing.T) {
 		met      string
 		restless bool
 	}{
-		// The median of the ratios of the rounds, not the ratio of the medians.
+		// Value is the median of the ratios of the rounds, not the ratio of the medians.
 		{"iperf3-1500", []float64{10, 20, 10}, []float64{3, 10, 4}, 0.4, "target", true},
 		{"iperf3-1500", []float64{10, 10}, []float64{6, 6}, 0.6, "aim", false},
 		{"iperf3-1500", []float64{10}, []float64{2.9}, 0.29, "no", false},

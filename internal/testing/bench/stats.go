@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Median returns the middle of the values, the mean of the two in the middle
-// where their number is even, 0 where there is none.
+// Median returns the middle value, or the mean of the two middle values if their number
+// is even. Without values it returns 0.
 func Median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -20,8 +20,8 @@ func Median(values []float64) float64 {
 	return s[len(s)/2]
 }
 
-// Scatter returns the largest value as a multiple of the smallest: 1 where all
-// are equal, and 1 where there are no two values above 0.
+// Scatter returns the largest value as a multiple of the smallest one. It is 1 if all are
+// equal, or if fewer than two values are above 0.
 func Scatter(values []float64) float64 {
 	least, most := 0.0, 0.0
 	for _, v := range values {
@@ -36,7 +36,7 @@ func Scatter(values []float64) float64 {
 	return most / least
 }
 
-// Ratios returns smc[i] / tcp[i] for each round that has both, and TCP above 0.
+// Ratios returns smc[i] / tcp[i] for each round that has both values, with TCP above 0.
 func Ratios(tcp, smc []float64) []float64 {
 	var r []float64
 	for i := range min(len(tcp), len(smc)) {
@@ -55,7 +55,7 @@ func spread(values []float64) string {
 	return format(slices.Min(values)) + "-" + format(slices.Max(values))
 }
 
-// format prints three significant digits, or all of a larger number.
+// format prints three significant digits, or all digits of a larger number.
 func format(v float64) string {
 	switch {
 	case v >= 100 || v <= -100:

@@ -38,7 +38,7 @@ func TestScatter(t *testing.T) {
 	}
 }
 
-// TestRatios: each round is divided by what TCP did in it, not by a mean.
+// TestRatios: each round is divided by the value of TCP in the same round, not by a mean.
 func TestRatios(t *testing.T) {
 	got := Ratios([]float64{100, 0, 50, 10}, []float64{50, 1, 50})
 	if diff := cmp.Diff([]float64{0.5, 1}, got); diff != "" {

@@ -11,8 +11,8 @@ import (
 	"text/tabwriter"
 )
 
-// Print writes the rows as a table of medians with the spread of the rounds,
-// the ratio to kernel TCP, and what it is to be.
+// Print writes the rows as a table: medians with the spread of the rounds, the ratio to
+// kernel TCP, and the target.
 func (r *Result) Print(w io.Writer) error {
 	fmt.Fprintln(w, r.origin())
 	if len(r.Rows) > 0 {
@@ -42,7 +42,7 @@ func (r *Result) printRows(w io.Writer) error {
 	return tw.Flush()
 }
 
-// Markdown returns the same as a table in Markdown, with the names of the rows.
+// Markdown returns this table in Markdown, with the names of the rows.
 func (r *Result) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", r.origin())
@@ -60,7 +60,7 @@ func (r *Result) Markdown() string {
 	return b.String()
 }
 
-// origin says in a line where the figures come from.
+// origin returns a line with the origin of the values.
 func (r *Result) origin() string {
 	flags := ""
 	if r.ServeFlags != "" {
@@ -71,7 +71,7 @@ func (r *Result) origin() string {
 		r.Rounds, r.Seconds, flags)
 }
 
-// notes say what to keep in mind with the figures.
+// notes returns remarks about the values.
 func (r *Result) notes() []string {
 	var notes []string
 	if r.Forced {
@@ -95,7 +95,7 @@ func (r *Result) notes() []string {
 	return notes
 }
 
-// value prints the ratio, or what an absolute row has.
+// value returns the ratio, or the value of an absolute row.
 func (r *Row) value() string {
 	switch {
 	case len(r.SMC) == 0:
@@ -125,7 +125,7 @@ func (r *Row) met() string {
 	return r.Met
 }
 
-// The generated part of a document stands between these lines.
+// The generated part of a document is between these lines.
 const (
 	markBegin = "<!-- begin: make bench-plots -->"
 	markEnd   = "<!-- end: make bench-plots -->"

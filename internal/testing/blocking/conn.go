@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Protocol is what a socket speaks.
+// A Protocol is the protocol of a socket.
 type Protocol int
 
 // Protocols.
@@ -26,8 +26,7 @@ const (
 	protoSMC6 = 1 // over IPv6
 )
 
-// A Conn is a socket, by its descriptor. Errors of its methods are
-// *os.SyscallError.
+// A Conn is the descriptor of a socket. Errors of its methods are *os.SyscallError.
 type Conn int
 
 // Dial connects to addr.
@@ -64,7 +63,7 @@ func Listen(p Protocol, addr netip.AddrPort, backlog int) (Conn, error) {
 	return c, nil
 }
 
-// socket makes a socket, and the form of the address that it takes.
+// socket makes a socket. It also returns its address in the form for system calls.
 func socket(p Protocol, addr netip.AddrPort) (Conn, unix.Sockaddr, error) {
 	family, proto := unix.AF_INET, protoSMC
 	var sa unix.Sockaddr
@@ -86,7 +85,7 @@ func socket(p Protocol, addr netip.AddrPort) (Conn, unix.Sockaddr, error) {
 	return Conn(fd), sa, nil
 }
 
-// Accept waits for a connection of a socket that listens.
+// Accept waits for a connection on a listening socket.
 func (c Conn) Accept() (Conn, error) {
 	fd, _, err := unix.Accept4(int(c), unix.SOCK_CLOEXEC)
 	if err != nil {
@@ -119,7 +118,7 @@ func (c Conn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// CloseWrite ends the direction of what is written.
+// CloseWrite ends the stream to the peer.
 func (c Conn) CloseWrite() error {
 	return os.NewSyscallError("shutdown", unix.Shutdown(int(c), unix.SHUT_WR))
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addrOf returns the address that a socket is bound to.
+// addrOf returns the address of a bound socket.
 func addrOf(t *testing.T, c Conn) netip.AddrPort {
 	t.Helper()
 	sa, err := unix.Getsockname(int(c))
@@ -39,7 +39,7 @@ func closeAfter(t *testing.T, c Conn) {
 	})
 }
 
-// TestConn exchanges data over TCP, of either version of IP, to its end.
+// TestConn exchanges data over TCP until the end of the stream, over IPv4 and IPv6.
 func TestConn(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
 		t.Run(addr, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestConn(t *testing.T) {
 				t.Fatal(err)
 			}
 			closeAfter(t, s)
-			data := bytes.Repeat([]byte("0123456789"), 100_000) // more than the buffers hold
+			data := bytes.Repeat([]byte("0123456789"), 100_000) // more than the buffers can hold
 			sent := make(chan error, 1)
 			go func() {
 				_, err := c.Write(data)
@@ -82,7 +82,7 @@ func TestConn(t *testing.T) {
 	}
 }
 
-// TestErrors: an error is that of the system call.
+// TestErrors: errors are those of the system calls.
 func TestErrors(t *testing.T) {
 	l, err := Listen(TCP, netip.MustParseAddrPort("127.0.0.1:0"), 1)
 	if err != nil {

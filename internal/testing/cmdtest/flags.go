@@ -14,12 +14,12 @@ import (
 
 // A Flags test gives command lines to a command with options of type O.
 type Flags[O any] struct {
-	// New makes the command; it calls the function in the place of running.
+	// New makes the command. The command calls the function instead of running.
 	New func(*cmdutil.Factory, func(*O) error) *cobra.Command
-	// Good command lines, whose words are separated by blanks, have to be
-	// read, and to give options that please.
+	// Good has command lines, with blanks between their words, that must be accepted. The
+	// function reports whether the options are right.
 	Good map[string]func(*O) bool
-	// Bad lines have to be refused.
+	// Bad has command lines that must be refused.
 	Bad []string
 }
 

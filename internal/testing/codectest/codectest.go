@@ -11,8 +11,8 @@ import (
 // A Codec test compares a codec with one message that another program sent.
 type Codec[T comparable] struct {
 	Golden  string // the message
-	Want    T      // what it says
-	Invalid []int  // places where an "x" makes the message invalid
+	Want    T      // its content
+	Invalid []int  // positions where an "x" makes the message invalid
 	Parse   func([]byte) (T, error)
 	Append  func(*T, []byte) []byte
 }
@@ -45,7 +45,7 @@ func (c Codec[T]) Run(t *testing.T) {
 	}
 }
 
-// Fuzz checks that a message that was read and written again reads the same.
+// Fuzz checks that a message that was read and written again has the same content.
 func (c Codec[T]) Fuzz(f *testing.F) {
 	f.Add([]byte(c.Golden))
 	f.Fuzz(func(t *testing.T, b []byte) {

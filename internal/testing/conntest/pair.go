@@ -8,11 +8,11 @@ import (
 	"smcr/userstack/conn"
 )
 
-// CheckPair verifies that the two ends of one connection agree: nobody has received
-// what was not written, and nobody was told that the other read what it did not. This
-// holds between any two events, unless one of the hosts sends wrong messages. An end
-// that is not established, or has given its memory back, is not checked. The error is
-// a [conn.ErrInvariant].
+// CheckPair verifies that the two ends of one connection agree: neither end has received
+// a byte that was not written, or was told that the other end has read a byte that it has
+// not read. This holds between any two events, unless one of the hosts sends wrong
+// messages. An end that is not established, or has released its memory, is not checked.
+// The error is a [conn.ErrInvariant].
 func CheckPair(a, b *conn.Conn) error {
 	for _, ends := range [2][2]*conn.Conn{{a, b}, {b, a}} {
 		from, to := ends[0].Positions(), ends[1].Positions()

@@ -12,7 +12,7 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// echoing is a server that sends back what it gets.
+// echoing is a server that sends back what it receives.
 const echoing = `
 import socket, sys, threading
 l = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=128)
@@ -28,7 +28,8 @@ while True:
     threading.Thread(target=serve, args=(l.accept()[0],), daemon=True).start()
 `
 
-// asking makes so many short connections, then holds so many, one after the other.
+// asking makes a number of short connections, and then a number of connections that it
+// holds, one after the other.
 const asking = `
 import socket, sys, time
 def ask():
@@ -48,18 +49,18 @@ for i in range(int(sys.argv[4])):
 print("done", flush=True)
 `
 
-// adaptTime bounds what takes some seconds.
+// adaptTime limits actions that take some seconds.
 const adaptTime = time.Minute
 
-// adapt starts a client and returns it, with what its launcher says at the end.
+// adapt starts a client under smcr run.
 func (l *lab) adapt(server string, short, held int, flags ...string) *netnstest.Process {
 	argv := append([]string{"run", "--mode", "user", "-v"}, flags...)
 	argv = append(argv, "--", "python3", "-c", asking, server, "8080", fmt.Sprint(short), fmt.Sprint(held))
 	return l.B.Go(l.t, bin("smcr"), argv...)
 }
 
-// TestAdapt: many connections in a row that have no use of SMC-R make the next ones
-// TCP, which is listed with the reason; one that has a use ends that.
+// TestAdapt: after many connections in a row that gain nothing from SMC-R, the next ones
+// are TCP, and are listed with the reason. A connection that gains from SMC-R ends this.
 func TestAdapt(t *testing.T) {
 	l := newLab(t, "python3")
 	l.serve(l.A)
@@ -74,7 +75,8 @@ func TestAdapt(t *testing.T) {
 		if err := c.WaitOutput("asked", adaptTime); err != nil {
 			t.Fatal(err)
 		}
-		// held counts the connections that the client holds.
+		// held counts the connections that the client holds, by their mode in the
+		// listing.
 		held := func() (smc, tcp int, err error) {
 			rows, err := l.rows(l.B, "connection")
 			if err != nil {
@@ -97,7 +99,7 @@ func TestAdapt(t *testing.T) {
 		if err := netnstest.Until(adaptTime, func() error {
 			smc, tcp, err := held()
 			log = fmt.Sprintf("%d connections over SMC-R, %d over TCP", smc, tcp)
-			if err == nil && (smc < 3 || tcp == 0) { // a try, and two after it
+			if err == nil && (smc < 3 || tcp == 0) { // a first attempt, and two after it
 				err = fmt.Errorf("held: %s", log)
 			}
 			return err

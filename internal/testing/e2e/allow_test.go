@@ -11,11 +11,11 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// TestAllowed: of two users without privileges, the stack serves the one whose group
-// may use it. The other's program runs over TCP, and the user learns why.
+// TestAllowed: two users have no privileges. The stack serves the one whose group is
+// allowed. The program of the other one uses TCP, and its user gets the reason.
 func TestAllowed(t *testing.T) {
 	l := newLab(t, "setpriv")
-	const group = "65000" // a supplementary group of otherUser
+	const group = "65000" // this group is a supplementary group of otherUser
 	stack := l.serve(l.A, "--allow-group", group)
 	server := l.server()
 	defer terminate(t, server)
@@ -49,9 +49,9 @@ func TestAllowed(t *testing.T) {
 	terminate(t, stack)
 }
 
-// TestToldToOthers: a user without privileges sees all rows of a listing, and nothing
-// by which a host is known in CLC messages and packets.
-func TestToldToOthers(t *testing.T) {
+// TestListingsOfOtherUsers: a user without privileges sees all rows of a listing, but not the
+// fields that identify a host in CLC messages and packets.
+func TestListingsOfOtherUsers(t *testing.T) {
 	l := newLab(t, "setpriv")
 	stack := l.serve(l.A)
 	server := l.server()
@@ -102,8 +102,7 @@ func (l *lab) server() *netnstest.Process {
 	return p
 }
 
-// field returns all values of a field in a JSON text, wherever it is, that are not
-// zero.
+// field returns all values of a field anywhere in a JSON text that are not zero.
 func field(t *testing.T, text []byte, name string) (values []any) {
 	t.Helper()
 	var v any

@@ -14,8 +14,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// TestBench has the bench measure a few rows as briefly as it can: what it
-// measures as SMC-R is SMC-R, or it fails itself. The figures mean nothing.
+// TestBench runs a few rows of the benchmarks for a very short time: they fail if
+// connections that are measured as SMC-R are not SMC-R. The values mean nothing.
 func TestBench(t *testing.T) {
 	netnstest.Require(t, "nsenter", "iperf3")
 	dir := t.TempDir()
@@ -25,7 +25,8 @@ func TestBench(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	// Its own end removes the namespaces; a killed one's are removed by the next.
+	// The program removes its namespaces at its end. If it is killed, the next run
+	// removes them.
 	cmd := exec.CommandContext(ctx, program, "-smcr", bin("smcr"), "-force", "-rounds", "1", "-time", "100ms",
 		"-rows", "iperf3-v1,cpu-1500,connect,goapi,memory", "-serve-flags", "--spin 0s", "-out", results)
 	out, err := cmd.CombinedOutput()

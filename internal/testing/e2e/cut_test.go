@@ -12,8 +12,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// cutServer does with each connection what its first byte asks for, and tells
-// how it ended. "G" is that of an HTTP request, whose answer has no length.
+// cutServer does on each connection what its first byte requests, and prints how the
+// connection ended. "G" is the first byte of an HTTP request, whose answer has no length.
 const cutServer = `
 import os, socket, sys, threading
 def say(s): os.write(1, (s + '\n').encode()) # whole lines from all threads
@@ -36,7 +36,7 @@ def serve(c):
 while True: threading.Thread(target=serve, args=(l.accept()[0],)).start()
 `
 
-// cutClient has a connection of each kind, and tells how it ended.
+// cutClient makes a connection of each kind, and prints how each ended.
 const cutClient = `
 import os, select, socket, sys, threading
 def say(s): os.write(1, (s + '\n').encode()) # whole lines from all threads
@@ -74,8 +74,8 @@ say('all up')
 for t in ts: t.join()
 `
 
-// TestStackKilled kills a stack under programs that read and write long streams,
-// or wait: on neither host may what they got look complete.
+// TestStackKilled kills a stack while programs read and write long streams, or wait. On
+// neither host may a stream look complete.
 func TestStackKilled(t *testing.T) {
 	for _, side := range []string{"server", "client"} {
 		t.Run("of "+side, func(t *testing.T) {
@@ -99,7 +99,8 @@ func TestStackKilled(t *testing.T) {
 			if err := unix.Kill(victim.Pid(), unix.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			// CURLE_RECV_ERROR: as far as curl knows the answer could end anywhere.
+			// curl ends with CURLE_RECV_ERROR although the answer could end anywhere for
+			// curl.
 			if err := curl.WaitOutput("curl ended with 56.", 5*time.Second); err != nil {
 				t.Error(err)
 			}
@@ -112,10 +113,10 @@ func TestStackKilled(t *testing.T) {
 						t.Errorf("%q did not end: %v", w, err)
 					}
 				}
-				// Writers see EPIPE, too, as at the second write after a TCP reset.
+				// Writers also get EPIPE, as at the second write after a TCP reset.
 				for line := range strings.Lines(p.Log()) {
 					if strings.HasPrefix(line, "smcr: ") {
-						continue // the launcher, of the stack
+						continue // a line of the launcher about the stack
 					}
 					if _, how, ok := strings.Cut(line, "ended: "); ok && how != "104\n" && !(how == "32\n" && strings.ContainsAny(strings.Fields(line)[1], "wGs")) {
 						t.Errorf("%s", line)

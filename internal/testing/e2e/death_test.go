@@ -17,13 +17,13 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// deathTime is within what the others must see a death on their host or on the
-// one across a working link.
+// deathTime is how soon the others must notice the end of a process on either host, while
+// the link works.
 const deathTime = time.Second
 
-// TestKill kills without warning each process that takes part in a connection
-// and wants every other one to see the end of the connection within a second,
-// the listings to forget it, and the next smcr run to work.
+// TestKill kills each process of a connection with SIGKILL. Every other process must see
+// the end of the connection within a second, the listings must not show it any more, and
+// the next smcr run must work.
 func TestKill(t *testing.T) {
 	const conns = 3
 	for _, side := range []string{"server", "client"} {
@@ -53,7 +53,8 @@ func TestKill(t *testing.T) {
 					t.Fatal(err)
 				}
 
-				// The death of a launcher need not be that of its program; every
+				// The program of a launcher need not end with it. Every probe that still
+				// runs must see the end of its connections.
 				// probe that still runs must see its connections end.
 				watched := map[string]*netnstest.Process{}
 				if side != "server" || victim == "stack" {
@@ -76,7 +77,8 @@ func TestKill(t *testing.T) {
 						continue
 					}
 					for line := range strings.Lines(p.Log()) {
-						// A stack that dies cuts what is under way; the others close it.
+						// When a stack is killed, connections are reset. In the other
+						// cases they are closed.
 						eof := victim != "stack" && strings.Contains(line, "EOF")
 						if strings.Contains(line, want) && !strings.Contains(line, saysLost) && !eof && !strings.Contains(line, "reset") && !strings.Contains(line, "broken pipe") {
 							t.Errorf("the %s saw %q", name, line)
@@ -85,13 +87,13 @@ func TestKill(t *testing.T) {
 					t.Logf("the %s saw it within %v", name, time.Since(start).Round(time.Millisecond))
 				}
 				if victim == "launcher" && side == "client" || victim == "program" && side == "client" {
-					// The server's host is whole: it goes on serving.
+					// The host of the server works as before.
 					release(t, l.held(1))
 				}
 				client.Kill()
 				server.Kill()
 				for _, pid := range append(l.programPids(l.A, bin("probe")), l.programPids(l.B, bin("probe"))...) {
-					_ = unix.Kill(pid, unix.SIGKILL) // programs that outlived their launcher
+					_ = unix.Kill(pid, unix.SIGKILL) // programs whose launcher has ended
 				}
 				if victim == "stack" {
 					<-stack.Done()
@@ -103,7 +105,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// wantWorks transfers something with new programs and wants SMC-R used.
+// wantWorks transfers data with new programs and checks that they use SMC-R.
 func (l *lab) wantWorks() {
 	l.t.Helper()
 	w := l.watch()
@@ -111,8 +113,8 @@ func (l *lab) wantWorks() {
 	w.stop(l.t).wantSMC(l.t, 1, n)
 }
 
-// transfer runs a web server and client under smcr run and returns how many
-// bytes they transferred.
+// transfer runs a web server and a web client under smcr run and returns the number of
+// transferred bytes.
 func (l *lab) transfer(port int) int64 {
 	l.t.Helper()
 	const size = 4 << 20
@@ -129,16 +131,16 @@ func (l *lab) transfer(port int) int64 {
 	return size
 }
 
-// A host that vanishes is noticed by what is sent to it: data, after the queue
-// pair's retries; on an idle link TEST LINK, which RFC 7609 (section 4.5.1 and
-// appendix A.3.7) leaves to the implementation and Linux sends after 30 s.
+// A host without power is noticed when something is sent to it: data, after the retries
+// of the queue pair; on an idle link TEST LINK. RFC 7609 (section 4.5.1 and appendix
+// A.3.7) leaves its interval to the implementation; Linux sends it after 30 s.
 const (
 	vanishedBusy = 15 * time.Second
 	vanishedIdle = 45 * time.Second
 )
 
-// TestVanishedHost: a connection whose peer is gone ends in a reset, never in
-// an end of file that would pass for all of the data.
+// TestVanishedHost: if the peer does not answer any more, a connection ends with a reset.
+// It must not end with an end of file, which means that all data has arrived.
 func TestVanishedHost(t *testing.T) {
 	t.Run("link down", func(t *testing.T) {
 		l := newLab(t)
@@ -165,9 +167,9 @@ func TestVanishedHost(t *testing.T) {
 		if err := l.Uncut(0); err != nil {
 			t.Fatal(err)
 		}
-		// The server has sent nothing that was not acknowledged and may still
-		// think that all is well. A new connection, in whatever mode, has to
-		// work, and to teach it better; then everything is as before.
+		// The server has sent nothing that was not acknowledged, so it may not have
+		// noticed anything. A new connection in any mode must work, and the server must
+		// notice then. Afterwards everything works as before.
 		l.transfer(8082)
 		l.wantReset(server, vanishedIdle)
 		l.wantNoConnections(l.A, l.B)
@@ -192,8 +194,7 @@ func TestVanishedHost(t *testing.T) {
 	})
 }
 
-// vanishing starts stacks, a probe server and a probe client with one
-// connection.
+// vanishing starts stacks, a probe server and a probe client with one connection.
 func (l *lab) vanishing(args ...string) (server, client *netnstest.Process) {
 	l.t.Helper()
 	l.serve(l.A)
@@ -202,7 +203,7 @@ func (l *lab) vanishing(args ...string) (server, client *netnstest.Process) {
 	return server, l.held(1, args...)
 }
 
-// wantReset wants a probe to see its connection reset within d.
+// wantReset checks that the connection of a probe is reset within d.
 func (l *lab) wantReset(p *netnstest.Process, d time.Duration) {
 	l.t.Helper()
 	start := time.Now()
@@ -228,8 +229,8 @@ func lastLine(s, sub string) string {
 	return last
 }
 
-// TestDiedStack: the log of a stack that was started on demand and died is kept,
-// and smcr info says where, before and after the next one starts.
+// TestDiedStack: the log of a stack that was started on demand and died is kept. smcr
+// info shows where it is, before and after the next stack starts.
 func TestDiedStack(t *testing.T) {
 	l := newLab(t)
 	l.wantWorks()
@@ -251,12 +252,12 @@ func TestDiedStack(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
 	defer cancel()
 	var said []byte
-	for _, form := range []string{"", "--output=table"} { // that of smc-tools, and ours
+	for _, form := range []string{"", "--output=table"} { // the forms of smc-tools and of smcr
 		args := []string{"--backend", "user", "info"}
 		if form != "" {
 			args = append(args, form)
 		}
-		// A process has no command line any more before it closes its log.
+		// A process that ends loses its command line before it closes its log.
 		if err := netnstest.Until(endTime, func() error {
 			said, _ = l.B.Command(ctx, bin("smcr"), args...).CombinedOutput() // exit status 5
 			if strings.Count(string(said), " died: ") != 1 {

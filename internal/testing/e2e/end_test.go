@@ -12,8 +12,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// pourer is a server that sends without end to all who connect.
-const pourer = `
+// endlessServer is a server that sends without end on each connection.
+const endlessServer = `
 import socket, sys, threading
 l = socket.socket()
 l.bind((sys.argv[1], 7400)); l.listen(128)
@@ -27,20 +27,21 @@ while True:
     threading.Thread(target=pour, args=(c,), daemon=True).start()
 `
 
-// orderlyTime is how soon a stack ends after SIGTERM.
+// orderlyTime is how long a stack may take to end after SIGTERM.
 const orderlyTime = 5 * time.Second
 
-// TestEnd: SIGTERM ends a stack in order and in time, whatever its programs and
-// launchers do, and the next stack can start. Where a program has the kernel hold the
-// lock of a socket, threads of the process wait for it, which nothing can end: the
-// process has done all else then, and is gone when the program is.
+// TestEnd: after SIGTERM a stack ends in order and in time, whatever its programs and
+// launchers do, and the next stack can start. There is one exception: a program can make
+// the kernel hold the lock of a socket. Threads of the stack that wait for this lock
+// cannot be ended. Then the stack has done everything else, and its process ends with the
+// program.
 func TestEnd(t *testing.T) {
 	for _, kind := range []string{"pending", "deaf", "locked", "stopped launcher"} {
 		t.Run(kind, func(t *testing.T) {
 			l := newLab(t, "/usr/bin/python3")
 			stack := l.serve(l.A)
 			l.serve(l.B)
-			server := l.under(l.B, "/usr/bin/python3", "-u", "-c", pourer, l.B.Addr())
+			server := l.under(l.B, "/usr/bin/python3", "-u", "-c", endlessServer, l.B.Addr())
 			if err := server.WaitOutput("listening", startTime); err != nil {
 				t.Fatal(err)
 			}
@@ -61,18 +62,18 @@ time.sleep(60)`, l.B.Addr())
 				t.Cleanup(func() { _ = client.Signal(unix.SIGCONT) })
 			} else {
 				if kind == "pending" {
-					// Nobody has the address, so nothing comes back.
+					// Nobody has the address, so there is no answer.
 					addr = "10.77.0.77:7400"
 					if _, err := l.A.Output(t.Context(), "ip", "neigh", "replace", "10.77.0.77", "lladdr", "02:00:00:00:00:77", "dev", l.A.Links[0].Name); err != nil {
 						t.Fatal(err)
 					}
 				}
-				hostile = l.A.Go(t, bin("hostile"), "cling", kind, addr)
-				if err := hostile.WaitOutput("clinging", startTime); err != nil {
+				hostile = l.A.Go(t, bin("hostile"), "block", kind, addr)
+				if err := hostile.WaitOutput("blocking", startTime); err != nil {
 					t.Fatal(err)
 				}
 			}
-			time.Sleep(500 * time.Millisecond) // the buffers fill
+			time.Sleep(500 * time.Millisecond) // in this time the buffers fill
 			begin := time.Now()
 			if err := stack.Signal(unix.SIGTERM); err != nil {
 				t.Fatal(err)
@@ -81,7 +82,7 @@ time.sleep(60)`, l.B.Addr())
 				if err := stack.WaitOutput("the stack has ended", orderlyTime); err != nil {
 					t.Fatalf("%v\n%s", err, stack.Log())
 				}
-				terminate(t, l.serve(l.A)) // while that one still is there
+				terminate(t, l.serve(l.A)) // while the old process still exists
 				hostile.Kill()
 				begin = time.Now()
 			}

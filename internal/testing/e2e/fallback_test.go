@@ -14,7 +14,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// holder is a server that keeps each connection and sends something first.
+// holder is a server that sends a greeting on each connection and keeps the connection
+// open.
 const holder = `
 import socket, sys
 l = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -26,7 +27,7 @@ while True:
     held.append(c)
 `
 
-// caller connects and keeps the connection.
+// caller is a client that keeps its connection open.
 const caller = `
 import socket, sys, time
 c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
@@ -34,9 +35,9 @@ print(c.recv(5), flush=True)
 time.sleep(600)
 `
 
-// TestFallbackListed checks that the connections of programs under smcr run that
-// are plain TCP can be seen, with the reason: in smcr connection list, smcss,
-// smc_chk and the counters, and no longer than they live.
+// TestFallbackListed checks that connections of programs under smcr run that are plain
+// TCP are listed with the reason while they exist: in smcr connection list, smcss,
+// smc_chk and the counters.
 func TestFallbackListed(t *testing.T) {
 	l := newLab(t, "curl", "python3", "setpriv")
 	dir := t.TempDir()
@@ -60,7 +61,7 @@ func TestFallbackListed(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// rows returns the rows of a listing that have some values.
+	// rows returns the rows of a listing that have these values.
 	rows := func(args []string, want map[string]string) (found []map[string]any, err error) {
 		out, err := l.B.Output(t.Context(), args[0], args[1:]...)
 		if err != nil {
@@ -119,13 +120,13 @@ func TestFallbackListed(t *testing.T) {
 		t.Errorf("connection list:\n%s", out)
 	}
 
-	// Somebody else sees what ss shows.
+	// Another user sees the same as with ss.
 	nobody := append([]string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"}, list...)
 	if r = one(nobody, map[string]string{"remote": remote, "mode": "TCP"}); reason(r) != noSMC || r["pid"] != nil || r["command"] != nil {
 		t.Errorf("seen by another user: %v", r)
 	}
 
-	// smc-tools' programs.
+	// The programs of smc-tools.
 	out, err := l.B.Output(t.Context(), filepath.Join(dir, "smcss"), "-a")
 	if err != nil {
 		t.Error(err)
@@ -143,7 +144,7 @@ func TestFallbackListed(t *testing.T) {
 		t.Errorf("smc_chk -C: %v\n%s", err, out)
 	}
 
-	// No RoCE device, which nobody needs a peer for.
+	// There is no RoCE device. This reason needs no peer.
 	l.smcr(l.B, "--backend", "user", "pnet", "add", "NET1", "-I", "eth0")
 	l.smcr(l.B, "--backend", "user", "pnet", "add", "NET2", "-D", "soft-eth0")
 	second := l.under(l.B, "curl", "-sN", "-m", "300", "http://"+remote+"/")
@@ -180,19 +181,19 @@ func TestFallbackListed(t *testing.T) {
 	for _, r := range stats[0].Fallbacks.Reasons {
 		counts[r.Side+" "+r.Reason+" "+r.Text] = r.Count
 	}
-	// The clients are curl and that of smc_chk.
+	// The clients are curl and the client of smc_chk.
 	for what, n := range map[string]int{"client " + noSMC: 2, "server " + noSMC: 1, "client 0x03030002 no SMC-R device": 1} {
 		if counts[what] != n {
 			t.Errorf("%s: counted %d times, want %d: %v", what, counts[what], n, counts)
 		}
 	}
 
-	// What ends is gone from the list.
+	// Connections that have ended are not listed.
 	for _, p := range []*netnstest.Process{client, second, server, in} {
 		if err := p.Signal(os.Interrupt); err != nil {
 			t.Error(err)
 		}
-		_ = p.Wait(endTime) // interrupted, as they say
+		_ = p.Wait(endTime) // the programs end with the status of an interrupt
 	}
 	if err := netnstest.Until(settleTime, func() error {
 		left, err := rows(list, nil)

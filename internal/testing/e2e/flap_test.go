@@ -25,8 +25,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// flapTime is how long devices come and go: in every day's tests for a few
-// rounds, with SMCR_E2E_FLAP=1m for a minute and on one side at a time too.
+// flapTime is how long devices go down and up. By default it is a few rounds. With
+// SMCR_E2E_FLAP=1m it is a minute, and there are tests with devices of one side too.
 func flapTime(t *testing.T) time.Duration {
 	s := os.Getenv("SMCR_E2E_FLAP")
 	if s == "" {
@@ -42,20 +42,20 @@ func flapTime(t *testing.T) time.Duration {
 const (
 	flapPort  = 5201
 	redisPort = 6379
-	// backTime is how soon two links are there again after a device came up.
-	// Machines whose cores are taken need most of it.
+	// backTime is how soon there are two links again after a device came up. Busy
+	// machines need most of it.
 	backTime = 5 * time.Second
 )
 
-// newSwitchedLab is a lab whose hosts have n devices each in one LAN, all on
-// one switch: the other ends of a device's cable do not go down with it. The
-// last link of the switch shows all that it forwards.
+// newSwitchedLab is a lab whose hosts have n devices each in one LAN, on one switch: if a
+// device goes down, the other end of its cable stays up. The last link of the switch gets
+// a copy of everything that it forwards.
 func newSwitchedLab(t *testing.T, n int, tools ...string) (*lab, *netnstest.Host) {
 	t.Helper()
 	l := newLab(t, append([]string{"ip", "ethtool"}, tools...)...)
 	sw := netnstest.New(t, netnstest.Options{Links: n})
 	near := netnstest.New(t, netnstest.Options{Links: n})
-	// near.B is the switch: it takes the other ends of sw too.
+	// near.B is the switch. Move the other ends of sw into it too.
 	l.A, l.B = near.A, sw.B
 	run := func(h *netnstest.Host, format string, args ...any) {
 		t.Helper()
@@ -76,7 +76,7 @@ func newSwitchedLab(t *testing.T, n int, tools ...string) (*lab, *netnstest.Host
 		for _, h := range []*netnstest.Host{l.A, l.B} {
 			run(h, "ip -4 addr flush dev eth%d", i)
 			run(h, "ip addr add %s/16 dev eth%d", h.Links[i].IPv4, i)
-			// Frames as they are on a wire, one message each.
+			// Frames must look as on a real wire, with one message each.
 			run(h, "ethtool -K eth%d tx-udp-segmentation off", i)
 		}
 	}
@@ -84,9 +84,9 @@ func newSwitchedLab(t *testing.T, n int, tools ...string) (*lab, *netnstest.Host
 	return l, near.B
 }
 
-// ownAddresses makes each device of a host answer ARP for its own address alone,
-// as RoCE version 2 over several devices in one subnet takes: else the kernel of
-// the peer may take the MAC of one for the address of the other.
+// ownAddresses makes each device of a host answer ARP only for its own address. RoCE
+// version 2 needs this if several devices are in one subnet: otherwise the kernel of the
+// peer may use the MAC address of the wrong device.
 func (l *lab) ownAddresses(h *netnstest.Host) {
 	l.t.Helper()
 	for _, link := range h.Links {
@@ -113,12 +113,12 @@ type linkRow struct {
 	State     string
 }
 
-// linkWatch follows smcr link list --watch of one host, whose output it reads.
+// linkWatch reads the output of smcr link list --watch on one host.
 type linkWatch struct {
 	mu   sync.Mutex
-	part []byte // of a line
+	part []byte // the beginning of a line
 	rows []linkRow
-	seen []string // each state that differs from the one before
+	seen []string // each state that is different from the one before
 	err  error
 }
 
@@ -157,15 +157,14 @@ func (w *linkWatch) Write(b []byte) (int, error) {
 	}
 }
 
-// history returns how the links came and went.
+// history returns the changes of the links.
 func (w *linkWatch) history() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return strings.Join(w.seen, "\n")
 }
 
-// active returns the netdevs of the active links of each link group as they are
-// now.
+// active returns the netdevs of the present active links, by link group.
 func (w *linkWatch) active() (map[string][]string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,19 +179,19 @@ func (w *linkWatch) active() (map[string][]string, error) {
 	return groups, w.err
 }
 
-// flapper takes devices down and up, one after the other.
+// flapper sets devices down and up, one after the other.
 type flapper struct {
 	t      *testing.T
 	hosts  map[*netnstest.Host]*linkWatch
 	period time.Duration
 	flaps  int
-	groups int             // the most link groups that a host had
-	gone   []time.Duration // from down to links without the device
-	back   []time.Duration // from up to two
+	groups int             // the largest number of link groups on a host
+	gone   []time.Duration // from device down to links without it
+	back   []time.Duration // from device up to two links
 }
 
-// until waits until all link groups of both hosts are as ok, which gets the
-// netdevs of a group's active links, wants them.
+// until waits until ok is true for all link groups of both hosts. ok gets the netdevs of
+// the active links of a group.
 func (f *flapper) until(limit time.Duration, ok func(h *netnstest.Host, devs []string) bool) error {
 	return netnstest.Until(limit, func() error {
 		for h, w := range f.hosts {
@@ -201,8 +200,8 @@ func (f *flapper) until(limit time.Duration, ok func(h *netnstest.Host, devs []s
 				return netnstest.Stop(err)
 			}
 			f.groups = max(f.groups, len(groups))
-			// A group without a link is in its first contact, whose TCP may be
-			// on the device that is down.
+			// A group without links is in its first contact. The TCP connection of this
+			// first contact may use the device that is down.
 			maps.DeleteFunc(groups, func(_ string, devs []string) bool { return len(devs) == 0 })
 			if len(groups) == 0 {
 				return errors.New("no link is listed")
@@ -217,11 +216,11 @@ func (f *flapper) until(limit time.Duration, ok func(h *netnstest.Host, devs []s
 	})
 }
 
-// two are all links, on any host.
+// two reports whether a group has two links, on any host.
 func two(_ *netnstest.Host, devs []string) bool { return len(devs) == 2 }
 
-// without is what is left without e: one link, or two that share e's neighbour
-// in a group that was made meanwhile.
+// without returns a function that reports whether a group does not use e any more: it has
+// one link, or two over the other device if it is a new group.
 func without(e end) func(*netnstest.Host, []string) bool {
 	return func(h *netnstest.Host, devs []string) bool {
 		if h == e.h {
@@ -231,8 +230,7 @@ func without(e end) func(*netnstest.Host, []string) bool {
 	}
 }
 
-// flap takes e down for a period and up for another. Before it returns the
-// links are there again.
+// flap sets e down for a time and up for a time. It returns when the links exist again.
 func (f *flapper) flap(e end) error {
 	step := func(up bool, want func(*netnstest.Host, []string) bool, took *[]time.Duration) error {
 		start := time.Now()
@@ -253,7 +251,7 @@ func (f *flapper) flap(e end) error {
 	return errors.Join(step(false, without(e), &f.gone), step(true, two, &f.back))
 }
 
-// programs run on both hosts while devices come and go.
+// programs are programs that run on both hosts while devices go down and up.
 type programs struct {
 	l    *lab
 	wg   sync.WaitGroup
@@ -268,8 +266,7 @@ func (p *programs) say(format string, args ...any) {
 	p.said = append(p.said, fmt.Sprintf(format, args...))
 }
 
-// client runs a program on host B under smcr run, which writes its output to
-// out.
+// client runs a program on host B under smcr run. Its output goes to out.
 func (p *programs) client(out io.Writer, limit time.Duration, argv ...string) error {
 	ctx, cancel := context.WithTimeout(p.l.t.Context(), limit)
 	defer cancel()
@@ -288,9 +285,9 @@ func (p *programs) client(out io.Writer, limit time.Duration, argv ...string) er
 
 var linkGoneRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: .*no active link to queue pair`)
 
-// linkGone returns how many connections of smcr run -v are TCP because the link
-// that the server named was gone when the client heard of it: their TCP was on
-// the device that was down meanwhile (RFC 7609, section 3.5.2.3).
+// linkGone returns how many connections in the log of smcr run -v are TCP because the
+// link in the server's message had ended when the client received the message: their TCP
+// connections used the device that was down meanwhile (RFC 7609, section 3.5.2.3).
 func linkGone(log string) (n int) {
 	for _, m := range linkGoneRE.FindAllStringSubmatch(log, -1) {
 		k, _ := strconv.Atoi(m[1])
@@ -301,7 +298,7 @@ func linkGone(log string) (n int) {
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
-// download has curl take a file that nginx serves, slowly enough to last.
+// download makes curl download a file from nginx, slowly enough for the time d.
 func (p *programs) download(url, digest string, size int64, d time.Duration) {
 	start := time.Now()
 	rate := size / int64(max(d/time.Second, 1))
@@ -314,7 +311,7 @@ func (p *programs) download(url, digest string, size int64, d time.Duration) {
 	p.say("curl: %d bytes in %v", got.n, time.Since(start).Round(time.Millisecond))
 }
 
-// digester counts the bytes too.
+// digester computes a digest and counts the bytes.
 type digester struct {
 	hash.Hash
 	n int64
@@ -325,7 +322,7 @@ func (d *digester) Write(b []byte) (int, error) {
 	return d.Hash.Write(b)
 }
 
-// iperf has iperf3 send in both directions at once.
+// iperf makes iperf3 send in both directions at the same time.
 func (p *programs) iperf(d time.Duration) {
 	var out bytes.Buffer
 	err := p.client(&out, d+time.Minute, "iperf3", "-c", p.l.A.Addr(), "-t", fmt.Sprint(int(d/time.Second)), "--bidir", "-P", "2", "--json")
@@ -345,8 +342,7 @@ func (p *programs) iperf(d time.Duration) {
 	p.say("iperf3: %d MiB forth, %d MiB back", report.End.Forth.Bytes>>20, report.End.Back.Bytes>>20)
 }
 
-// redis runs redis-benchmark again and again, so that connections come and go
-// too.
+// redis runs redis-benchmark again and again, so that connections begin and end.
 func (p *programs) redis() {
 	const requests = 5000
 	runs := 0
@@ -367,8 +363,8 @@ func (p *programs) redis() {
 	}
 }
 
-// TestFlap takes devices down and up, never both of a host, under programs
-// that must not notice.
+// TestFlap sets devices down and up while programs run. At least one device of each host
+// is up at any time, so the programs must not notice.
 func TestFlap(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -401,7 +397,7 @@ func TestFlap(t *testing.T) {
 	}
 }
 
-// flap runs the programs while the devices come and go.
+// flap runs the programs while the devices go down and up.
 func (l *lab) flap(t *testing.T, ends []end, d time.Duration) *flapper {
 	size := int64(256 << 20)
 	if d >= time.Minute {
@@ -449,7 +445,7 @@ func (l *lab) flap(t *testing.T, ends []end, d time.Duration) *flapper {
 	return f
 }
 
-// spread describes a sample.
+// spread returns a text with the least, the middle and the largest value.
 func spread(d []time.Duration) string {
 	if len(d) == 0 {
 		return "never"

@@ -15,19 +15,19 @@ import (
 	messages "smcr/userstack/wire"
 )
 
-// Where the message of a SEND in one packet begins: after Ethernet, GRH or IPv4
-// and UDP, and BTH.
+// The offset of the message in a SEND of one packet: after Ethernet, GRH or IPv4 and UDP,
+// and BTH.
 const (
 	messageV1 = 14 + 40 + 12
 	messageV2 = 14 + 20 + 8 + 12
 	icrcLen   = 4
 )
 
-// watchFailover captures what a switch forwards of LLC messages and of failover
-// validations, and leaves out all other data.
+// watchFailover captures the LLC messages and the failover validations that a switch
+// forwards, without other data.
 func watchFailover(t *testing.T, sw *netnstest.Host, v2 bool) *netnstest.Capture {
 	t.Helper()
-	// SEND ONLY; CDC messages only with the failover validation indicator.
+	// SEND ONLY. CDC messages are captured only with the failover validation indicator.
 	filter := "ether proto 0x8915 and ether[54] = 4 and (ether[66] != 0xfe or ether[90] & 8 != 0)"
 	if v2 {
 		filter = "udp dst port 4791 and udp[8] = 4 and (udp[20] != 0xfe or udp[44] & 8 != 0)"
@@ -35,8 +35,8 @@ func watchFailover(t *testing.T, sw *netnstest.Host, v2 bool) *netnstest.Capture
 	return sw.StartCapture(t, netnstest.CaptureOptions{Link: len(sw.Links) - 1, Filter: filter})
 }
 
-// wantFailover wants each step of a failover and of the return of a link in a
-// capture, in messages without a fault.
+// wantFailover checks that a capture has each step of a failover and of the return of a
+// link, in correct messages.
 func wantFailover(t *testing.T, c *netnstest.Capture, v2 bool, flaps int) {
 	t.Helper()
 	dropped, err := c.Stop()
@@ -53,8 +53,8 @@ func wantFailover(t *testing.T, c *netnstest.Capture, v2 bool, flaps int) {
 	for _, name := range slices.Sorted(maps.Keys(count)) {
 		t.Logf("%6d %s", count[name], name)
 	}
-	// Each flap takes one link and brings one. A link whose own device is down
-	// may be lost before DELETE LINK has said so.
+	// Each flap ends one link and adds one. A link whose own device is down may fail
+	// before DELETE LINK is sent.
 	wants := []string{"CONFIRM LINK", "CONFIRM LINK reply", "ADD LINK", "ADD LINK reply", "DELETE LINK", "DELETE LINK reply"}
 	if !v2 {
 		wants = append(wants, "ADD LINK CONTINUATION", "ADD LINK CONTINUATION reply")
@@ -68,7 +68,7 @@ func wantFailover(t *testing.T, c *netnstest.Capture, v2 bool, flaps int) {
 		t.Errorf("%d failover validations, want at least one for each of %d flaps", n, flaps)
 	}
 	if v2 {
-		return // tshark calls the LLC messages of Linux malformed as well
+		return // tshark calls the LLC messages of Linux malformed, too
 	}
 	for name, filter := range map[string]string{
 		"CONFIRM LINK":          "smc.llc_msg == 0x01",
@@ -86,8 +86,8 @@ func wantFailover(t *testing.T, c *netnstest.Capture, v2 bool, flaps int) {
 	}
 }
 
-// failoverMessages decodes the messages of a capture by watchFailover and counts
-// them by name.
+// failoverMessages decodes the messages of a capture of watchFailover and counts them by
+// name.
 func failoverMessages(file string, v2 bool) (map[string]int, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -20,10 +20,11 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// forgeMark is the peer ID of messages that hostile forges.
+// forgeMark is the peer ID of messages that the program hostile forges.
 const forgeMark = "FORGED!!"
 
-// forgeAttempts is how many connections the hostile user makes, and takes.
+// forgeAttempts is the number of connections that the hostile user makes, and the number
+// that it accepts.
 func forgeAttempts(t *testing.T) int {
 	v := os.Getenv("SMCR_E2E_FORGE")
 	if v == "" {
@@ -36,9 +37,9 @@ func forgeAttempts(t *testing.T) int {
 	return n
 }
 
-// TestForgedCLC: a user who has the sockets that the stack speaks CLC on cannot get a
-// byte of his own sent on one before it is TCP, and the connections of others go on.
-// SMCR_E2E_FORGE is how many he tries it on.
+// TestForgedCLC: a user has the sockets on which the stack sends CLC messages. This user
+// cannot send a byte on such a socket before the connection is TCP, and the connections
+// of others are not disturbed. SMCR_E2E_FORGE is the number of connections.
 func TestForgedCLC(t *testing.T) {
 	n := forgeAttempts(t)
 	for _, test := range []struct {
@@ -101,10 +102,10 @@ func TestForgedCLC(t *testing.T) {
 	}
 }
 
-// forge has the hostile user connect to the server of another one.
+// forge makes the hostile user connect to the server of another user.
 func (l *lab) forge(n int) string { return l.forgeTo(l.B.Addr()+":5001", n) }
 
-// forgeBoth has users of both hosts forge on the same connections.
+// forgeBoth makes users of both hosts forge messages on the same connections.
 func (l *lab) forgeBoth(n int) string {
 	l.t.Helper()
 	addr := l.B.Addr() + ":5002"
@@ -130,7 +131,7 @@ func (l *lab) forgeTo(addr string, n int) string {
 	return strings.TrimSpace(p.Log())
 }
 
-// forgeAccepted has the hostile user accept connections of another one.
+// forgeAccepted makes the hostile user accept connections of another user.
 func (l *lab) forgeAccepted(n int) string {
 	l.t.Helper()
 	addr := l.A.Addr() + ":5002"
@@ -139,9 +140,9 @@ func (l *lab) forgeAccepted(n int) string {
 	if err := p.WaitOutput("listening", startTime); err != nil {
 		l.t.Fatal(err)
 	}
-	const most = 100 // at a time
+	const most = 100 // connections at a time
 	for left := n; left > 0; left -= most {
-		// They fail, or are refused; none is to do more.
+		// The connections fail or are refused. Nothing else may happen.
 		c := l.under(l.B, bin("probe"), "client", addr, strconv.Itoa(min(left, most)))
 		if err := c.Wait(time.Minute); err != nil && !strings.Contains(err.Error(), "exit status") {
 			l.t.Fatalf("%v\n%s", err, c.Log())
@@ -158,7 +159,7 @@ type flow struct {
 	sides map[netip.AddrPort]*side
 }
 
-// side is what one end has sent.
+// side has what one end has sent.
 type side struct {
 	option bool   // on its SYN or SYN-ACK
 	first  uint32 // sequence number of its first byte
@@ -170,7 +171,7 @@ type part struct {
 	data        []byte
 }
 
-// announced tells whether both ends announced SMC.
+// announced reports whether both ends have announced SMC.
 func (f *flow) announced() bool {
 	for _, s := range f.sides {
 		if !s.option {
@@ -182,9 +183,9 @@ func (f *flow) announced() bool {
 
 var eyecatcher = []byte{0xe2, 0xd4, 0xc3, 0xd9}
 
-// clc reads what one end has sent as CLC messages, up to a DECLINE of either, behind
-// which data may come. It returns how many bytes there are, and an error if there is
-// anything else.
+// clc reads what one end has sent as CLC messages, up to a DECLINE of either end, after
+// which data may follow. It returns the number of bytes. Anything else than CLC messages
+// is an error.
 func (f *flow) clc(from netip.AddrPort) (int, error) {
 	declined := 1 << 62
 	for _, s := range f.sides {
@@ -205,13 +206,13 @@ func (f *flow) clc(from netip.AddrPort) (int, error) {
 			return len(b), fmt.Errorf("forged: %q", rest[:n])
 		}
 		if rest = rest[n:]; rest != nil && b[len(b)-len(rest)-n+4] == 4 {
-			break // data
+			break // data after a DECLINE
 		}
 	}
 	return len(b), nil
 }
 
-// stream is what one end has sent, without a gap, in packets up to number last.
+// stream returns what one end has sent in packets up to number last, until the first gap.
 func (s *side) stream(last int) (b []byte) {
 	slices.SortStableFunc(s.parts, func(a, b part) int { return cmp.Compare(a.off, b.off) })
 	for _, p := range s.parts {
@@ -223,8 +224,8 @@ func (s *side) stream(last int) (b []byte) {
 	return b
 }
 
-// declined returns the number of the packet with the end's DECLINE, or -1. Only a
-// DECLINE at the boundary of a message is one.
+// declined returns the number of the packet with the end's DECLINE, or -1. Bytes that
+// look like a DECLINE within another message do not count.
 func (s *side) declined() int {
 	b, off := s.stream(1<<62), 0
 	for off+8 <= len(b) && bytes.HasPrefix(b[off:], eyecatcher) {
@@ -277,12 +278,12 @@ func tcpFlows(file string) (all []*flow, err error) {
 		}
 		seq, syn := binary.BigEndian.Uint32(tcp[4:]), tcp[13]&2 != 0
 		if syn && tcp[13]&16 == 0 && (flows[key] == nil || flows[key].sides[from] == nil || flows[key].sides[from].first != seq+1) {
-			flows[key] = &flow{map[netip.AddrPort]*side{}} // ports are used again
+			flows[key] = &flow{map[netip.AddrPort]*side{}} // a port can be used again
 			all = append(all, flows[key])
 		}
 		f := flows[key]
 		if f == nil {
-			continue // from before the capture
+			continue // the connection began before the capture
 		}
 		s := f.sides[from]
 		if s == nil {

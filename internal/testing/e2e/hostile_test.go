@@ -19,13 +19,13 @@ const (
 	otherUser   = "65533"
 )
 
-// as is the command line of argv for a user.
+// as returns a command line that runs argv as a user.
 func as(uid string, argv ...string) []string {
 	return append([]string{"setpriv", "--reuid=" + uid, "--regid=" + uid, "--clear-groups", "--inh-caps=-all"}, argv...)
 }
 
-// fewFiles is smcr serve with so few descriptors that a user without limits has
-// them all at once.
+// fewFiles starts smcr serve with so few descriptors that, without limits, one user could
+// use them all.
 func (l *lab) fewFiles(h *netnstest.Host) *netnstest.Process {
 	l.t.Helper()
 	p := h.Go(l.t, "prlimit", "--nofile=256:256", bin("smcr"), "serve")
@@ -39,8 +39,8 @@ func (l *lab) fewFiles(h *netnstest.Host) *netnstest.Process {
 	return p
 }
 
-// exchanges has a user's program connect to a server and exchange messages, all of
-// it over SMC-R.
+// exchanges makes the program of a user connect to a server and exchange messages, and
+// checks that all connections are over SMC-R.
 func (l *lab) exchanges(uid, addr string) {
 	l.t.Helper()
 	argv := as(uid, bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "client", addr, "3")
@@ -52,8 +52,8 @@ func (l *lab) exchanges(uid, addr string) {
 	wantSummary(l.t, p.Log(), 3)
 }
 
-// TestHostileUser: whatever a user does to the stack's sockets, the programs and
-// commands of others go on, and connections that are there.
+// TestHostileUser: whatever a user does to the sockets of the stack, the programs and
+// commands of others work, and existing connections stay.
 func TestHostileUser(t *testing.T) {
 	l := newLab(t, "prlimit", "setpriv")
 	stack := l.fewFiles(l.A)
@@ -69,7 +69,7 @@ func TestHostileUser(t *testing.T) {
 	for _, kind := range []string{"idle", "hello", "half", "sessions", "crowded", "control", "garbage", "unread", "all"} {
 		t.Run(kind, func(t *testing.T) {
 			l := &lab{Pair: l.Pair, t: t}
-			hostile := l.press(kind)
+			hostile := l.exhaust(kind)
 			for _, uid := range []string{"0", otherUser} {
 				l.exchanges(uid, addr)
 				l.commands(uid)
@@ -77,7 +77,7 @@ func TestHostileUser(t *testing.T) {
 			var said string
 			switch kind {
 			case "hello":
-				l.toldOfLimit()
+				l.limitReported()
 			case "sessions":
 				said = "kind 1: user " + hostileUser + " has"
 			case "crowded":
@@ -117,21 +117,21 @@ func TestHostileUser(t *testing.T) {
 	terminate(t, stack)
 }
 
-// press has the hostile user begin.
-func (l *lab) press(kind string) *netnstest.Process {
+// exhaust starts the program of the hostile user.
+func (l *lab) exhaust(kind string) *netnstest.Process {
 	l.t.Helper()
-	// Nobody has this address, so that connections to it take their time.
+	// Nobody has this address, so connections to it take long.
 	absent := l.A.Links[0].IPv4.As4()
 	absent[3] = 200
-	argv := as(hostileUser, bin("hostile"), "press", kind, netip.AddrPortFrom(netip.AddrFrom4(absent), 9).String())
+	argv := as(hostileUser, bin("hostile"), "exhaust", kind, netip.AddrPortFrom(netip.AddrFrom4(absent), 9).String())
 	p := l.A.Go(l.t, argv[0], argv[1:]...)
-	if err := p.WaitOutput("pressing", time.Minute); err != nil {
+	if err := p.WaitOutput("exhausting", time.Minute); err != nil {
 		l.t.Fatal(err)
 	}
 	return p
 }
 
-// commands has a user look at the stack.
+// commands makes a user list the state of the stack.
 func (l *lab) commands(uid string) {
 	l.t.Helper()
 	for _, noun := range []string{"linkgroup", "connection"} {
@@ -141,9 +141,9 @@ func (l *lab) commands(uid string) {
 	}
 }
 
-// toldOfLimit: who is beyond the limits learns so, and the program runs all the
-// same.
-func (l *lab) toldOfLimit() {
+// limitReported: a user who is beyond the limits gets a message, and the program runs over
+// TCP.
+func (l *lab) limitReported() {
 	l.t.Helper()
 	out, err := l.asUser(hostileUser, bin("smcr"), "run", "-v", "--", "echo", "ran")
 	if err != nil || !strings.Contains(out, "ran\n") {
@@ -154,7 +154,7 @@ func (l *lab) toldOfLimit() {
 	}
 }
 
-// asUser runs a command on host A and returns what it wrote, at both outputs.
+// asUser runs a command on host A and returns its output and its messages.
 func (l *lab) asUser(uid string, argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(l.t.Context(), commandTime)
 	defer cancel()
@@ -163,11 +163,11 @@ func (l *lab) asUser(uid string, argv ...string) (string, error) {
 	return string(out), err
 }
 
-// TestBeyondQuota: a server's connections beyond its user's quota are declined:
-// they work, over TCP, and both sides know why.
+// TestBeyondQuota: a server's connections beyond the quota of its user are declined. They
+// work over TCP, and both sides know the reason.
 func TestBeyondQuota(t *testing.T) {
 	l := newLab(t, "setpriv")
-	// A session and one connection.
+	// The quota is enough for a session and one connection.
 	stack := l.serve(l.A, "--user-fds", "6")
 	addr := l.A.Addr() + ":5001"
 	argv := as(hostileUser, bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "server", addr)
@@ -197,9 +197,9 @@ func TestBeyondQuota(t *testing.T) {
 	terminate(t, stack)
 }
 
-// TestStrangeNamespace: sockets of another network namespace, which a user without
-// privileges can make, stay plain TCP, and nothing is done to them.
-func TestStrangeNamespace(t *testing.T) {
+// TestForeignNamespace: sockets of another network namespace, which a user without
+// privileges can make, stay plain TCP and are not changed.
+func TestForeignNamespace(t *testing.T) {
 	l := newLab(t, "setpriv", "unshare")
 	stack := l.serve(l.A)
 	addr := l.B.Addr() + ":5001"
@@ -208,7 +208,7 @@ func TestStrangeNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := l.watch()
-	out, err := l.asUser(hostileUser, bin("hostile"), "strange", addr)
+	out, err := l.asUser(hostileUser, bin("hostile"), "foreign", addr)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -219,7 +219,7 @@ func TestStrangeNamespace(t *testing.T) {
 			t.Errorf("%sthe stack answers %q", what, answer)
 		}
 	}
-	// The wire is that of the right namespace: nothing has come there either.
+	// Nothing was sent in the right namespace either.
 	if s.SYNs != 0 || s.SMCSYNs != 0 {
 		t.Errorf("%d SYN, %d of them with the SMC option", s.SYNs, s.SMCSYNs)
 	}

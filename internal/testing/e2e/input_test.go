@@ -15,7 +15,7 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// Exit statuses of smcr, as docs and manual pages promise.
+// Exit statuses of smcr in the documentation and the manual pages.
 const (
 	exitError      = 1
 	exitUsage      = 2
@@ -23,13 +23,13 @@ const (
 	exitPermission = 4
 	exitNoBackend  = 5
 
-	// What a shell says of a program that it cannot start.
+	// The exit status of a shell for a program that it cannot start.
 	exitNotExecutable = 126
 	exitNoProgram     = 127
 )
 
-// failing runs smcr on a host and wants the exit status and a message about
-// what was wrong that contains each of the words; nothing on standard output.
+// failing runs smcr on a host. It checks the exit status, that the message has each of
+// the words, and that standard output is empty.
 func (l *lab) failing(h *netnstest.Host, status int, words []string, argv ...string) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), commandTime)
@@ -100,7 +100,7 @@ func TestBadInput(t *testing.T) {
 		t.Errorf("the stack ended:\n%s", stack.Log())
 	default:
 	}
-	// Reading is for everybody.
+	// Every user may read.
 	ctx, cancel := context.WithTimeout(t.Context(), commandTime)
 	defer cancel()
 	if _, err := l.A.Output(ctx, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", smcr, "pnet", "list"); err != nil {
@@ -108,20 +108,20 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestAddressInUse: the program's own failure is the program's own business:
-// same message, same exit status as without smcr run.
+// TestAddressInUse: an error of the program itself has the same message and the same exit
+// status as without smcr run.
 func TestAddressInUse(t *testing.T) {
 	l := newLab(t)
 	addr := l.A.Addr() + ":7"
 	server := l.probeServer()
 	l.failing(l.A, 1, []string{"address already in use"}, bin("smcr"), "run", "--mode", "user", "--", bin("probe"), "server", addr)
-	// And the first server goes on.
+	// The first server still works.
 	release(t, l.held(1))
 	terminate(t, server)
 }
 
-// TestExitStatus: the status of the program is that of smcr run, and standard
-// streams are the program's.
+// TestExitStatus: smcr run has the exit status of the program, and the program has its
+// standard streams.
 func TestExitStatus(t *testing.T) {
 	l := newLab(t)
 	for _, test := range []struct {
@@ -143,8 +143,8 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-// TestRefused: a connection that the peer refuses, or that nobody answers, ends
-// with the error that TCP gives.
+// TestRefused: a connection that the peer refuses, or that gets no answer, ends with the
+// same error as over TCP.
 func TestRefused(t *testing.T) {
 	l := newLab(t, "curl", "/usr/bin/python3")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -168,8 +168,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestNoPrivilege: without a stack and without the right to start one nothing
-// is run in user mode, and smcr serve says what it needs.
+// TestNoPrivilege: if there is no stack and no right to start one, mode user runs
+// nothing, and smcr serve names the privilege that it needs.
 func TestNoPrivilege(t *testing.T) {
 	l := newLab(t, "setpriv")
 	nobody := []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", bin("smcr")}

@@ -22,14 +22,14 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// binDir holds the programs under test; TestMain fills it once.
+// binDir is the directory of the programs under test. TestMain builds them.
 var binDir string
 
 // bin returns the path of a built program: smcr, webserver, webclient, probe, resets.
 func bin(name string) string { return filepath.Join(binDir, name) }
 
-// raceDetector builds the programs with it, for whoever hunts races; too slow
-// for every day.
+// raceDetector means that the programs are built with the race detector. It is too slow
+// for normal runs.
 var raceDetector = os.Getenv("SMCR_E2E_RACE") != ""
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -41,7 +41,7 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(binDir)
-	// Some tests run the programs as an unprivileged user.
+	// Some tests run the programs as a user without privileges.
 	if err := os.Chmod(binDir, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -53,7 +53,7 @@ func testMain(m *testing.M) int {
 		if raceDetector {
 			cmd.Args = slices.Insert(cmd.Args, 2, "-race")
 			cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
-			// A race ends the process, which no test overlooks.
+			// A race ends the process, so that the test fails.
 			if err := os.Setenv("GORACE", "halt_on_error=1 atexit_sleep_ms=0"); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
@@ -67,12 +67,12 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// Bounds. Each is several times what an idle machine needs.
+// Time limits. Each is several times what an idle machine needs.
 const (
 	startTime   = 20 * time.Second // until a server listens
 	commandTime = 20 * time.Second // for one smcr command
-	endTime     = 20 * time.Second // for a program to end that was told to
-	settleTime  = 10 * time.Second // until listings show what has ended
+	endTime     = 20 * time.Second // until a program ends after a signal
+	settleTime  = 10 * time.Second // until connections that have ended are not listed any more
 )
 
 // lab is two hosts without a running stack.
@@ -93,8 +93,8 @@ func newLab(t testing.TB, tools ...string) *lab {
 	return l
 }
 
-// stackLog logs, if the test failed, what a stack started on demand had to
-// say, and removes its log files: no other stack will use their names again.
+// stackLog logs, if the test failed, the log of a stack that was started on demand. It
+// removes the log files: no other stack will use their names.
 func (l *lab) stackLog(h *netnstest.Host) {
 	var st unix.Stat_t
 	if err := unix.Stat(h.Path(), &st); err != nil {
@@ -112,8 +112,8 @@ func (l *lab) stackLog(h *netnstest.Host) {
 
 var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP`)
 
-// wantSummary wants the summary of smcr run -v in a log to tell of at least
-// conns connections over SMC-R, and of none over TCP.
+// wantSummary checks that the summary of smcr run -v in a log has at least conns
+// connections over SMC-R, and none over TCP.
 func wantSummary(t testing.TB, log string, conns int) {
 	t.Helper()
 	m := summaryRE.FindStringSubmatch(log)
@@ -127,21 +127,20 @@ func wantSummary(t testing.TB, log string, conns int) {
 	}
 }
 
-// under starts a program under smcr run, with SMC-R for all connections, also for short
-// ones.
+// under starts a program under smcr run. All its connections try SMC-R, also short ones.
 func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()
 	return h.Go(l.t, bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)...)
 }
 
-// serve starts the stack of a host explicitly, where a test needs to know its
-// process, and returns when it answers.
+// serve starts the stack of a host, if a test needs to know its process. It returns when
+// the stack answers.
 func (l *lab) serve(h *netnstest.Host, args ...string) *netnstest.Process {
 	l.t.Helper()
 	return l.serveAsIs(h, append([]string{"--no-default-eid"}, args...)...)
 }
 
-// serveAsIs is serve for a stack with the enterprise ID that all have.
+// serveAsIs is serve for a stack with the default enterprise ID.
 func (l *lab) serveAsIs(h *netnstest.Host, args ...string) *netnstest.Process {
 	l.t.Helper()
 	p := h.Go(l.t, bin("smcr"), append([]string{"serve"}, args...)...)
@@ -177,8 +176,7 @@ func (l *lab) smcr(h *netnstest.Host, args ...string) string {
 	return out
 }
 
-// rows runs `smcr NOUN list --output json`. A list that is empty because no
-// stack runs is empty.
+// rows runs `smcr NOUN list --output json`. Without a stack, it returns no rows.
 func (l *lab) rows(h *netnstest.Host, noun string) ([]map[string]any, error) {
 	out, err := l.try(h, "--backend", "user", noun, "list", "--output", "json")
 	if err != nil {
@@ -203,8 +201,8 @@ func number(row map[string]any, field string) (int, error) {
 	return int(f), nil
 }
 
-// groupConns returns how many link groups a host lists, and their connections
-// added up.
+// groupConns returns the number of link groups in the listing of a host, and the sum of
+// their connections.
 func (l *lab) groupConns(h *netnstest.Host) (groups, conns int, err error) {
 	rows, err := l.rows(h, "linkgroup")
 	if err != nil {
@@ -220,8 +218,8 @@ func (l *lab) groupConns(h *netnstest.Host) (groups, conns int, err error) {
 	return len(rows), conns, nil
 }
 
-// wantNoConnections waits until neither link groups nor the connection list of
-// a host show a connection.
+// wantNoConnections waits until neither the link groups nor the connection list of a host
+// show a connection.
 func (l *lab) wantNoConnections(hosts ...*netnstest.Host) {
 	l.t.Helper()
 	for _, h := range hosts {
@@ -246,7 +244,7 @@ func (l *lab) wantNoConnections(hosts ...*netnstest.Host) {
 	}
 }
 
-// stackPids returns the stack processes in a host.
+// stackPids returns the processes of stacks on a host.
 func (l *lab) stackPids(h *netnstest.Host) []int {
 	l.t.Helper()
 	return l.pids(h, func(argv []string) bool {
@@ -254,8 +252,8 @@ func (l *lab) stackPids(h *netnstest.Host) []int {
 	})
 }
 
-// programPids returns the processes in a host that run the named program
-// itself, not its launcher.
+// programPids returns the processes on a host that run the named program, without
+// launchers.
 func (l *lab) programPids(h *netnstest.Host, program string) []int {
 	l.t.Helper()
 	return l.pids(h, func(argv []string) bool { return argv[0] == program })
@@ -280,7 +278,7 @@ func descriptors(pid int) (int, error) {
 	return len(entries), err
 }
 
-// terminate tells a program to end and wants exit status 0.
+// terminate sends SIGTERM to a program and checks that it ends with status 0.
 func terminate(t testing.TB, p *netnstest.Process) {
 	t.Helper()
 	if err := p.Signal(os.Interrupt); err != nil {
@@ -289,7 +287,7 @@ func terminate(t testing.TB, p *netnstest.Process) {
 	wantEnd(t, p)
 }
 
-// wantEnd wants a program to end soon with exit status 0.
+// wantEnd waits until a program ends, and checks that its status is 0.
 func wantEnd(t testing.TB, p *netnstest.Process) {
 	t.Helper()
 	if err := p.Wait(endTime); err != nil {

@@ -11,7 +11,7 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// lateServer accepts only when it is told to, and then says what it sees.
+// lateServer accepts connections only on command, and then prints what it reads.
 const lateServer = `
 import select, socket, sys, threading, hashlib
 s = socket.socket()
@@ -42,7 +42,7 @@ except BlockingIOError:
     print('no more', flush=True)
 `
 
-// lateClient sends more than fits into any buffer before it reads.
+// lateClient first sends more than the buffers can hold, and then reads.
 const lateClient = `
 import socket, sys, hashlib, threading
 s = socket.create_connection((sys.argv[1], 7100), timeout=60)
@@ -53,9 +53,8 @@ got = s.makefile('rb').readline().decode().strip(); t.join()
 print('intact' if got == hashlib.sha256(data).hexdigest() else 'differs: %r' % got, flush=True)
 `
 
-// TestLateAccept: a server that accepts after ten seconds keeps its SMC-R clients,
-// and has them in their order, with what they sent. A TCP client among them stays
-// one.
+// TestLateAccept: a server that accepts after ten seconds gets its SMC-R clients in their
+// order, with the data that they sent. A TCP client among them stays TCP.
 func TestLateAccept(t *testing.T) {
 	const smc = 6
 	l := newLab(t, "/usr/bin/python3")
@@ -129,8 +128,7 @@ func TestLateAccept(t *testing.T) {
 	l.wantNoConnections(l.A, l.B)
 }
 
-// TestLateAcceptLocal: clients of the same host are served before a late server
-// accepts, too.
+// TestLateAcceptLocal: clients on the same host are served before a late server accepts.
 func TestLateAcceptLocal(t *testing.T) {
 	const conns = 3
 	l := newLab(t, "/usr/bin/python3")

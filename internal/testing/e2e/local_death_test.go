@@ -16,8 +16,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// localClient starts a probe client on a host that exchanges messages all the time
-// over n local connections to the probe server on A.
+// localClient starts a probe client on a host. It exchanges messages all the time over n
+// local connections with the probe server on A.
 func (l *lab) localClient(from *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()
 	p := from.Go(l.t, argv[0], argv[1:]...)
@@ -27,13 +27,13 @@ func (l *lab) localClient(from *netnstest.Host, argv ...string) *netnstest.Proce
 	return p
 }
 
-// probeArgv is the command line of such a client.
+// probeArgv returns the command line of such a client.
 func (l *lab) probeArgv() []string {
 	return []string{bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "client", l.A.Addr() + ":7", "3", "-busy"}
 }
 
-// TestLocalDeaths: local connections of one and of two network namespaces outlive their
-// stacks, however those end, and end with their programs as TCP does.
+// TestLocalDeaths: local connections within one network namespace and between two
+// continue after the end of their stacks. They end with their programs, like TCP.
 func TestLocalDeaths(t *testing.T) {
 	for _, name := range []string{"one namespace", "two namespaces"} {
 		for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
@@ -44,7 +44,7 @@ func TestLocalDeaths(t *testing.T) {
 					from, stacks = l.B, append(stacks, l.serve(l.B))
 				}
 				server := l.probeServer()
-				// The stacks have their devices open after this.
+				// After this, the stacks have opened their devices.
 				terminate(t, l.localClient(from, l.probeArgv()...))
 				client, killed := l.localClient(from, l.probeArgv()...), l.localClient(from, l.probeArgv()...)
 				for _, s := range stacks {
@@ -57,7 +57,7 @@ func TestLocalDeaths(t *testing.T) {
 				if log := client.Log(); endedRE.MatchString(log) {
 					t.Errorf("connections ended with the stack:\n%s", log)
 				}
-				// The server's ends of a program that is killed end.
+				// If a program is killed, the connections of the server end.
 				before := strings.Count(server.Log(), "connection ended")
 				for _, pid := range l.programPids(from, bin("probe")) {
 					if parent(t, pid) == killed.Pid() {
@@ -66,7 +66,7 @@ func TestLocalDeaths(t *testing.T) {
 						}
 					}
 				}
-				_ = killed.Wait(endTime) // its status is that of a killed program
+				_ = killed.Wait(endTime) // it ends by a signal
 				if err := netnstest.Until(endTime, func() error {
 					if n := strings.Count(server.Log(), "connection ended") - before; n != 3 {
 						return errEnds
@@ -83,8 +83,8 @@ func TestLocalDeaths(t *testing.T) {
 	}
 }
 
-// TestLocalUsers: programs of two users of one host are joined, by launchers of their
-// own, and each is shown its own process alone.
+// TestLocalUsers: programs of two users on one host are connected, each under a launcher
+// of its own user. Each user sees only the own process.
 func TestLocalUsers(t *testing.T) {
 	l := newContainers(t, "setpriv")
 	stack := l.serve(l.A)
@@ -120,7 +120,7 @@ var endedRE = regexp.MustCompile(`connection \d ended`)
 
 var errEnds = errors.New("the server has not seen the end of three connections")
 
-// parent returns the process that started another one.
+// parent returns the parent process of a process.
 func parent(t *testing.T, pid int) int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

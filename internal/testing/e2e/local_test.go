@@ -21,9 +21,9 @@ var localRE = regexp.MustCompile(`(?m)^smcr: \d+ connections? over SMC-R, (\d+) 
 
 var lateRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: (?:the stack answered too late|.*the launcher was told too late)`)
 
-// wantLocal wants the summary of smcr run -v in a log to tell of local connections,
-// at least conns, and of none over TCP. gone is how many clients may have ended before
-// they had theirs: their servers take them for TCP.
+// wantLocal checks that the summary of smcr run -v in a log has at least conns local
+// connections and none over TCP. gone is the number of clients that may have ended before
+// they had their connections: their servers count these as TCP.
 func wantLocal(t testing.TB, log string, conns, gone int) {
 	t.Helper()
 	m := localRE.FindStringSubmatch(log)
@@ -33,7 +33,7 @@ func wantLocal(t testing.TB, log string, conns, gone int) {
 	}
 	local, _ := strconv.Atoi(m[2])
 	tcp, _ := strconv.Atoi(m[1])
-	// A stack that is slow, as it is when it opens its devices, may be too late.
+	// A stack that opens its devices at that time may be too slow for the first ones.
 	late := 0
 	if m := lateRE.FindStringSubmatch(log); m != nil {
 		late, _ = strconv.Atoi(m[1])
@@ -43,7 +43,7 @@ func wantLocal(t testing.TB, log string, conns, gone int) {
 	}
 }
 
-// wantIdle waits until a stack has no connection of a program any more.
+// wantIdle waits until a stack has no connections of programs.
 func (l *lab) wantIdle(h *netnstest.Host) {
 	l.t.Helper()
 	if err := netnstest.Until(settleTime, func() error {
@@ -60,17 +60,16 @@ func (l *lab) wantIdle(h *netnstest.Host) {
 	}
 }
 
-// localDiffers lists what the program of TestLocalSocketAPI may be told otherwise
-// than over TCP: a socketpair whose other end is closed, or shut down in both
-// directions, has hung up.
+// localDiffers has the answers in which TestLocalSocketAPI may differ from TCP: a
+// socketpair reports a hang-up if the other end is closed, or if both directions are shut
+// down.
 var localDiffers = map[string]string{
 	"peer_closes/server/poll": "POLLIN|POLLOUT|POLLHUP|POLLRDHUP",
 	"shut_read/client/poll":   "POLLIN|POLLOUT|POLLHUP|POLLRDHUP",
 	"shut_read/server/poll":   "POLLIN|POLLOUT|POLLHUP|POLLRDHUP",
 }
 
-// TestLocalSocketAPI asks the socket API the same questions of local connections
-// and of TCP.
+// TestLocalSocketAPI compares the socket API of local connections with that of TCP.
 func TestLocalSocketAPI(t *testing.T) {
 	l := newLab(t, "python3")
 	tcp := l.sockapi(l.A, "7001", func(h *netnstest.Host, argv ...string) *netnstest.Process {
@@ -87,7 +86,7 @@ func TestLocalSocketAPI(t *testing.T) {
 func localAnswers(t *testing.T, tcp, local map[string][]string) {
 	t.Helper()
 	for k, want := range localDiffers {
-		// Either, where the other side may not have got there yet.
+		// Both answers are right, because the other side may be slower.
 		if got := local[k]; len(got) == 1 && (got[0] == want || got[0] == tcp[k][0]) {
 			local[k] = tcp[k]
 		}
@@ -95,7 +94,7 @@ func localAnswers(t *testing.T, tcp, local map[string][]string) {
 	sameAnswers(t, tcp, local, sockapiDiffers)
 }
 
-// devBytes returns how many bytes a device of a host has received and sent.
+// devBytes returns the number of bytes that a device of a host has received and sent.
 func (l *lab) devBytes(h *netnstest.Host, dev string) int {
 	l.t.Helper()
 	out, err := h.Output(l.t.Context(), "cat", "/proc/net/dev")
@@ -128,7 +127,7 @@ func digestOf(t testing.TB, name string) string {
 	return hex.EncodeToString(h[:])
 }
 
-// run runs a program on A under smcr run to its end.
+// run runs a program on A under smcr run until it ends.
 func (l *lab) run(limit time.Duration, argv ...string) *netnstest.Process {
 	l.t.Helper()
 	p := l.under(l.A, argv...)
@@ -138,9 +137,9 @@ func (l *lab) run(limit time.Duration, argv ...string) *netnstest.Process {
 	return p
 }
 
-// TestLocalPrograms: programs of one host exchange bytes without anybody between
-// them, and the stack keeps nothing of connections that have ended. With --no-local
-// they use TCP.
+// TestLocalPrograms: programs of one host exchange bytes without another process between
+// them, and the stack keeps nothing of connections that have ended. With --no-local they
+// use TCP.
 func TestLocalPrograms(t *testing.T) {
 	l := newLab(t, "iperf3", "nginx", "curl", "wrk", "redis-server", "redis-benchmark")
 	for _, tt := range []struct {
@@ -188,7 +187,7 @@ func TestLocalPrograms(t *testing.T) {
 				}
 			}
 			terminate(t, nginx)
-			gone = 20 // clients of wrk that it ended in the middle
+			gone = 20 // clients that wrk ends in the middle
 			judge(nginx, 141)
 			gone = 0
 
@@ -236,8 +235,8 @@ func newContainers(t testing.TB, tools ...string) *lab {
 	return &lab{Pair: netnstest.New(t, netnstest.Options{OneMachine: true}), t: t}
 }
 
-// TestContainersSocketAPI is TestLocalSocketAPI between two network namespaces, each
-// with its stack.
+// TestContainersSocketAPI is TestLocalSocketAPI between two network namespaces with a
+// stack each.
 func TestContainersSocketAPI(t *testing.T) {
 	l := newContainers(t, "python3")
 	tcp := l.sockapi(l.B, "7001", func(h *netnstest.Host, argv ...string) *netnstest.Process {
@@ -260,9 +259,8 @@ func TestContainersSocketAPI(t *testing.T) {
 	terminate(t, b)
 }
 
-// TestContainersPrograms: real programs of two network namespaces exchange bytes
-// without a byte of it over the network between them. With --no-local on either side
-// they use SMC-R.
+// TestContainersPrograms: programs of two network namespaces exchange bytes without using
+// the network between them. With --no-local on one side they use SMC-R.
 func TestContainersPrograms(t *testing.T) {
 	l := newContainers(t, "iperf3", "nginx", "wrk", "curl", "redis-server", "redis-benchmark")
 	for _, tt := range []struct {
@@ -273,7 +271,7 @@ func TestContainersPrograms(t *testing.T) {
 			l := &lab{Pair: l.Pair, t: t}
 			local := tt.flags[0] == nil && tt.flags[1] == nil
 			stacks := []*netnstest.Process{l.serve(l.A, tt.flags[0]...), l.serve(l.B, tt.flags[1]...)}
-			warm := l.probeServer() // the stacks open their devices
+			warm := l.probeServer() // makes the stacks open their devices
 			release(t, l.held(1))
 			terminate(t, warm)
 			l.wantIdle(l.A)
@@ -319,7 +317,7 @@ func TestContainersPrograms(t *testing.T) {
 			if err := l.A.WaitListen(6379, startTime); err != nil {
 				t.Fatal(err, redis.Log())
 			}
-			if local { // else the later ones are too short for SMC-R
+			if local { // otherwise the next connections would be too short for SMC-R
 				client(100, "redis-benchmark", "-h", l.A.Addr(), "-p", "6379", "-c", "50", "-n", "20000", "-t", "set,get", "-q")
 			}
 			terminate(t, redis)
@@ -349,8 +347,8 @@ func TestContainersPrograms(t *testing.T) {
 	}
 }
 
-// TestOtherMachine: stacks of two machines do not take each other for neighbours,
-// although they can reach each other's sockets.
+// TestOtherMachine: stacks of two machines do not use local connections, although they
+// can reach each other's sockets.
 func TestOtherMachine(t *testing.T) {
 	l := newLab(t)
 	for _, h := range []*netnstest.Host{l.A, l.B} {

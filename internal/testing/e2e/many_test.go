@@ -13,8 +13,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// held starts a probe client that holds n connections to the probe server on
-// host A and returns when all have exchanged their message.
+// held starts a probe client that holds n connections to the probe server on host A. It
+// returns when all have exchanged their first message.
 func (l *lab) held(n int, args ...string) *netnstest.Process {
 	l.t.Helper()
 	c := l.under(l.B, append([]string{bin("probe"), "client", l.A.Addr() + ":7", strconv.Itoa(n)}, args...)...)
@@ -24,7 +24,7 @@ func (l *lab) held(n int, args ...string) *netnstest.Process {
 	return c
 }
 
-// release ends a probe client in good order.
+// release ends a probe client in order.
 func release(t testing.TB, c *netnstest.Process) {
 	t.Helper()
 	terminate(t, c)
@@ -43,7 +43,7 @@ func (l *lab) probeServer() *netnstest.Process {
 	return p
 }
 
-// footprint is what a stack holds: descriptors, and what its listings show.
+// footprint has the resources of a stack: descriptors, and the objects in its listings.
 type footprint struct {
 	descriptors int
 	links       int
@@ -71,7 +71,7 @@ func TestManyConnections(t *testing.T) {
 	stacks := map[*netnstest.Host]*netnstest.Process{l.A: l.serve(l.A), l.B: l.serve(l.B)}
 	server := l.probeServer()
 
-	// The first connection makes the link group, which stays afterwards.
+	// The first connection makes the link group, which remains.
 	release(t, l.held(1))
 	l.wantNoConnections(l.A, l.B)
 	base := map[*netnstest.Host]footprint{}
@@ -102,7 +102,7 @@ func TestManyConnections(t *testing.T) {
 		l.wantNoConnections(l.A, l.B)
 		w.stop(t).wantSMC(t, n, 2*n*1024)
 
-		// Nothing is left behind: no descriptor, link or group more than before.
+		// Nothing remains: there are no more descriptors, links or groups than before.
 		for h, stack := range stacks {
 			err := netnstest.Until(settleTime, func() error {
 				f, err := l.footprint(h, stack)
@@ -119,8 +119,8 @@ func TestManyConnections(t *testing.T) {
 			}
 		}
 	}
-	// Memory: RMBs are kept for reuse, so the second round needs no more than
-	// the first; a leak of 200 elements of 256 KiB in each round would show.
+	// RMBs are kept for reuse, so the second round needs no more memory than the first. A
+	// leak of 200 elements of 256 KiB in each round would be visible.
 	for h, stack := range stacks {
 		before, err := resident(stack.Pid())
 		if err != nil {
@@ -135,7 +135,7 @@ func TestManyConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("stack of %s: %d MiB resident, %d MiB after 600 more connections", h.Name, before>>20, after>>20)
-		if after > before+50<<20 && !raceDetector { // whose shadow grows by itself
+		if after > before+50<<20 && !raceDetector { // its shadow memory grows
 			t.Errorf("the stack of %s grew from %d to %d MiB over 600 connections", h.Name, before>>20, after>>20)
 		}
 	}

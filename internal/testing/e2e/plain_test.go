@@ -10,13 +10,13 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// TestOneSideOnly: a host that does not speak SMC is served in plain TCP, at
-// once and without a trace of SMC from it.
+// TestOneSideOnly: a host without SMC is served in plain TCP, without a delay and without
+// SMC messages from it.
 func TestOneSideOnly(t *testing.T) {
 	const size = 16 << 20
 	for _, test := range []struct {
 		name           string
-		server, client bool // under smcr run
+		server, client bool // whether it runs under smcr run
 	}{
 		{"client only", false, true},
 		{"server only", true, false},
@@ -41,7 +41,7 @@ func TestOneSideOnly(t *testing.T) {
 			}
 			s := w.stop(t)
 			s.wantPlain(t, 3, 3*size)
-			// The client is the one who sends SYN: it asks if it speaks SMC.
+			// The client sends the SYN. If it uses SMC, the SYN has the option.
 			if want := s.SYNs; test.client && s.SMCSYNs != want {
 				t.Errorf("the SMC option in %d of %d SYN", s.SMCSYNs, want)
 			}

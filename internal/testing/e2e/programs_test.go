@@ -43,8 +43,8 @@ func writeFile(t testing.TB, path string, size int64) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// curl downloads url on host B under smcr run and returns the digest of what
-// curl wrote.
+// curl downloads url on host B under smcr run and returns the digest of the output of
+// curl.
 func (l *lab) curl(limit time.Duration, args ...string) string {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), limit)
@@ -61,12 +61,12 @@ func (l *lab) curl(limit time.Duration, args ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// nginx starts nginx on host A with one file of size random bytes, big, in dir
-// and returns its digest.
+// nginx starts nginx on host A with one file, big, of size random bytes in dir. It
+// returns the digest of the file.
 func (l *lab) nginx(dir string, size int64) (nginx *netnstest.Process, digest string) {
 	t := l.t
 	t.Helper()
-	// nginx's workers run as another user.
+	// The workers of nginx run as another user.
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
 		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ http {
 func TestNginxCurl1GiB(t *testing.T) {
 	const size = 1 << 30
 	l := newLab(t, "nginx", "curl", "tshark")
-	// Version 1 of SMC, the one whose LLC messages tshark knows.
+	// This is version 1 of SMC, because tshark knows its LLC messages.
 	l.serve(l.A)
 	l.serve(l.B)
 	dir := t.TempDir()
@@ -119,7 +119,7 @@ func TestNginxCurl1GiB(t *testing.T) {
 	s.wantSMC(t, 1, size)
 	s.wantDissection(t)
 
-	// Over IPv6 too, in parts over several connections, with keep-alive.
+	// The same over IPv6, in parts over several connections, with keep-alive.
 	w = l.watch()
 	const part = 1 << 20
 	url := "http://[" + l.A.Addr6() + "]/big"
@@ -181,7 +181,7 @@ func TestIperf3(t *testing.T) {
 			t.Logf("%.2f Gbit/s", report.End.Received.Bps/1e9)
 			wantEnd(t, server)
 			wantSummary(t, server.Log(), 2)
-			conns := 2 // control and data
+			conns := 2 // one for control and one for data
 			if len(args) > 0 && args[0] == "-P" {
 				conns = 9
 			}
@@ -233,7 +233,7 @@ func TestRedis(t *testing.T) {
 			w.stop(t).wantSMC(t, 50, 2*requests*size)
 		})
 	}
-	// A large value in each direction, checked byte for byte by redis-cli.
+	// redis-cli checks each byte of a large value in each direction.
 	big := strings.Repeat("0123456789abcdef", 4<<10)
 	w = l.watch()
 	run("redis-cli", "-h", l.A.Addr(), "set", "big", big)
@@ -260,7 +260,7 @@ func TestPythonHTTPServer(t *testing.T) {
 	if got := l.curl(time.Minute, url); got != digest {
 		t.Errorf("curl received the digest %s, want %s", got, digest)
 	}
-	// A Python client as well: urllib blocks, so its connect does.
+	// The client is a Python program. urllib has blocking sockets, so connect blocks.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out, err := l.B.Output(ctx, bin("smcr"), "run", "--mode", "user", "-v", "--", "/usr/bin/python3", "-c",
@@ -278,7 +278,8 @@ func TestPythonHTTPServer(t *testing.T) {
 	l.wantNoConnections(l.A, l.B)
 }
 
-// isExit tells whether an error is the exit status of a program, or its end by a signal.
+// isExit reports whether an error is the exit status of a program, or its end by a
+// signal.
 func isExit(err error) bool {
 	_, ok := errors.AsType[*exec.ExitError](err)
 	return ok
@@ -304,8 +305,7 @@ func TestStaticGo(t *testing.T) {
 	l.wantNoConnections(l.A, l.B)
 }
 
-// TestOnDemandStack: the first smcr run on a host starts its stack, the next
-// one finds it.
+// TestOnDemandStack: the first smcr run on a host starts a stack, the next one uses it.
 func TestOnDemandStack(t *testing.T) {
 	l := newLab(t)
 	if pids := l.stackPids(l.A); len(pids) > 0 {
@@ -326,7 +326,7 @@ func TestOnDemandStack(t *testing.T) {
 	if pids := l.stackPids(l.A); len(pids) != 1 || pids[0] != first[0] {
 		t.Errorf("stack processes %v after the second smcr run, want %v", pids, first)
 	}
-	// The host B has a stack of its own, or none yet.
+	// Host B has a separate stack, or none yet.
 	if pids := l.stackPids(l.B); len(pids) != 0 {
 		t.Errorf("stack processes %v on the other host", pids)
 	}
@@ -334,14 +334,14 @@ func TestOnDemandStack(t *testing.T) {
 	terminate(t, other)
 }
 
-// TestIdleStack: a stack that has nobody to serve ends, if told to.
+// TestIdleStack: a stack without programs ends after its idle timeout.
 func TestIdleStack(t *testing.T) {
 	l := newLab(t)
-	// A busy machine takes seconds to start the program.
+	// A busy machine needs seconds to start the program.
 	const idle = 8 * time.Second
 	stack := l.serve(l.A, "--idle-timeout", idle.String())
 	server := l.probeServer()
-	// Not while a program is there.
+	// It does not end while a program runs.
 	if err := stack.Wait(idle + time.Second); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the stack ended under a program: %v\n%s", err, stack.Log())
 	}
@@ -349,7 +349,7 @@ func TestIdleStack(t *testing.T) {
 	wantEnd(t, stack)
 }
 
-// TestEndings: half close and reset have the meaning that they have in TCP.
+// TestEndings: half close and reset have the same effect as over TCP.
 func TestEndings(t *testing.T) {
 	l := newLab(t)
 	server := l.probeServer()

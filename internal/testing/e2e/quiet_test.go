@@ -13,7 +13,7 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// wantQuiet wants no warning and no error in the log of a stack.
+// wantQuiet checks that the log of a stack has no warning and no error.
 func wantQuiet(t testing.TB, who string, stack *netnstest.Process) {
 	t.Helper()
 	for line := range strings.Lines(stack.Log()) {
@@ -23,8 +23,8 @@ func wantQuiet(t testing.TB, who string, stack *netnstest.Process) {
 	}
 }
 
-// TestQuiet: what ends in order is no reason for a warning, on neither host:
-// connections, link groups that were idle, a stack that is told to end.
+// TestQuiet: neither host warns about an orderly end of connections, of link groups that
+// were idle, or of a stack.
 func TestQuiet(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -77,7 +77,7 @@ func TestQuiet(t *testing.T) {
 					l.wantNoConnections(l.A, l.B)
 				}
 				tt.end(t, l, a, b)
-				time.Sleep(500 * time.Millisecond) // what it leads to on the other host
+				time.Sleep(500 * time.Millisecond) // for what follows on the other host
 				wantQuiet(t, "server", a)
 				wantQuiet(t, "client", b)
 			})

@@ -17,8 +17,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// resets is how many connections TestResets has reset, half of them by clients
-// and half by servers.
+// resets is the number of connections that TestResets resets, half of them by clients and
+// half by servers.
 func resets(t *testing.T) int {
 	s := os.Getenv("SMCR_E2E_RESETS")
 	if s == "" {
@@ -31,7 +31,7 @@ func resets(t *testing.T) int {
 	return n
 }
 
-// process is what a stack holds of its host.
+// process has the resources of the process of a stack.
 type process struct {
 	descriptors int
 	rss         int // KiB
@@ -65,8 +65,8 @@ func (l *lab) process(h *netnstest.Host, stack *netnstest.Process) (p process, e
 	return p, err
 }
 
-// goroutines makes a stack end with its goroutines in the log, and returns how
-// many there were and the log.
+// goroutines makes a stack end with its goroutines in the log. It returns their number
+// and the log.
 func goroutines(t *testing.T, stack *netnstest.Process) (int, string) {
 	t.Helper()
 	if err := stack.Signal(unix.SIGQUIT); err != nil {
@@ -82,9 +82,8 @@ func goroutines(t *testing.T, stack *netnstest.Process) (int, string) {
 	return len(regexp.MustCompile(`(?m)^goroutine [1-9]\d* `).FindAllString(dump, -1)), dump
 }
 
-// TestResets: hosts on the LAN that announce SMC and reset their connections at
-// random moments of the handshake, as clients and as servers, cost a stack
-// nothing but these connections.
+// TestResets: hosts on the LAN announce SMC and reset their connections at random moments
+// of the handshake, as clients and as servers. The stack loses only these connections.
 func TestResets(t *testing.T) {
 	l := newLab(t)
 	n := resets(t)
@@ -92,7 +91,7 @@ func TestResets(t *testing.T) {
 	stack := l.serve(l.A, "--log-level", "warn")
 	l.serve(l.B)
 
-	// Warm: pools, and what a first use opens.
+	// Warm up: this fills pools and opens devices.
 	l.wantWorks()
 	l.wantNoConnections(l.A)
 	before, err := l.process(l.A, stack)
@@ -104,7 +103,7 @@ func TestResets(t *testing.T) {
 	start := time.Now()
 	seed := fmt.Sprint(start.UnixNano() % 1e6)
 	run := func(args ...string) *netnstest.Process {
-		// Without -v, which has a line for each of so many reasons.
+		// It runs without -v, which prints a line for each of the many reasons.
 		return l.A.Go(t, bin("smcr"), append([]string{"run", "--mode", "user", "--", bin("resets")}, args...)...)
 	}
 	victim := run("listen", l.A.Addr()+":8001")
@@ -143,7 +142,7 @@ func TestResets(t *testing.T) {
 		t.Errorf("the servers: %s", servers.Log())
 	}
 	l.wantNoConnections(l.A)
-	// Link groups of first contacts that nobody answers live for some seconds.
+	// Link groups of first contacts without an answer exist for some seconds.
 	var after process
 	if err := netnstest.Until(time.Minute, func() error {
 		if after, err = l.process(l.A, stack); err != nil {
@@ -159,7 +158,7 @@ func TestResets(t *testing.T) {
 	if after.panics != 0 {
 		t.Errorf("seed %s: %d panics\n%s", seed, after.panics, tail(stack.Log(), 8000))
 	}
-	// What a stack keeps for reuse, and what its collector has not looked at.
+	// This allows for memory that a stack keeps for reuse, and for garbage.
 	if grown := after.rss - before.rss; grown > 256<<10 {
 		t.Errorf("seed %s: %d KiB of memory more than before", seed, grown)
 	}
@@ -172,8 +171,8 @@ func TestResets(t *testing.T) {
 	}
 }
 
-// idleGoroutines returns how many goroutines a stack has whose connections have
-// all ended.
+// idleGoroutines returns the number of goroutines of a stack after all its connections
+// have ended.
 func (l *lab) idleGoroutines() int {
 	l.t.Helper()
 	n := 0

@@ -18,7 +18,7 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// greeter is a server that speaks first.
+// greeter is a server that sends first.
 const greeter = `
 import asyncio, sys
 async def serve(r, w):
@@ -34,8 +34,8 @@ async def main():
 asyncio.run(main())
 `
 
-// asker asks each server again and again, a connection for each question, and
-// says what failed. It pauses between two rounds of questions when told to.
+// asker connects to each server again and again, with one connection for each question,
+// and prints failures. On command, it pauses between two rounds.
 const asker = `
 import select, socket, sys, time
 addr = sys.argv[1]
@@ -73,7 +73,7 @@ while rounds == 0 or n < rounds:
     print('asked', n, flush=True)
 `
 
-// client is an asker that runs.
+// client is an asker that is running.
 type client struct {
 	*netnstest.Process
 	in     io.Writer
@@ -97,7 +97,7 @@ func (c *client) tell(t *testing.T) {
 	}
 }
 
-// pause waits until no question is under way.
+// pause waits until no question is in progress.
 func (c *client) pause(t *testing.T) {
 	t.Helper()
 	c.pauses++
@@ -105,13 +105,13 @@ func (c *client) pause(t *testing.T) {
 	wantLines(t, c.Process, "paused", c.pauses)
 }
 
-// wantMore waits until the client has asked n times more.
+// wantMore waits until the client has asked n more questions.
 func (c *client) wantMore(t *testing.T, n int) {
 	t.Helper()
 	wantLines(t, c.Process, "asked", strings.Count(c.Log(), "asked")+n)
 }
 
-// wantLines waits until a process has said something n times.
+// wantLines waits until a process has printed a text n times.
 func wantLines(t *testing.T, p *netnstest.Process, text string, n int) {
 	t.Helper()
 	if err := netnstest.Until(startTime, func() error {
@@ -125,16 +125,16 @@ func wantLines(t *testing.T, p *netnstest.Process, text string, n int) {
 	}
 }
 
-// What smcr run says, with -v, of the end of its stack and of the next one.
+// What smcr run -v prints about the end of its stack and about the next one.
 const (
 	saysLost  = "the stack has ended"
 	saysFound = "there is a stack again"
 )
 
-// TestStackRestarts: programs that run go on, in plain TCP, when the stack of
-// either host ends, in order or not, toward peers that announce SMC too; and with
-// SMC-R when there is a stack again. No question is under way over SMC-R while a
-// stack ends; at all other times they go on. SMCR_E2E_ROUNDS is how often.
+// TestStackRestarts: programs continue over plain TCP when the stack of either host ends,
+// in order or not, also with peers that announce SMC. They use SMC-R when there is a
+// stack again. No question is in progress over SMC-R while a stack ends; at all other
+// times questions are asked. SMCR_E2E_ROUNDS is the number of rounds.
 func TestStackRestarts(t *testing.T) {
 	rounds := 4
 	if s := os.Getenv("SMCR_E2E_ROUNDS"); s != "" {
@@ -175,7 +175,7 @@ func TestStackRestarts(t *testing.T) {
 				for _, p := range launchers {
 					wantLines(t, p, saysLost, n)
 				}
-				smc.tell(t) // the stack's process may still live
+				smc.tell(t) // the process of the stack may still exist
 				smc.wantMore(t, 5)
 				<-stacks[host].Done()
 				smc.wantMore(t, 5)
@@ -204,8 +204,8 @@ func TestStackRestarts(t *testing.T) {
 	}
 }
 
-// wantAllSMC asks each server once and wants SMC-R used. A listening socket is
-// marked a moment after there is a stack.
+// wantAllSMC asks each server once and checks that SMC-R is used. A listening socket is
+// marked a moment after the stack has started.
 func (l *lab) wantAllSMC() {
 	l.t.Helper()
 	var log string
@@ -226,14 +226,14 @@ func (l *lab) wantAllSMC() {
 	}
 }
 
-// TestStackEndsBeforeAccept: a client that was promised SMC, and whose connection
-// no program has accepted when the stack ends, is served over TCP on that very
+// TestStackEndsBeforeAccept: SMC was announced to a client, and no program has accepted
+// its connection when the stack ends. The client is served over TCP on the same
 // connection, with and without a new stack.
 func TestStackEndsBeforeAccept(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		sig   os.Signal
-		again bool // there is a new stack when the program accepts
+		again bool // there is a new stack before the program accepts
 	}{
 		{"killed", unix.SIGKILL, false},
 		{"killed, new stack", unix.SIGKILL, true},
@@ -258,7 +258,7 @@ func TestStackEndsBeforeAccept(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// The launcher, too, would accept the connection.
+			// The launcher must not accept the connection either.
 			stop(unix.SIGSTOP)
 			if err := server.Signal(unix.SIGSTOP); err != nil {
 				t.Fatal(err)
@@ -269,7 +269,7 @@ s = socket.socket(); s.settimeout(15)
 s.connect((sys.argv[1], 7000))
 f = s.makefile('rwb', 0)
 print(f.readline()); f.write(b'over\n'); print(f.read())`, l.A.Addr())
-			// The PROPOSAL waits to be read by whoever accepts.
+			// Wait until the PROPOSAL has arrived.
 			if err := netnstest.Until(startTime, func() error {
 				ctx, cancel := context.WithTimeout(t.Context(), commandTime)
 				defer cancel()
@@ -305,8 +305,8 @@ print(f.readline()); f.write(b'over\n'); print(f.read())`, l.A.Addr())
 	}
 }
 
-// TestOnDemandStackEnds: the smcr run that had to start the stack starts another
-// one, which the others use too; one that found a stack starts none.
+// TestOnDemandStackEnds: if a smcr run has started a stack that ends, it starts another
+// one, which all use. A smcr run that has found a stack does not start one.
 func TestOnDemandStackEnds(t *testing.T) {
 	l := newLab(t)
 	start := func(port string) *netnstest.Process {
@@ -333,7 +333,7 @@ func TestOnDemandStackEnds(t *testing.T) {
 		}
 	}
 	l.wantWorks()
-	// The starter has ended: what is left waits for others.
+	// The smcr run that started the stack has ended. The others wait for a stack.
 	terminate(t, first)
 	if err := unix.Kill(l.stackPids(l.A)[0], unix.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -348,5 +348,5 @@ func TestOnDemandStackEnds(t *testing.T) {
 	terminate(t, second)
 }
 
-// restartGrace is how long a launcher leaves it to others to start a stack.
+// restartGrace is how long a launcher waits for others to start a stack.
 const restartGrace = time.Second

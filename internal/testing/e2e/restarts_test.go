@@ -18,8 +18,7 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// blockEcho is a server of connections that begin with the length of what they
-// send.
+// blockEcho is a server whose connections begin with the length of the data that follows.
 const blockEcho = `
 import socket, sys, threading
 l = socket.socket()
@@ -46,9 +45,9 @@ while True:
     threading.Thread(target=serve, args=(c,), daemon=True).start()
 `
 
-// loader makes connections all the time, each of some messages, and writes a line
-// for each: when it began, was connected and ended, whether it was a socketpair's
-// end, and how it ended. It carries more than a connection that has no use of SMC.
+// loader makes connections all the time, with some messages on each. For each it writes a
+// line: when it began, was connected and ended, whether its socket was a socketpair, and
+// how it ended. Each carries enough data not to count as a short connection.
 const loader = `
 import os, socket, sys, threading, time
 addr, out, threads = (sys.argv[1], 7200), open(sys.argv[2], 'a', buffering=1), int(sys.argv[3])
@@ -87,7 +86,7 @@ print('loading', flush=True)
 sys.stdin.read()
 `
 
-// monotonic is the time that loader writes.
+// monotonic returns the time in the form of the lines of loader.
 func monotonic() float64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -102,7 +101,7 @@ type attempt struct {
 	mode, how        string
 }
 
-// attempts follows the file of a loader.
+// attempts reads the file of a loader.
 type attempts struct {
 	file *os.File
 	in   *bufio.Reader
@@ -116,7 +115,7 @@ func (a *attempts) read(t *testing.T) {
 		s, err := a.in.ReadString('\n')
 		a.part += s
 		if err != nil {
-			return // so far
+			return // no more lines yet
 		}
 		var x attempt
 		if _, err := fmt.Sscan(a.part, &x.begin, &x.made, &x.end, &x.mode, &x.how); err != nil {
@@ -127,23 +126,23 @@ func (a *attempts) read(t *testing.T) {
 	}
 }
 
-// restart is one: when the signal was sent, when the process was dead, and when
-// the next stack answered.
+// restart has the times of a restart: when the signal was sent, when the process had
+// ended, and when the next stack answered.
 type restart struct{ signal, dead, up float64 }
 
-// againTime is how soon after a stack is there connections use it again.
+// againTime is how soon new connections use a new stack.
 const againTime = 2 * time.Second
 
 // noticeTime is how long a stack may take to notice a signal, in seconds.
 const noticeTime = 0.02
 
-// someAgain is how many connections use a stack before it is ended.
+// someAgain is how many connections must use a stack before it is ended.
 const someAgain = 20
 
-// TestRestarts ends the stack of either host again and again while a server and
-// its clients run. Each time new connections are over SMC-R within againTime; only
-// connections over SMC-R that were open when the stack ended are reset.
-// SMCR_E2E_ROUNDS is how often.
+// TestRestarts ends the stack of either host again and again while a server and its
+// clients run. Each time, new connections are over SMC-R within againTime. Only
+// connections over SMC-R that were open when the stack ended are reset. SMCR_E2E_ROUNDS
+// is the number of rounds.
 func TestRestarts(t *testing.T) {
 	rounds := 20
 	if s := os.Getenv("SMCR_E2E_ROUNDS"); s != "" {
@@ -182,8 +181,8 @@ func TestRestarts(t *testing.T) {
 	}
 	smc := load("smc", 4, bin("smcr"), "run", "--mode", "user", "-v", "--")
 	plain := load("plain", 1, "env")
-	// back waits for some connections over SMC-R that began after since, and
-	// returns how long after it the first one was made.
+	// back waits for some connections over SMC-R that began after since. It returns the
+	// time from since to the first of them.
 	back := func(since float64) (time.Duration, error) {
 		var took time.Duration
 		err := netnstest.Until(startTime, func() error {
@@ -237,7 +236,7 @@ func TestRestarts(t *testing.T) {
 			}
 			resets++
 			wasOpen := slices.ContainsFunc(ends, func(r restart) bool { return x.begin <= r.signal+noticeTime && x.end >= r.signal })
-			reset := strings.Contains(x.how, "reset_by_peer") || strings.Contains(x.how, "Broken_pipe") // one that writes
+			reset := strings.Contains(x.how, "reset_by_peer") || strings.Contains(x.how, "Broken_pipe") // EPIPE if it writes
 			if !reset || x.mode == "TCP" || !wasOpen {
 				i, _ := slices.BinarySearchFunc(ends, x.end, func(r restart, at float64) int {
 					if r.signal < at {

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// TestRights: the stack, and a launcher that is root, set options for a program
-// with the rights that the program itself has: it is told the same over SMC-R as
-// over TCP.
+// TestRights: the stack, and a launcher that runs as root, set options for a program with
+// the rights of the program. So the program gets the same results over SMC-R as over TCP.
 func TestRights(t *testing.T) {
 	l := newLab(t, "setpriv", "unshare")
 	addr := l.B.Addr() + ":5001"
@@ -78,8 +77,8 @@ func TestRights(t *testing.T) {
 	terminate(t, stack)
 }
 
-// TestUserRules: what the kernel decides by the user of a socket it decides by
-// the program's, although it is the stack, as root, that connects the socket.
+// TestUserRules: the kernel applies its rules for users to the user of the program,
+// although the stack, which runs as root, connects the socket.
 func TestUserRules(t *testing.T) {
 	l := newLab(t, "setpriv", "ip")
 	addr := l.B.Addr() + ":5001"

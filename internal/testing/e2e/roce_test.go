@@ -14,7 +14,7 @@ import (
 
 const enterpriseID = "E2E-TEST-EID"
 
-// versions are the captures of one transfer, by what they show.
+// versions has the captures of one transfer.
 type versions struct {
 	tcp, v1, v2 *netnstest.Capture
 }
@@ -28,22 +28,22 @@ func (l *lab) watchVersions() *versions {
 	}
 }
 
-// A way is how the payload of a transfer went.
+// A way describes how the data of a transfer was carried.
 type way struct {
-	smc  string // version of ACCEPT
-	roce int    // version of the frames
-	ip   string // display filter that all frames of RoCE version 2 match
+	smc  string // the version in ACCEPT
+	roce int    // the version of the frames
+	ip   string // a display filter that must match all frames of RoCE version 2
 }
 
 var (
 	wayV1        = way{"1", 1, ""}
 	wayLinkLocal = way{"1", 2, "ipv6.src == fe80::/64 and ipv6.dst == fe80::/64 and udp.dstport == 4791"}
-	// To a neighbour no packet passes a router.
+	// Packets to a neighbour pass no router.
 	wayV2     = way{"2", 2, "ip.ttl == 1 and udp.dstport == 4791"}
 	wayRouted = way{"2", 2, "udp.dstport == 4791 and (ip.src == 10.77.0.1 and ip.ttl == 64 or ip.dst == 10.77.0.1 and ip.ttl == 63)"}
 )
 
-// want wants size bytes to have gone that way, and no other.
+// want checks that size bytes were carried in this way, and none in another way.
 func (v *versions) want(t testing.TB, want way, size int64) {
 	t.Helper()
 	var tally [3]netnstest.Tally
@@ -71,7 +71,7 @@ func (v *versions) want(t testing.TB, want way, size int64) {
 	if other := tally[3-want.roce]; other.Packets > 0 {
 		t.Errorf("%d frames of RoCE version %d", other.Packets, 3-want.roce)
 	}
-	// The upper half of byte 7 is the version.
+	// The version is in the upper half of byte 7.
 	for _, accept := range tshark(t, v.tcp.File, "smc.clc_msg == 2", "tcp.payload") {
 		if len(accept) < 2*8 || accept[2*7:2*7+1] != want.smc {
 			t.Errorf("ACCEPT %s is not of version %s", accept, want.smc)
@@ -87,15 +87,15 @@ func (v *versions) want(t testing.TB, want way, size int64) {
 	}
 }
 
-// TestRoCEVersions: the stacks of both hosts agree on the highest version of
-// SMC, and with it of RoCE, that both can.
+// TestRoCEVersions: the stacks of both hosts use the highest version of SMC, and with it
+// of RoCE, that both support.
 func TestRoCEVersions(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		a, b       string // --roce of server and client
 		eidA, eidB bool
-		asIs       bool // nothing is configured
-		taken      bool // UDP port 4791 of A
+		asIs       bool // the default configuration
+		taken      bool // UDP port 4791 of A is in use
 		want       way
 	}{
 		{name: "AsIs", asIs: true, want: wayV2},
@@ -142,7 +142,7 @@ func TestRoCEVersions(t *testing.T) {
 	}
 }
 
-// takePort binds UDP port 4791 of a host, as the kernel's soft-RoCE does.
+// takePort binds UDP port 4791 of a host, like soft-RoCE of the kernel.
 func (l *lab) takePort(h *netnstest.Host) {
 	l.t.Helper()
 	if err := h.Do(func() error {
@@ -159,8 +159,8 @@ func (l *lab) takePort(h *netnstest.Host) {
 	}
 }
 
-// TestRoCEPortTaken: a stack that is told to speak version 2 alone says what
-// keeps it from that, and programs have TCP.
+// TestRoCEPortTaken: a stack that is configured for version 2 only reports why it cannot
+// use it, and programs use TCP.
 func TestRoCEPortTaken(t *testing.T) {
 	l := newLab(t)
 	l.takePort(l.A)

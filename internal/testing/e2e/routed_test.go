@@ -45,8 +45,8 @@ func newRoutedLab(t *testing.T) (l *lab, router *netnstest.Host) {
 	return l, router
 }
 
-// congest makes a host set the mark Congestion Experienced (RFC 3168) in each
-// IPv4 packet of UDP that it receives on a netdev.
+// congest makes a host set the mark Congestion Experienced (RFC 3168) in each IPv4 packet
+// of UDP that it receives on a netdev.
 func congest(t *testing.T, h *netnstest.Host, netdev string) {
 	t.Helper()
 	const pass = 2 // XDP_PASS
@@ -67,7 +67,7 @@ func congest(t *testing.T, h *netnstest.Host, netdev string) {
 			asm.Mov.Reg(asm.R6, asm.R5),
 			asm.Or.Imm(asm.R6, 3),
 			asm.StoreMem(asm.R2, 14+1, asm.R6, asm.Byte),
-			asm.Sub.Reg(asm.R6, asm.R5), // by so much less is the checksum
+			asm.Sub.Reg(asm.R6, asm.R5), // the checksum is smaller by this difference
 			asm.LoadMem(asm.R5, asm.R2, 14+10, asm.Half),
 			asm.HostTo(asm.BE, asm.R5, asm.Half),
 			asm.Add.Imm(asm.R5, 0xffff),
@@ -85,7 +85,7 @@ func congest(t *testing.T, h *netnstest.Host, netdev string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer prog.Close() // the netdev keeps it
+	defer prog.Close() // the netdev keeps the program
 	if err := h.Do(func() error {
 		l, err := netlink.LinkByName(netdev)
 		if err != nil {
@@ -97,9 +97,9 @@ func congest(t *testing.T, h *netnstest.Host, netdev string) {
 	}
 }
 
-// TestRouted: with a router between the hosts version 2 is spoken, through the
-// router, and what that changes in the headers does no harm. Version 1 does not
-// reach so far: without an enterprise ID there is TCP.
+// TestRouted: with a router between the hosts, version 2 works through the router, and
+// the changes of the router in the headers do no harm. Version 1 does not work through a
+// router: without an enterprise ID, connections use TCP.
 func TestRouted(t *testing.T) {
 	l, router := newRoutedLab(t)
 	congest(t, router, "eth0")
@@ -133,7 +133,7 @@ func TestRouted(t *testing.T) {
 		v := l.watchVersions()
 		size := l.transfer(8080)
 		v.want(t, wayRouted, size)
-		// The first bit of the extension for the first contact, at 104.
+		// The first bit of the extension for the first contact is at 104.
 		for name, filter := range map[string]string{"ACCEPT": "smc.clc_msg == 2", "CONFIRM": "smc.clc_msg == 3"} {
 			msgs := tshark(t, v.tcp.File, filter, "tcp.payload")
 			if len(msgs) != 1 || len(msgs[0]) < 2*105 || msgs[0][2*104:2*105] != "00" {

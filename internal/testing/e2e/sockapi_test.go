@@ -13,14 +13,14 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// sockapiDiffers lists what the program of TestSocketAPI is told otherwise
-// over SMC-R than over TCP: what the unix socket in the place of the TCP
-// socket cannot do. docs/sockets.md explains each.
+// sockapiDiffers has the answers of TestSocketAPI that are different over SMC-R, because
+// the unix socket in place of the TCP socket does not support them. docs/sockets.md
+// explains each.
 var sockapiDiffers = map[string]string{
 	"reset_after_shutdown/client/recv": "b''",
 }
 
-// sockapi runs testdata/sockapi.py, the client on host from, the server on A, and
+// sockapi runs testdata/sockapi.py, with the client on host from and the server on A, and
 // returns its answers.
 func (l *lab) sockapi(from *netnstest.Host, port string, start func(h *netnstest.Host, argv ...string) *netnstest.Process) map[string][]string {
 	l.t.Helper()
@@ -47,8 +47,8 @@ func (l *lab) sockapi(from *netnstest.Host, port string, start func(h *netnstest
 	return answers
 }
 
-// TestSocketAPI asks the socket API the same questions over SMC-R and over TCP
-// (RFC 7609, appendix B): urgent data, options, flags, ways to end.
+// TestSocketAPI compares the socket API over SMC-R with that over TCP (RFC 7609, appendix
+// B): urgent data, options, flags, ways to close.
 func TestSocketAPI(t *testing.T) {
 	l := newLab(t, "python3")
 	tcp := l.sockapi(l.B, "7001", func(h *netnstest.Host, argv ...string) *netnstest.Process {
@@ -58,8 +58,7 @@ func TestSocketAPI(t *testing.T) {
 	sameAnswers(t, tcp, smc, sockapiDiffers)
 }
 
-// sameAnswers wants the answers of TestSocketAPI to be those of TCP, but for what
-// differs.
+// sameAnswers checks that the answers are those of TCP, except for those in differs.
 func sameAnswers(t *testing.T, tcp, smc map[string][]string, differs map[string]string) {
 	t.Helper()
 	if len(tcp) < 150 {

@@ -16,7 +16,7 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// wantNoStack wants a command of a user to find no stack.
+// wantNoStack checks that a command of a user finds no stack.
 func (l *lab) wantNoStack(uid string, env ...string) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), commandTime)
@@ -30,9 +30,9 @@ func (l *lab) wantNoStack(uid string, env ...string) {
 	}
 }
 
-// TestSquatter: a user who was there before any stack, and takes what there is to
-// take, keeps nobody else from SMC-R, and is nobody's stack. The same after a stack
-// was killed.
+// TestSquatter: before there is a stack, a user takes all its names that this user can
+// take. Others can still use SMC-R, and nobody uses what this user has made. The same
+// holds after a stack was killed.
 func TestSquatter(t *testing.T) {
 	l := newLab(t, "setpriv")
 	dir, err := os.MkdirTemp("", "smcr-e2e-user-")
@@ -65,7 +65,7 @@ func TestSquatter(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// The variable of another user does not lead to that user's stack.
+	// XDG_RUNTIME_DIR of another user does not make a client use that user's stack.
 	for _, uid := range []string{"0", otherUser} {
 		l.wantNoStack(uid)
 		l.wantNoStack(uid, "XDG_RUNTIME_DIR="+dir)
@@ -73,7 +73,7 @@ func TestSquatter(t *testing.T) {
 	served := func() {
 		t.Helper()
 		for _, uid := range []string{"0", otherUser} {
-			l.exchanges(uid, addr) // the first of root starts a stack if there is none
+			l.exchanges(uid, addr) // the first program of root starts a stack if there is none
 			l.commands(uid)
 		}
 	}
@@ -112,9 +112,9 @@ func TestSquatter(t *testing.T) {
 	squatter.Kill()
 }
 
-// TestUserNamespace: who shares the network namespace of a stack of root's, but is
-// in a user namespace without that root, does not trust it and learns why. Mode
-// auto leaves the program on TCP, mode user does not start it.
+// TestUserNamespace: a process shares the network namespace of a stack of root, but is in
+// a user namespace without that root. It does not trust the stack and reports the reason.
+// Mode auto runs the program over TCP, mode user does not run it.
 func TestUserNamespace(t *testing.T) {
 	l := newLab(t, "setpriv", "unshare")
 	stack := l.serve(l.A)
@@ -125,7 +125,7 @@ func TestUserNamespace(t *testing.T) {
 		t.Skipf("no user namespaces here: %v\n%s", err, out)
 	}
 	const why = "a user namespace shows root of the host as user 65534"
-	for _, command := range [][]string{{"info"}, {"linkgroup", "list"}} { // as smc-tools has it, and as only smcr does
+	for _, command := range [][]string{{"info"}, {"linkgroup", "list"}} { // a command of smc-tools, and one that only smcr has
 		if out, err := inside(append([]string{bin("smcr"), "--backend", "user"}, command...)...); err == nil || !strings.Contains(out, why) {
 			t.Errorf("%q: %v\n%s", command, err, out)
 		}

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// TestTLS: TLS neither knows nor minds what carries it (RFC 7609, section 5.6).
-// Its handshake, too, crosses as RoCE: TCP has no payload but CLC messages.
+// TestTLS: TLS works over SMC-R without changes (RFC 7609, section 5.6). Its handshake is
+// carried over RoCE too: TCP carries only CLC messages.
 func TestTLS(t *testing.T) {
 	const size = 64 << 20
 	l := newLab(t, "nginx", "curl", "tshark")
@@ -66,8 +66,8 @@ http {
 	l.wantNoConnections(l.A, l.B)
 }
 
-// certificate writes cert.pem and key.pem for a server at addr to dir and
-// returns the name of the first.
+// certificate writes cert.pem and key.pem for a server at addr to dir and returns the
+// name of cert.pem.
 func certificate(t *testing.T, dir, addr string) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -14,12 +14,12 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// maxTCPPayload is what one connection may carry in TCP: the CLC handshake,
-// three messages of a few hundred bytes at most.
+// maxTCPPayload is what one connection may carry over TCP: the CLC handshake, at most
+// three messages of a few hundred bytes.
 const maxTCPPayload = 2 << 10
 
-// Captured bytes of a packet: all headers and LLC and CDC messages of a RoCE
-// frame; all headers and CLC messages of a TCP segment.
+// Captured bytes of each packet: all headers and the LLC or CDC message of a RoCE frame;
+// all headers and the CLC message of a TCP segment.
 const (
 	roceHeaders = 128
 	tcpHeaders  = 512
@@ -27,9 +27,9 @@ const (
 
 const roceFilter = "ether proto 0x8915 or udp port 4791"
 
-// wire watches the link of host A: RoCE of both versions in one capture, cut to
-// the headers, and everything else in another, so that a flood of the first
-// never hides a packet of the second.
+// wire captures the link of host A: RoCE of both versions in one capture, only the
+// headers, and everything else in another one. So a flood of RoCE does not cause losses
+// in the second capture.
 type wire struct {
 	roce, rest *netnstest.Capture
 }
@@ -42,11 +42,11 @@ func (l *lab) watch() *wire {
 	}
 }
 
-// seen is what crossed the wire while it was watched.
+// seen has what was captured.
 type seen struct {
-	*netnstest.Traffic // but for RoCE
+	*netnstest.Traffic // without RoCE
 	roce               netnstest.Tally
-	missed             int // RoCE frames that tcpdump could not keep up with
+	missed             int // RoCE frames that tcpdump has missed
 	wire               *wire
 }
 
@@ -81,9 +81,9 @@ func (w *wire) stop(t testing.TB) *seen {
 	return s
 }
 
-// wantSMC wants at least conns connections, every one of which went over SMC-R
-// by the evidence of the wire: option in both directions, next to no payload
-// in TCP, and at least payload bytes in RoCE.
+// wantSMC checks on the wire that there were at least conns connections and that all used
+// SMC-R: the option in both directions, almost no payload over TCP, and at least payload
+// bytes over RoCE.
 func (s *seen) wantSMC(t testing.TB, conns int, payload int64) {
 	t.Helper()
 	if len(s.Flows) < conns {
@@ -104,7 +104,7 @@ func (s *seen) wantSMC(t testing.TB, conns int, payload int64) {
 	if big > 3 {
 		t.Errorf("%d of %d connections carried %d bytes or more in TCP", big, len(s.Flows), maxTCPPayload)
 	}
-	// What was missed counts with the mean size of what was not.
+	// For frames that were missed, add the mean size of the others.
 	got := s.roce.Payload
 	if s.roce.Packets > 0 {
 		got += int64(s.missed) * (s.roce.Payload / int64(s.roce.Packets))
@@ -114,7 +114,8 @@ func (s *seen) wantSMC(t testing.TB, conns int, payload int64) {
 	}
 }
 
-// wantPlain wants connections in plain TCP: nothing in RoCE, no CLC message.
+// wantPlain checks that the connections used plain TCP: there was no RoCE and no CLC
+// message.
 func (s *seen) wantPlain(t testing.TB, conns int, payload int64) {
 	t.Helper()
 	if len(s.Flows) < conns || s.TCP.Payload < payload {
@@ -131,14 +132,13 @@ func (s *seen) wantPlain(t testing.TB, conns int, payload int64) {
 	}
 }
 
-// tshark returns the values of a field in the packets of a capture that match
-// the display filter, the first 5000 packets at most. Tests that call it
-// require "tshark".
+// tshark returns the values of a field in the packets of a capture that match the display
+// filter, from the first 5000 packets. Tests that call it require "tshark".
 func tshark(t testing.TB, file, filter, field string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	// The ports of the tests belong to other protocols: heuristics first.
+	// The ports of the tests belong to other protocols, so heuristics come first.
 	cmd := exec.CommandContext(ctx, "tshark", "-n", "-r", file, "-c", "5000",
 		"-o", "tcp.try_heuristic_first:TRUE", "-Y", filter, "-T", "fields", "-e", field)
 	var stderr strings.Builder
@@ -150,14 +150,14 @@ func tshark(t testing.TB, file, filter, field string) []string {
 	return strings.Fields(string(out))
 }
 
-// Message types as tshark prints them: RFC 7609, appendix A.
+// Message types in the output of tshark (RFC 7609, appendix A).
 const (
 	clcProposal, clcAccept, clcConfirm = "1", "2", "3"
 	llcConfirmLink, llcCDC             = "0x01", "0xfe"
 )
 
-// wantDissection wants tshark, which knows the protocol from elsewhere, to
-// name the messages of a first contact and to find nothing malformed.
+// wantDissection checks that tshark, which has an independent decoder, names the messages
+// of a first contact and finds nothing malformed.
 func (s *seen) wantDissection(t testing.TB) {
 	t.Helper()
 	clc := tshark(t, s.wire.rest.File, "smc.clc_msg", "smc.clc_msg")
@@ -174,7 +174,7 @@ func (s *seen) wantDissection(t testing.TB) {
 		}
 	}
 	for _, file := range []string{s.wire.rest.File, s.wire.roce.File} {
-		// A frame cut by the capture is not malformed to tshark.
+		// tshark does not call a frame malformed that the capture has cut.
 		if bad := tshark(t, file, "_ws.malformed", "frame.number"); len(bad) > 0 {
 			t.Errorf("tshark finds frames %v of %s malformed", head(bad), file)
 		}

@@ -16,26 +16,26 @@ import (
 	"time"
 )
 
-// kernelSuite is the Debian release whose own kernel is of the series.
+// kernelSuite is the Debian release whose kernel belongs to the series.
 const kernelSuite = "trixie"
 
-// keyring of Debian's releases, the future one included.
+// keyring has the keys of Debian's releases, also of the next one.
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// An aptSource is where the machine takes its packages from.
+// An aptSource is a source of packages.
 type aptSource struct {
 	uri, suite string
 }
 
-// kernelSources derives from the machine's own sources those that may have a
-// kernel of the series: the same mirrors, with other suites. The input is what
-// apt-get indextargets says, a line "URI SUITE COMPONENT" each.
+// kernelSources returns the sources that may have a kernel of the series: the mirrors of
+// this machine with other suites. The input is the output of apt-get indextargets, a line
+// "URI SUITE COMPONENT" for each source.
 func kernelSources(targets string) []aptSource {
 	var all []aptSource
 	for line := range strings.Lines(targets) {
 		f := strings.Fields(line)
 		if len(f) != 3 || f[2] != "main" || strings.ContainsAny(f[1], "-/") {
-			continue // security, updates, backports; flat repositories
+			continue // security, updates, backports, and flat repositories
 		}
 		for _, suite := range []string{kernelSuite, f[1] + "-backports"} {
 			if s := (aptSource{f[0], suite}); !slices.Contains(all, s) {
@@ -46,8 +46,8 @@ func kernelSources(targets string) []aptSource {
 	return all
 }
 
-// downloadKernel finds the newest kernel of the series, downloads and unpacks
-// it below dir.
+// downloadKernel finds the newest kernel of the series, downloads it, and unpacks it in a
+// directory below dir.
 func downloadKernel(ctx context.Context, dir string) (Kernel, error) {
 	if err := needPrograms("apt-get", "apt-cache", "dpkg", "depmod"); err != nil {
 		return Kernel{}, err
@@ -71,8 +71,8 @@ func downloadKernel(ctx context.Context, dir string) (Kernel, error) {
 	return Kernel{}, errors.Join(errs...)
 }
 
-// downloadFrom tries one source. apt works with package lists of its own, so
-// that nothing changes for the machine; it checks signatures as ever.
+// downloadFrom tries one source. apt uses separate package lists, so the machine does not
+// change. It checks signatures.
 func downloadFrom(ctx context.Context, dir string, s aptSource) (Kernel, error) {
 	for _, d := range []string{"lists/partial", "cache/archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
@@ -117,7 +117,7 @@ func downloadFrom(ctx context.Context, dir string, s aptSource) (Kernel, error) 
 	return unpackKernel(ctx, dir, packages[0], version)
 }
 
-// unpackKernel brings a kernel's package into the form of the cache.
+// unpackKernel unpacks the package of a kernel into the form of the cache.
 func unpackKernel(ctx context.Context, dir, file, version string) (Kernel, error) {
 	raw := filepath.Join(dir, "raw")
 	k := Kernel{Version: version, dir: filepath.Join(dir, "kernel")}
@@ -130,7 +130,7 @@ func unpackKernel(ctx context.Context, dir, file, version string) (Kernel, error
 	if err := os.Rename(filepath.Join(raw, "boot/vmlinuz-"+version), k.image()); err != nil {
 		return Kernel{}, err
 	}
-	// Packages of a release with a merged /usr, or of one without.
+	// The package is of a release with a merged /usr, or of one without.
 	err := os.Rename(filepath.Join(raw, "usr/lib/modules", version), k.modules())
 	if errors.Is(err, os.ErrNotExist) {
 		err = os.Rename(filepath.Join(raw, "lib/modules", version), k.modules())
@@ -142,7 +142,7 @@ func unpackKernel(ctx context.Context, dir, file, version string) (Kernel, error
 	return k, err
 }
 
-// sbin is where Debian has programs that not every user has in the PATH.
+// sbin are the directories of Debian that not every user has in PATH.
 var sbin = []string{"/usr/local/sbin", "/usr/sbin", "/sbin"}
 
 // findProgram returns the path of a program.
@@ -170,11 +170,11 @@ func needPrograms(names ...string) error {
 	return nil
 }
 
-// userInfo is the part of a URL that must not get into a log.
+// userInfo matches the part of a URL that must not be logged.
 var userInfo = regexp.MustCompile(`://[^@/\s]+@`)
 
-// command runs a program of the host in dir and returns its output; what it
-// says about its failure is in the error.
+// command runs a program of the host in dir and returns its output. If it fails, the
+// error has its messages.
 func command(ctx context.Context, dir string, argv ...string) (string, error) {
 	path, err := findProgram(argv[0])
 	if err != nil {

@@ -14,26 +14,26 @@ import (
 	"time"
 )
 
-// Build compiles a main package of this module, statically, so that the
-// program runs in guests too. The working directory must be within the module.
+// Build compiles a main package of this module statically, so that the program also runs
+// in guests. The working directory must be within the module.
 func Build(ctx context.Context, pkg, file string) error {
 	return goCommand(ctx, "build", "-buildvcs=false", "-trimpath", "-o", file, pkg)
 }
 
-// Program compiles a main package as Build does, once for all callers in this
-// process, with whose end the file is removed.
+// Program compiles a main package like Build, but once for all callers in this process.
+// The file is removed at the end of the process.
 func Program(ctx context.Context, pkg string) (file string, err error) {
 	return programs.file(ctx, pkg)
 }
 
 var programs builds
 
-// builds are compiled programs in a directory that a watchdog removes.
+// builds has compiled programs in a directory that a watchdog removes.
 type builds struct {
 	mu   sync.Mutex
 	dir  string
 	dog  *watchdog
-	done map[string]string // files by packages
+	done map[string]string // the file of each package
 }
 
 func (b *builds) file(ctx context.Context, pkg string) (string, error) {
@@ -61,8 +61,8 @@ func (b *builds) file(ctx context.Context, pkg string) (string, error) {
 	return file, nil
 }
 
-// BuildTest compiles the tests of a package of this module as Build does. Run
-// in a guest, they test what only the guest has.
+// BuildTest compiles the tests of a package of this module like Build. In a guest, they
+// can test what needs the kernel of the guest.
 func BuildTest(ctx context.Context, pkg, file string) error {
 	return goCommand(ctx, "test", "-c", "-buildvcs=false", "-o", file, pkg)
 }

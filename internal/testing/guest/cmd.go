@@ -18,35 +18,35 @@ import (
 )
 
 const (
-	// maxOutput bounds each of a command's outputs; what comes after is lost.
+	// maxOutput limits each output of a command. What comes after it is dropped.
 	maxOutput = 16 << 20
 
-	// killLimit is how long a command that was killed may take to end.
+	// killLimit is how long a command may take to end after SIGKILL.
 	killLimit = 10 * time.Second
 )
 
-// A Cmd is a command in a guest, not yet started, running or ended. Its fields
-// are to be set before Start.
+// A Cmd is a command in a guest, before its start, running or ended. Its fields must be
+// set before Start.
 type Cmd struct {
 	Argv  []string
 	Env   []string // NAME=VALUE, added to the guest's environment
 	Dir   string   // working directory, "/" by default
-	Stdin []byte   // at most some 700 kB
+	Stdin []byte   // at most about 700 kB
 
-	g      *Guest
-	id     uint32
-	tty    bool
-	size   [2]uint16     // columns, rows
-	done   chan struct{} // closed at the end
-	exit   control.Exit  // valid after done
-	lost   error         // valid after done: the guest ended first
-	mu     sync.Mutex
-	stdout []byte
-	stderr []byte
-	more   chan struct{} // closed and replaced at each output
+	g        *Guest
+	id       uint32
+	tty      bool
+	size     [2]uint16     // columns, rows
+	done     chan struct{} // closed at the end
+	exit     control.Exit  // valid after done
+	guestErr error         // valid after done: set if the guest has ended before the command
+	mu       sync.Mutex
+	stdout   []byte
+	stderr   []byte
+	more     chan struct{} // closed and replaced at each output
 }
 
-// A Result is what a command wrote.
+// A Result has the output of a command.
 type Result struct {
 	Stdout, Stderr string
 }
@@ -54,9 +54,9 @@ type Result struct {
 // Command returns a command that [Cmd.Start] starts.
 func (g *Guest) Command(argv ...string) *Cmd { return &Cmd{Argv: argv, g: g} }
 
-// Run runs a command to its end. The error is an [ExitError] unless the command
-// ended with status 0; the Result is valid in any case. When the context ends,
-// the command is killed, with what it started.
+// Run runs a command to its end. The error is an [ExitError] unless the command ended
+// with status 0. The Result is always valid. When the context ends, the command and its
+// children are killed.
 func (g *Guest) Run(ctx context.Context, argv ...string) (Result, error) {
 	return g.Command(argv...).Run(ctx)
 }
@@ -69,7 +69,7 @@ func (c *Cmd) Run(ctx context.Context) (Result, error) {
 	return c.Wait(ctx)
 }
 
-// Start starts the command. That it cannot be started, Wait says.
+// Start starts the command. Wait returns the error if the command cannot be started.
 func (c *Cmd) Start() error {
 	if c.done != nil {
 		return errors.New("guest: command started twice")
@@ -101,17 +101,18 @@ func (c *Cmd) Start() error {
 	return nil
 }
 
-// Signal signals the command's process group. A command that ended is no error.
+// Signal sends a signal to the process group of the command. It is no error if the
+// command has ended.
 func (c *Cmd) Signal(sig syscall.Signal) error {
 	return c.g.send(control.TypeSignal, c.id, []byte{byte(sig)})
 }
 
-// Wait waits for the end of a command that was started, see [Guest.Run].
+// Wait waits for the end of a command that Start has started, see [Guest.Run].
 func (c *Cmd) Wait(ctx context.Context) (Result, error) {
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		// A guest that is gone says so by done.
+		// If the guest has ended, done is closed.
 		_ = c.Signal(syscall.SIGKILL)
 		select {
 		case <-c.done:
@@ -121,8 +122,8 @@ func (c *Cmd) Wait(ctx context.Context) (Result, error) {
 	}
 	r := c.result()
 	switch {
-	case c.lost != nil:
-		return r, fmt.Errorf("guest: %s: %w", c.Argv[0], c.lost)
+	case c.guestErr != nil:
+		return r, fmt.Errorf("guest: %s: %w", c.Argv[0], c.guestErr)
 	case c.exit.Status != 0 || c.exit.Error != "":
 		return r, &ExitError{
 			Argv: c.Argv, Status: c.exit.Status, Signal: c.exit.Signal, Reason: c.exit.Error,
@@ -140,8 +141,8 @@ func (c *Cmd) result() Result {
 	return Result{Stdout: string(c.stdout), Stderr: string(c.stderr)}
 }
 
-// WaitStdout waits until the command has written the text to its standard
-// output. It fails when the command ends or the context does before.
+// WaitStdout waits until the command has written the text to its standard output. It
+// fails if the command or the context ends before that.
 func (c *Cmd) WaitStdout(ctx context.Context, text string) error {
 	for {
 		c.mu.Lock()
@@ -153,7 +154,7 @@ func (c *Cmd) WaitStdout(ctx context.Context, text string) error {
 		select {
 		case <-more:
 		case <-c.done:
-			// It may have been the last thing that it wrote.
+			// The text may be the last output of the command.
 			if r, err := c.Wait(ctx); !bytes.Contains([]byte(r.Stdout), []byte(text)) {
 				return errors.Join(fmt.Errorf("guest: %s ended before it wrote %q", c.Argv[0], text), err)
 			}
@@ -178,7 +179,7 @@ func (g *Guest) send(typ control.Type, command uint32, data []byte) error {
 	return nil
 }
 
-// read hands the agent's frames to the commands until the machine ends.
+// read passes the frames of the agent to the commands until the machine ends.
 func (g *Guest) read(r *control.Reader) {
 	defer close(g.readerDone)
 	var err error
@@ -188,23 +189,23 @@ func (g *Guest) read(r *control.Reader) {
 			err = g.deliver(f)
 		}
 	}
-	// Without the agent the machine is of no use.
+	// Without the agent, the machine cannot be used.
 	g.proc.kill()
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
 		err = ErrClosed
 	}
-	g.end(fmt.Errorf("%w%s", err, g.said()))
+	g.end(fmt.Errorf("%w%s", err, g.lastOutput()))
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for c := range maps.Values(g.commands) {
-		c.lost = g.cause
+		c.guestErr = g.cause
 		close(c.done)
 	}
 	clear(g.commands)
 }
 
-// deliver hands one frame to its command.
+// deliver passes one frame to its command.
 func (g *Guest) deliver(f control.Frame) error {
 	g.mu.Lock()
 	c := g.commands[f.Command]
@@ -220,7 +221,7 @@ func (g *Guest) deliver(f control.Frame) error {
 		c.output(f)
 	case control.TypeExit:
 		if err := json.Unmarshal(f.Data, &c.exit); err != nil {
-			c.lost = fmt.Errorf("guest: exit of %s: %w", c.Argv[0], err)
+			c.guestErr = fmt.Errorf("guest: exit of %s: %w", c.Argv[0], err)
 		}
 		close(c.done)
 	}

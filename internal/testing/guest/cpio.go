@@ -4,7 +4,7 @@ package guest
 
 import "fmt"
 
-// Modes of files in an archive, as stat(2) has them.
+// Modes of files in an archive, see stat(2).
 const (
 	modeDir     = 0o040755
 	modeFile    = 0o100644
@@ -12,10 +12,9 @@ const (
 	modeChar    = 0o020600
 )
 
-// An archive is a cpio archive in the "newc" form, which the kernel unpacks as
-// its initial file system (kernel documentation, "initramfs buffer format"):
-// thirteen numbers of eight hexadecimal digits, then name and data, each padded
-// to four bytes.
+// An archive is a cpio archive in the "newc" form, which the kernel unpacks as its
+// initial file system (kernel documentation, "initramfs buffer format"): thirteen numbers
+// of eight hexadecimal digits, then name and data, each padded to four bytes.
 type archive struct {
 	b     []byte
 	inode int
@@ -45,15 +44,15 @@ func (a *archive) pad() {
 	}
 }
 
-// add adds a file or a directory, which comes before what it holds.
+// add adds a file or a directory. A directory must be added before its files.
 func (a *archive) add(name string, mode int, data []byte) { a.entry(name, mode, 0, 0, data) }
 
-// addConsole adds the device of the console, character device 5:1.
+// addConsole adds the console, which is character device 5:1.
 func (a *archive) addConsole(name string) { a.entry(name, modeChar, 5, 1, nil) }
 
-// finish ends the archive and returns it.
+// finish completes the archive and returns it.
 func (a *archive) finish() []byte {
-	a.inode = -1 // becomes 0
+	a.inode = -1 // the next entry has number 0
 	a.entry("TRAILER!!!", 0, 0, 0, nil)
 	return a.b
 }

@@ -29,15 +29,15 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// bootEnv makes TestKilled boot a guest and wait for its end.
+// bootEnv makes TestKilled boot a guest and wait to be killed.
 const bootEnv = "SMCR_TEST_BOOT"
 
-// TestKilled kills a process that has a guest: nothing of it must be left.
+// TestKilled kills a process that has a guest. Nothing of the guest may remain.
 func TestKilled(t *testing.T) {
 	if os.Getenv(bootEnv) != "" {
 		g := guest.New(t, guest.Config{})
 		fmt.Println(filepath.Dir(g.Share()))
-		time.Sleep(time.Minute) // killed meanwhile
+		time.Sleep(time.Minute) // the test kills this process meanwhile
 		return
 	}
 	guest.SkipShort(t)
@@ -79,7 +79,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// users returns the processes, zombies aside, whose command line names dir.
+// users returns the processes, except zombies, whose command line contains dir.
 func users(t *testing.T, dir string) (pids []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -87,7 +87,7 @@ func users(t *testing.T, dir string) (pids []string) {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		// Processes come and go meanwhile.
+		// Processes begin and end meanwhile.
 		if b, err := os.ReadFile(f); err == nil && bytes.Contains(b, []byte(dir)) {
 			pids = append(pids, filepath.Base(filepath.Dir(f)))
 		}

@@ -9,15 +9,14 @@ import (
 )
 
 var (
-	// ErrUnavailable is matched by errors that say why this machine cannot
-	// boot guests: a program is missing, or the kernel cannot be had. The text
-	// says what to do.
+	// ErrUnavailable means that this machine cannot boot guests: a program or the kernel
+	// is missing. The text of the error that wraps it says what to do.
 	ErrUnavailable = errors.New("guest: not possible here")
 
-	// ErrClosed is matched by the errors of a guest that was closed or ended.
+	// ErrClosed means that the guest was closed or has ended.
 	ErrClosed = errors.New("guest: guest is gone")
 
-	// ErrLimit is matched by the errors of a guest that ran beyond its time.
+	// ErrLimit means that the guest reached its time limit.
 	ErrLimit = errors.New("guest: time limit reached")
 )
 
@@ -27,10 +26,10 @@ type ExitError struct {
 	Status int    // exit status, or -1
 	Signal int    // the signal that ended it, or 0
 	Reason string // why it could not be started, or ""
-	Stderr string // the end of what it wrote
+	Stderr string // the end of its standard error
 }
 
-// Error returns the command, how it ended and what it said.
+// Error returns the command, how it ended and the end of its standard error.
 func (e *ExitError) Error() string {
 	how := fmt.Sprintf("exit status %d", e.Status)
 	switch {

@@ -20,26 +20,27 @@ import (
 )
 
 const (
-	// SharePath is the directory that a guest shares with the host. Each sees
-	// at once what the other writes.
+	// SharePath is the directory that a guest shares with the host. Each sees at once
+	// what the other one writes.
 	SharePath = "/run/share"
 
-	// bootLimit bounds a boot: seconds on an idle machine, more on a busy one.
+	// bootLimit limits a boot, which takes some seconds on an idle machine and longer on
+	// a busy one.
 	bootLimit = 2 * time.Minute
 
-	// pushPath is where Push puts files, pushLimit how long one may take.
+	// pushPath is the directory for Push. pushLimit is how long one Push may take.
 	pushPath  = "/run/push"
 	pushLimit = time.Minute
 
 	defaultMemory = 1536
-	// QEMU before 8.1 may run stale code when one emulated CPU patches what
-	// another is translating: a kernel with two then panics now and then. One
-	// also suffers less on a machine that is busy.
+	// QEMU before 8.1 may run old code when one emulated CPU patches code that another
+	// one is translating: a kernel with two CPUs then sometimes panics. A guest with one
+	// CPU is also less slow on a busy machine.
 	defaultCPUs  = 1
 	defaultLimit = 10 * time.Minute
 )
 
-// A Config describes a guest. The zero value is one without wires.
+// A Config describes a guest. The zero value describes one without links to other guests.
 type Config struct {
 	// Name is the host name. The default is "guest".
 	Name string
@@ -47,23 +48,23 @@ type Config struct {
 	// Memory in MiB and the number of CPUs. The defaults are 1536 and 1.
 	Memory, CPUs int
 
-	// NICs are the guest's ends of wires to other guests.
+	// NICs are the guest's ends of links to other guests.
 	NICs []NIC
 
-	// Limit is how long the guest may live, the boot included: then it is
-	// killed and its errors match ErrLimit. The default is 10 minutes.
+	// Limit is how long the guest may run, including the boot. Then it is killed, and its
+	// errors match ErrLimit. The default is 10 minutes.
 	Limit time.Duration
 
-	// TrustTSC keeps the kernel from leaving the TSC for the HPET when its watchdog
-	// runs late, as on a busy machine: each reading of the HPET is an exit to QEMU,
-	// 2.7 µs in place of 0.2 µs. For benchmarks.
+	// TrustTSC keeps the kernel on the TSC even if its watchdog runs late, as on a busy
+	// machine. Otherwise it changes to the HPET, and each reading of the HPET is an exit
+	// to QEMU, which takes 2.7 µs instead of 0.2 µs. This is for benchmarks.
 	TrustTSC bool
 
-	// Short has [New] boot the guest in the short form of tests, too. One test for
-	// all is enough: a boot takes half a minute of a processor.
+	// Short means that [New] boots the guest in the short form of tests, too. One such
+	// test is enough: a boot takes half a minute of a processor.
 	Short bool
 
-	// Terminal connects the guest's terminal to this process's own, for
+	// Terminal connects the terminal of the guest to that of this process, for
 	// [Guest.Shell].
 	Terminal bool
 }
@@ -91,8 +92,8 @@ type Guest struct {
 	closeErr   error
 }
 
-// Available returns nil, or an error that matches [ErrUnavailable] and says
-// what this machine lacks for guests. It does not look for a kernel.
+// Available returns nil, or an error that matches [ErrUnavailable] and says what this
+// machine lacks. It does not look for a kernel.
 func Available() error {
 	if runtime.GOARCH != "amd64" {
 		return unavailable("guests need the programs of an amd64 machine, this is %s", runtime.GOARCH)
@@ -103,8 +104,8 @@ func Available() error {
 	return nil
 }
 
-// Boot boots a guest and returns when it takes commands. The caller closes it.
-// The context bounds the boot, not the guest.
+// Boot boots a guest and returns when the guest accepts commands. The caller closes the
+// guest. The context limits the boot only.
 func Boot(ctx context.Context, cfg Config) (*Guest, error) {
 	guests, err := bootAll(ctx, cfg)
 	if err != nil {
@@ -113,8 +114,8 @@ func Boot(ctx context.Context, cfg Config) (*Guest, error) {
 	return guests[0], nil
 }
 
-// BootPair boots two guests named a and b that a wire joins, eth0 in each, with
-// what else the Config says. The caller closes both.
+// BootPair boots two guests with the names a and b, whose devices eth0 are linked to each
+// other. The rest is as in the Config. The caller closes both.
 func BootPair(ctx context.Context, cfg Config) (a, b *Guest, err error) {
 	x, y, err := Wire()
 	if err != nil {
@@ -130,10 +131,10 @@ func BootPair(ctx context.Context, cfg Config) (a, b *Guest, err error) {
 	return guests[0], guests[1], nil
 }
 
-// bootAll boots guests side by side: all of them, or none.
+// bootAll boots guests at the same time: all of them or none.
 func bootAll(ctx context.Context, cfgs ...Config) ([]*Guest, error) {
 	defer func() {
-		// QEMU has its own descriptors by now.
+		// QEMU has its own copies of the descriptors.
 		for _, c := range cfgs {
 			for _, n := range c.NICs {
 				n.Close()
@@ -184,7 +185,7 @@ func closeAll(guests []*Guest) error {
 	return errors.Join(errs...)
 }
 
-// prepare makes a guest's directory.
+// prepare makes the directory of a guest.
 func prepare(cfg Config, kernel Kernel) (*Guest, error) {
 	cfg.Name = cmp.Or(cfg.Name, "guest")
 	cfg.Memory = cmp.Or(cfg.Memory, defaultMemory)
@@ -226,12 +227,12 @@ func (g *Guest) start(initramfs []byte) error {
 	g.port = ours
 	g.limit = time.AfterFunc(g.cfg.Limit, func() {
 		g.end(fmt.Errorf("%w (%v)", ErrLimit, g.cfg.Limit))
-		g.proc.kill() // the end of the port then ends the commands
+		g.proc.kill() // the port ends then, and with it the commands
 	})
 	return nil
 }
 
-// awaitHello waits for the agent and then leaves the port to a goroutine.
+// awaitHello waits for the agent and then starts a goroutine that reads the port.
 func (g *Guest) awaitHello(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = g.proc.cmd.Process.Kill() })
 	defer stop()
@@ -243,15 +244,14 @@ func (g *Guest) awaitHello(ctx context.Context) error {
 	if err != nil {
 		g.proc.kill()
 		close(g.readerDone)
-		return fmt.Errorf("guest: %s does not boot: %w%s", g.cfg.Name, cmp.Or(g.ended(), ctx.Err(), err), g.said())
+		return fmt.Errorf("guest: %s does not boot: %w%s", g.cfg.Name, cmp.Or(g.ended(), ctx.Err(), err), g.lastOutput())
 	}
 	go g.read(r)
 	return nil
 }
 
-// said returns the last words of QEMU and of the guest's console, to be
-// appended to an error.
-func (g *Guest) said() string {
+// lastOutput returns the last output of QEMU and of the guest's console, as part of an error.
+func (g *Guest) lastOutput() string {
 	text := ""
 	if s := strings.TrimSpace(g.proc.stderr.String()); s != "" {
 		text += "\nQEMU: " + s
@@ -271,10 +271,10 @@ func (g *Guest) Kernel() string { return g.hello.Kernel }
 // BootTime returns how long the boot took, by the guest's clock.
 func (g *Guest) BootTime() time.Duration { return time.Duration(g.hello.Uptime * float64(time.Second)) }
 
-// Share returns the host's name of the directory [SharePath].
+// Share returns the name of the directory [SharePath] on the host.
 func (g *Guest) Share() string { return filepath.Join(g.dir, "share") }
 
-// Console returns the end of what the kernel wrote to its console.
+// Console returns the end of the output of the kernel on its console.
 func (g *Guest) Console() string {
 	b, err := os.ReadFile(filepath.Join(g.dir, "console.log"))
 	if err != nil {
@@ -283,9 +283,9 @@ func (g *Guest) Console() string {
 	return string(b[max(0, len(b)-tailSize):])
 }
 
-// Push copies a file of the host, with its mode, into the guest's memory and
-// returns the guest's name of it. A program starts faster from there than from
-// [SharePath], where each page of it is a question to the host.
+// Push copies a file of the host, with its mode, into the memory of the guest, and
+// returns its name in the guest. A program starts faster from there than from
+// [SharePath], where each page is requested from the host.
 func (g *Guest) Push(file string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), pushLimit)
 	defer cancel()
@@ -294,7 +294,7 @@ func (g *Guest) Push(file string) (string, error) {
 	if err := copyFile(file, shared); err != nil {
 		return "", fmt.Errorf("guest: %w", err)
 	}
-	// cp -T: a directory of that name is an error, not where to put the file.
+	// cp -T fails if the destination is a directory, instead of copying into it.
 	err := g.all(ctx, []string{"mkdir", "-p", pushPath}, []string{"cp", "-fpT", filepath.Join(SharePath, name), filepath.Join(pushPath, name)})
 	return filepath.Join(pushPath, name), errors.Join(err, os.Remove(shared))
 }
@@ -318,7 +318,7 @@ func copyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// end notes why the guest ends; the first reason counts.
+// end records why the guest ends. Only the first reason counts.
 func (g *Guest) end(cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -334,8 +334,8 @@ func (g *Guest) ended() error {
 	return g.cause
 }
 
-// Close switches the machine off, ends its commands with ErrClosed and removes
-// its files. More calls return what the first did.
+// Close switches the machine off, ends its commands with ErrClosed and removes its files.
+// Further calls return the result of the first one.
 func (g *Guest) Close() error {
 	g.closeOnce.Do(func() {
 		g.end(ErrClosed)

@@ -15,7 +15,7 @@ import (
 	"smcr/internal/testing/guest"
 )
 
-// TestGuest boots once for all that it checks.
+// TestGuest boots one guest for all checks.
 func TestGuest(t *testing.T) {
 	g := guest.New(t, guest.Config{Limit: 5 * time.Minute})
 	t.Logf("kernel %s, boot took %v", g.Kernel(), g.BootTime())
@@ -118,7 +118,7 @@ func TestGuest(t *testing.T) {
 		}
 	})
 	t.Run("HostUntouched", func(t *testing.T) {
-		name := filepath.Join(t.TempDir(), "file") // the guest's own /tmp hides it
+		name := filepath.Join(t.TempDir(), "file") // the /tmp of the guest is a separate one
 		mark := "/etc/smcr-guest-test"
 		run(t, "sh", "-c", "mkdir -p $(dirname $0) && echo x >$0 && echo x >$1 && cat $1", name, mark)
 		for _, f := range []string{name, mark} {
@@ -142,7 +142,7 @@ func TestGuest(t *testing.T) {
 			t.Fatal(err)
 		}
 		run(t, "ip", "-n", "peer", "addr", "add", "10.9.0.2/24", "dev", "v1")
-		// Nobody listens: who says so is the other end of the veth pair.
+		// Nobody listens on the port. The other end of the veth pair answers so.
 		_, err := g.Run(ctx, "ip", "netns", "exec", "peer", "timeout", "20", "bash", "-c", "exec 3<>/dev/tcp/10.9.0.1/1")
 		if err == nil || !strings.Contains(err.Error(), "Connection refused") {
 			t.Errorf("connect over the veth pair: %v", err)

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// bootModules are the modules without which a guest has no root file system
-// and no wires. Modules that they need come by themselves.
+// bootModules are the modules that a guest needs for its root file system and its links.
+// The modules that these need are added.
 var bootModules = []string{"9pnet_virtio", "9p", "overlay", "virtio_net"}
 
 // buildInitramfs returns the initial file system: the agent as /init, and the
@@ -30,7 +30,7 @@ func buildInitramfs(ctx context.Context, k Kernel, dir string) ([]byte, error) {
 	}
 	a := newArchive()
 	a.add("dev", modeDir, nil)
-	// The kernel opens it for process 1 before anything is mounted.
+	// The kernel opens it for process 1 before any file system is mounted.
 	a.addConsole("dev/console")
 	a.add("modules", modeDir, nil)
 	for i, m := range modules {
@@ -44,7 +44,7 @@ func buildInitramfs(ctx context.Context, k Kernel, dir string) ([]byte, error) {
 	return a.finish(), nil
 }
 
-// buildAgent compiles the agent, statically.
+// buildAgent compiles the agent statically.
 func buildAgent(ctx context.Context, dir string) ([]byte, error) {
 	file := filepath.Join(dir, "agent")
 	if err := Build(ctx, "smcr/internal/testing/guest/agent", file); err != nil {
@@ -54,7 +54,7 @@ func buildAgent(ctx context.Context, dir string) ([]byte, error) {
 	return data, errors.Join(err, os.Remove(file))
 }
 
-// moduleOrder returns the files of modules and of all that they need, in the
+// moduleOrder returns the files of modules and of all modules that they need, in the
 // order of loading, relative to the directory of the kernel's modules.
 func moduleOrder(k Kernel, names []string) ([]string, error) {
 	f, err := os.Open(filepath.Join(k.modules(), "modules.dep"))
@@ -62,8 +62,8 @@ func moduleOrder(k Kernel, names []string) ([]string, error) {
 		return nil, unavailable("incomplete kernel in the cache: %w", err)
 	}
 	defer f.Close()
-	needs := make(map[string][]string) // by file; what it needs, nearest first
-	files := make(map[string]string)   // by name
+	needs := make(map[string][]string) // the files that a file needs, nearest first
+	files := make(map[string]string)   // file by module name
 	for sc := bufio.NewScanner(f); sc.Scan(); {
 		file, rest, _ := strings.Cut(sc.Text(), ":")
 		needs[file] = strings.Fields(rest)

@@ -18,26 +18,25 @@ import (
 )
 
 const (
-	// kernelSeries is the series of the guests' kernel. 6.1 hangs in SMC-R over
-	// soft-RoCE, and Debian's kernels after 6.12 have no SMC.
+	// kernelSeries is the series of the kernel. 6.1 hangs in SMC-R over soft-RoCE, and
+	// Debian's kernels after 6.12 have no SMC.
 	kernelSeries = "6.12"
 
-	// downloadLimit bounds finding, downloading and unpacking a kernel of about
-	// 100 MB.
+	// downloadLimit is the time to find, download and unpack a kernel of about 100 MB.
 	downloadLimit = 5 * time.Minute
 )
 
 // A Kernel is a kernel with its modules in the cache.
 type Kernel struct {
-	Version string // release, as uname -r says
-	dir     string // holds vmlinuz and lib/modules/Version
+	Version string // release, as in uname -r
+	dir     string // has vmlinuz and lib/modules/Version
 }
 
 func (k Kernel) image() string   { return filepath.Join(k.dir, "vmlinuz") }
 func (k Kernel) modules() string { return filepath.Join(k.dir, "lib/modules", k.Version) }
 
-// FindKernel returns the newest kernel in the cache and downloads one into it
-// when there is none. The error matches [ErrUnavailable].
+// FindKernel returns the newest kernel in the cache. If there is none, it downloads one.
+// The error matches [ErrUnavailable].
 func FindKernel(ctx context.Context) (Kernel, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
@@ -60,7 +59,7 @@ func FindKernel(ctx context.Context) (Kernel, error) {
 	if k, ok := cachedKernel(cache); ok {
 		return k, nil // another process was faster
 	}
-	// Nobody else is at work: what lies here was left behind by one that died.
+	// This process has the lock, so these are the remains of a process that was killed.
 	stale, err := filepath.Glob(filepath.Join(cache, "tmp-*"))
 	if err != nil {
 		return Kernel{}, unavailable("%w", err)
@@ -86,11 +85,11 @@ func FindKernel(ctx context.Context) (Kernel, error) {
 	return k, nil
 }
 
-// versionPattern matches releases of the series in their plain flavour: neither
-// cloud, which has no RDMA, nor rt.
+// versionPattern matches releases of the series in their plain flavour, not cloud, which
+// has no RDMA, and not rt.
 var versionPattern = regexp.MustCompile(`^` + regexp.QuoteMeta(kernelSeries) + `\.(\d+)\+[a-z0-9.]+-amd64$`)
 
-// newest returns the newest of the names that are releases of the series.
+// newest returns the newest name that is a release of the series.
 func newest(names []string) (string, bool) {
 	patch := func(name string) int {
 		m := versionPattern.FindStringSubmatch(name)
@@ -115,8 +114,8 @@ func newest(names []string) (string, bool) {
 	}), true
 }
 
-// cachedKernel returns the newest kernel of the cache. Directories get their
-// names when they are complete.
+// cachedKernel returns the newest kernel of the cache. A directory gets its name when it
+// is complete.
 func cachedKernel(cache string) (Kernel, bool) {
 	entries, err := os.ReadDir(cache)
 	if err != nil {
@@ -130,8 +129,8 @@ func cachedKernel(cache string) (Kernel, bool) {
 	return Kernel{Version: v, dir: filepath.Join(cache, v)}, ok
 }
 
-// lock takes the lock on a file, which the end of the process gives back as the
-// returned function does.
+// lock takes the lock on a file. The returned function releases it, and so does the end
+// of the process.
 func lock(ctx context.Context, name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

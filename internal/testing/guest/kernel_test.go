@@ -63,8 +63,8 @@ func TestCachedKernel(t *testing.T) {
 	}
 }
 
-// TestFindKernelBounded checks that a process that downloads does not keep
-// others waiting for ever.
+// TestFindKernelBounded checks that others wait only a limited time for a process that
+// downloads.
 func TestFindKernelBounded(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
@@ -108,7 +108,7 @@ fs/overlayfs/overlay.ko:
 	}
 }
 
-// TestArchive has cpio read what we wrote; the kernel does in each boot.
+// TestArchive checks that cpio can read an archive. The kernel reads one in each boot.
 func TestArchive(t *testing.T) {
 	a := newArchive()
 	a.add("d", modeDir, nil)

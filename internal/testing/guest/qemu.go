@@ -22,16 +22,16 @@ import (
 
 const emulator = "qemu-system-x86_64"
 
-// A NIC is a guest's end of a wire between two guests. The guest that is
-// booted with it owns it.
+// A NIC is a guest's end of a link between two guests. The guest that is booted with it
+// owns it.
 type NIC struct {
-	// MAC is the hardware address, locally administered.
+	// MAC is the hardware address. It is locally administered.
 	MAC  string
 	wire *os.File
 }
 
-// Wire returns the two ends of a wire. In each guest the first becomes eth0,
-// the next eth1, and so on.
+// Wire returns the two ends of a link. In each guest, the first link is eth0, the next
+// eth1, and so on.
 func Wire() (a, b NIC, err error) {
 	x, y, err := socketPair()
 	if err != nil {
@@ -44,7 +44,7 @@ func Wire() (a, b NIC, err error) {
 	return NIC{mac(), x}, NIC{mac(), y}, nil
 }
 
-// Close ends a wire whose guest was never booted.
+// Close closes a NIC of a guest that was never booted.
 func (n NIC) Close() error { return n.wire.Close() }
 
 func socketPair() (a, b *os.File, err error) {
@@ -55,15 +55,15 @@ func socketPair() (a, b *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "socketpair"), os.NewFile(uintptr(fds[1]), "socketpair"), nil
 }
 
-// machine is what QEMU is started with.
+// machine has the configuration of QEMU.
 type machine struct {
 	cfg    Config
 	kernel Kernel
-	dir    string // holds initramfs, console.log and share
+	dir    string // has initramfs, console.log and share
 	port   *os.File
 }
 
-// arguments returns QEMU's command line and the files that it inherits, from
+// arguments returns the command line of QEMU and the files that it inherits, from
 // descriptor 3 on.
 func (m *machine) arguments() (args []string, files []*os.File) {
 	inherit := func(f *os.File) int {
@@ -73,7 +73,7 @@ func (m *machine) arguments() (args []string, files []*os.File) {
 	c := m.cfg
 	parameters := []string{
 		"console=ttyS0", "quiet", "panic=-1", "mitigations=off", "random.trust_cpu=on",
-		// On a busy machine timer ticks come late: no reason to panic.
+		// On a busy machine, timer ticks are late. The kernel must not panic then.
 		"no_timer_check",
 		"smcr.name=" + c.Name,
 	}
@@ -114,20 +114,20 @@ func (m *machine) arguments() (args []string, files []*os.File) {
 	return args, files
 }
 
-// quote doubles commas, which separate QEMU's options.
+// quote doubles commas, because a comma separates options of QEMU.
 func quote(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 // A process is a running QEMU.
 type process struct {
 	cmd    *exec.Cmd
 	stderr tail
-	done   chan struct{} // closed after the end; err may then be read
+	done   chan struct{} // closed after the end; then err is valid
 	err    error
 }
 
-// startProcess starts QEMU such that the kernel kills it when this process
-// ends. Strictly it is when the thread ends that made it (prctl(2),
-// PR_SET_PDEATHSIG), so the thread is kept until then.
+// startProcess starts QEMU so that the kernel kills it when this process ends. More
+// precisely, it is killed when the thread that started it ends (prctl(2),
+// PR_SET_PDEATHSIG), so this thread is kept.
 func startProcess(m *machine) (*process, error) {
 	path, err := findProgram(emulator)
 	if err != nil {
@@ -142,7 +142,7 @@ func startProcess(m *machine) (*process, error) {
 	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if !m.cfg.Terminal {
-		p.cmd.SysProcAttr.Setpgid = true // Ctrl-C is for the test, which ends QEMU
+		p.cmd.SysProcAttr.Setpgid = true // Ctrl-C interrupts the test, which ends QEMU
 	}
 	started := make(chan error)
 	go func() {
@@ -161,22 +161,22 @@ func startProcess(m *machine) (*process, error) {
 	return p, nil
 }
 
-// kill ends QEMU at once and waits for it. There is nothing in it to lose.
+// kill ends QEMU at once and waits for its end. The guest has no data to save.
 func (p *process) kill() {
-	// It may have ended by itself.
+	// QEMU may have ended already.
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
 
-// A watchdog removes a directory when it is told to or when this process ends,
-// killed or not.
+// A watchdog removes a directory on request or when this process ends, even if it is
+// killed.
 type watchdog struct {
 	cmd  *exec.Cmd
 	pipe io.Closer
 }
 
-// watch starts a watchdog: a shell that waits for the end of a pipe whose other
-// end only this process has.
+// watch starts a watchdog: a shell that waits for the end of a pipe whose other end only
+// this process has.
 func watch(dir string) (*watchdog, error) {
 	w := &watchdog{cmd: exec.Command("/bin/sh", "-c", `read -r _; rm -rf -- "$1" || { sleep 1; rm -rf -- "$1"; }`, "sh", dir)}
 	w.cmd.Dir = "/"
@@ -192,13 +192,13 @@ func watch(dir string) (*watchdog, error) {
 	return w, nil
 }
 
-// remove has the directory removed and waits for it.
+// remove makes the watchdog remove the directory, and waits for that.
 func (w *watchdog) remove() error {
 	err := w.pipe.Close()
 	return errors.Join(err, w.cmd.Wait())
 }
 
-// tail keeps the end of what is written to it. It is safe for concurrent use.
+// tail keeps the last bytes that are written to it. It is safe for concurrent use.
 type tail struct {
 	mu sync.Mutex
 	b  []byte

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/term"
 )
 
-// Shell runs a command on the guest's terminal, which is this process's own
-// (its standard input and output), and waits for its end. The guest must have
-// been booted with [Config.Terminal]; it is of no use to start two.
+// Shell runs a command on the terminal of the guest and waits for its end. This terminal
+// is the standard input and output of this process. The guest must have been booted with
+// [Config.Terminal]. Only one Shell should run at a time.
 func (g *Guest) Shell(ctx context.Context, argv ...string) error {
 	if !g.cfg.Terminal {
 		return errors.New("guest: booted without a terminal")
@@ -28,8 +28,8 @@ func (g *Guest) Shell(ctx context.Context, argv ...string) error {
 	return err
 }
 
-// KeepTerminal notes the state of this process's terminal and returns a
-// function that restores it: QEMU changes it and is then killed.
+// KeepTerminal saves the state of the terminal of this process and returns a function
+// that restores it: QEMU changes the state, and is killed at the end.
 func KeepTerminal() (restore func() error, err error) {
 	fd := int(os.Stdin.Fd())
 	state, err := term.GetState(fd)

@@ -4,29 +4,29 @@ package guest
 
 import "context"
 
-// LoadSMC loads the kernel's SMC, its sock_diag part and soft-RoCE.
+// LoadSMC loads the modules of SMC, its sock_diag part and soft-RoCE.
 func (g *Guest) LoadSMC(ctx context.Context) error {
 	return g.all(ctx, []string{"modprobe", "-a", "rdma_rxe", "smc", "smc_diag"})
 }
 
-// AddRXE makes a soft-RoCE device on a network device of the guest's initial
-// network namespace. Such a device has RoCEv2 GIDs only, one for each address,
-// so that Linux speaks SMC-Rv2 over it. Needs LoadSMC.
+// AddRXE makes a soft-RoCE device on a network device in the guest's initial network
+// namespace. Such a device has only RoCEv2 GIDs, one for each address, so Linux uses
+// SMC-Rv2 over it. It needs LoadSMC.
 func (g *Guest) AddRXE(ctx context.Context, name, netdev string) error {
 	return g.all(ctx, []string{"rdma", "link", "add", name, "type", "rxe", "netdev", netdev})
 }
 
-// AddAddr gives a network device an address with its prefix length, such as
-// 10.0.0.1/24, and sets the device up.
+// AddAddr adds an address with its prefix length, such as 10.0.0.1/24, to a network
+// device and sets the device up.
 func (g *Guest) AddAddr(ctx context.Context, netdev, addr string) error {
 	return g.all(ctx,
 		[]string{"ip", "addr", "add", addr, "dev", netdev},
 		[]string{"ip", "link", "set", netdev, "up"})
 }
 
-// AddVeth makes a veth pair: name in the initial network namespace, peer in the
-// network namespace netns, which is made too ("" leaves the peer where it is).
-// In netns lo is up. Both ends are up, without addresses.
+// AddVeth makes a veth pair: name in the initial network namespace, and peer in the
+// network namespace netns, which AddVeth makes too. If netns is "", peer is in the
+// initial namespace. In netns, lo is up. Both ends are up, without addresses.
 func (g *Guest) AddVeth(ctx context.Context, name, peer, netns string) error {
 	err := g.all(ctx,
 		[]string{"ip", "link", "add", name, "type", "veth", "peer", "name", peer},
@@ -44,7 +44,7 @@ func (g *Guest) AddVeth(ctx context.Context, name, peer, netns string) error {
 		[]string{"ip", "-n", netns, "link", "set", peer, "up"})
 }
 
-// all runs commands until one fails.
+// all runs commands in order until one fails.
 func (g *Guest) all(ctx context.Context, commands ...[]string) error {
 	for _, argv := range commands {
 		if _, err := g.Run(ctx, argv...); err != nil {

@@ -14,29 +14,29 @@ import (
 	"time"
 )
 
-// SMCOptions say in what the SMC of a guest's kernel differs from Debian's. The
-// code of its module is changed while it is loaded; nothing else is.
+// SMCOptions are differences between the SMC of a guest's kernel and Debian's. The code
+// of the SMC module is changed when it is loaded, and nothing else.
 type SMCOptions struct {
-	// Version1 has the kernel speak version 1 of SMC-R over soft-RoCE, which
-	// has RoCEv2 GIDs only, while Linux wants RoCEv1 GIDs for it: it takes the
-	// RoCEv2 GID of index 0, which is link-local. The messages are those of
-	// version 1; the packets are soft-RoCE's, UDP over IPv6. A connection is of
-	// version 2 where both sides have an enterprise ID, as ever.
+	// Version1 makes the kernel use version 1 of SMC-R over soft-RoCE. Soft-RoCE has only
+	// RoCEv2 GIDs, but Linux requires RoCEv1 GIDs for version 1. With this option the
+	// kernel uses the RoCEv2 GID of index 0, which is link-local. The messages are those
+	// of version 1; the packets are those of soft-RoCE, UDP over IPv6. If both sides have
+	// an enterprise ID, they use version 2, as without this option.
 	Version1 bool
 
-	// Idle, unless 0, is how long a link group without connections lives on
-	// where the kernel is its server; where it is the client [IdleClient] is
-	// added. It is a multiple of a tick of 4 ms. Linux has 10 minutes.
+	// Idle, unless it is 0, is how long a link group without connections exists if the
+	// kernel is its server. If the kernel is the client, [IdleClient] is added. It is a
+	// multiple of 4 ms, one tick. Linux has 10 minutes.
 	Idle time.Duration
 }
 
-// IdleClient is how much longer a link group lives on where the kernel is the
-// client, once [SMCOptions] has an Idle. In Linux it is 10 s, for the same end:
-// that the server is first.
+// IdleClient is how much longer a link group exists if the kernel is the client and
+// [SMCOptions] has an Idle. In Linux it is 10 s, for the same reason: the server should
+// end the link group.
 const IdleClient = time.Second
 
-// LoadChangedSMC is LoadSMC for a kernel whose SMC has the given options. It
-// refuses a module in which the places to change are not plain to see.
+// LoadChangedSMC is LoadSMC for a kernel whose SMC has these options. It fails if the
+// places to change in the module are not unique.
 func (g *Guest) LoadChangedSMC(ctx context.Context, options SMCOptions) error {
 	if options == (SMCOptions{}) {
 		return g.LoadSMC(ctx)
@@ -83,8 +83,8 @@ func (k Kernel) module(ctx context.Context, name string) ([]byte, error) {
 	return b, nil
 }
 
-// changeSMC returns SMC's module with the options. The signature, which does not
-// match any more, is left out: an unsigned module only taints.
+// changeSMC returns the module of SMC with the options. It removes the signature, which
+// is not valid any more: an unsigned module only taints the kernel.
 func changeSMC(module []byte, options SMCOptions) ([]byte, error) {
 	module, err := unsigned(module)
 	if err != nil {
@@ -119,7 +119,7 @@ const (
 	gidRoCEv2   = 2
 )
 
-// takeRoCEv2 has version 1 choose among RoCEv2 GIDs.
+// takeRoCEv2 makes version 1 choose among RoCEv2 GIDs.
 func takeRoCEv2(f *elf.File, module []byte) error {
 	code, err := function(f, module, gidFunction)
 	if err != nil {
@@ -134,17 +134,17 @@ func takeRoCEv2(f *elf.File, module []byte) error {
 	return nil
 }
 
-// The function that sets the timer of a link group without connections, and the
-// two times between which it chooses, in ticks (net/smc/smc_core.c). The server's
-// is there twice: for all but SMC-R, and for a server of SMC-R.
+// The function that sets the timer of a link group without connections, and its two
+// times, in ticks (net/smc/smc_core.c). The time of the server occurs twice: for
+// everything but SMC-R, and for a server of SMC-R.
 const (
 	idleFunction = "smc_conn_free"
-	tick         = 4 * time.Millisecond // CONFIG_HZ=250, as Debian's kernels have
+	tick         = 4 * time.Millisecond // CONFIG_HZ=250 in Debian's kernels
 	idleServer   = uint32(600 * time.Second / tick)
 	idleClient   = uint32(610 * time.Second / tick)
 )
 
-// shortenIdle sets how long link groups live on without connections.
+// shortenIdle sets how long link groups exist without connections.
 func shortenIdle(f *elf.File, module []byte, idle time.Duration) error {
 	if idle < tick || idle > 600*time.Second || idle%tick != 0 {
 		return fmt.Errorf("a link group cannot be idle for %v: it takes a multiple of %v, up to 10 minutes", idle, tick)
@@ -165,8 +165,8 @@ func shortenIdle(f *elf.File, module []byte, idle time.Duration) error {
 	return nil
 }
 
-// compares returns where code has the instruction "cmp r32, imm8" with the
-// number n: 83 /7 ib (Intel's manual, volume 2, CMP), register to register.
+// compares returns the positions of the instruction "cmp r32, imm8" with the number n in
+// code: 83 /7 ib (Intel's manual, volume 2, CMP), register to register.
 func compares(code []byte, n byte) (at []int) {
 	for i := 0; i+2 < len(code); i++ {
 		if code[i] == 0x83 && code[i+1]&0xf8 == 0xf8 && code[i+2] == n {
@@ -176,8 +176,8 @@ func compares(code []byte, n byte) (at []int) {
 	return at
 }
 
-// moves returns where code has the instruction "mov r32, imm32" with the number
-// n: b8+r id (Intel's manual, volume 2, MOV).
+// moves returns the positions of the instruction "mov r32, imm32" with the number n in
+// code: b8+r id (Intel's manual, volume 2, MOV).
 func moves(code []byte, n uint32) (at []int) {
 	for i := 0; i+4 < len(code); i++ {
 		if code[i]&0xf8 == 0xb8 && binary.LittleEndian.Uint32(code[i+1:]) == n {
@@ -187,8 +187,7 @@ func moves(code []byte, n uint32) (at []int) {
 	return at
 }
 
-// function returns the code of a function of a relocatable object, the bytes of
-// the module itself.
+// function returns the code of a function of a relocatable object, as a part of module.
 func function(f *elf.File, module []byte, name string) ([]byte, error) {
 	symbols, err := f.Symbols()
 	if err != nil {
@@ -211,9 +210,9 @@ func function(f *elf.File, module []byte, name string) ([]byte, error) {
 	return nil, fmt.Errorf("module smc has no function %s", name)
 }
 
-// signatureMagic ends a signed module. Before it stand 12 bytes whose last four
-// are the length of the signature in front of them, big endian (Linux
-// documentation, "Kernel module signing facility").
+// signatureMagic is the end of a signed module. Before it are 12 bytes whose last four
+// are the length of the signature before them, big endian (Linux documentation, "Kernel
+// module signing facility").
 const (
 	signatureMagic = "~Module signature appended~\n"
 	signatureInfo  = 12

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// realModule returns a module of the guests' kernel.
+// realModule returns a module of the guest kernel.
 func realModule(t *testing.T, name string) []byte {
 	t.Helper()
 	if err := Available(); err != nil {
@@ -23,20 +23,20 @@ func realModule(t *testing.T, name string) []byte {
 	return b
 }
 
-// TestChangeSMC changes the real module, each way and both.
+// TestChangeSMC changes the real module, with each option and with both.
 func TestChangeSMC(t *testing.T) {
 	smc := realModule(t, "smc")
 	bare, err := unsigned(smc)
 	if err != nil || len(bare) >= len(smc) || !bytes.HasPrefix(smc, bare) {
 		t.Fatalf("%d of %d bytes without signature, %v", len(bare), len(smc), err)
 	}
-	// What is before and behind each change, in bytes of the instruction.
+	// The bytes of the instruction before and after each change.
 	gid := [2]string{"\x01", "\x02"}
 	server, client := [2]string{"\xf0\x49\x02\x00", "\xdc\x05\x00\x00"}, [2]string{"\xb4\x53\x02\x00", "\xd6\x06\x00\x00"}
 	for _, c := range []struct {
 		name    string
 		options SMCOptions
-		want    [][2]string // in the order of the file
+		want    [][2]string // in the order of their positions in the file
 	}{
 		{"nothing", SMCOptions{}, nil},
 		{"version 1", SMCOptions{Version1: true}, [][2]string{gid}},
@@ -56,7 +56,7 @@ func TestChangeSMC(t *testing.T) {
 			t.Errorf("%s: %d bytes, want %d", c.name, len(got), len(bare))
 			continue
 		}
-		// Each change is one run of bytes, of the length of the operand.
+		// Each change is one run of bytes with the length of the operand.
 		found := map[[2]string]int{}
 		total := 0
 		for at := 0; at < len(bare); at++ {
@@ -91,8 +91,7 @@ func TestChangeSMC(t *testing.T) {
 	}
 }
 
-// TestChangeSMCRefuses: a module is not changed where the places are not those
-// that are expected.
+// TestChangeSMCRefuses: a module without the expected places is not changed.
 func TestChangeSMCRefuses(t *testing.T) {
 	smc := realModule(t, "smc")
 	both := SMCOptions{Version1: true, Idle: 6 * time.Second}

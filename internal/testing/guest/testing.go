@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// New boots a guest that the test owns: it is closed when the test ends. On a
-// machine that cannot boot guests the test is skipped, or fails when the
-// environment says CI=true.
+// New boots a guest that is closed at the end of the test. If this machine cannot boot
+// guests, the test is skipped. It fails instead if CI=true is set in the environment.
 func New(t testing.TB, cfg Config) *Guest {
 	t.Helper()
 	if !cfg.Short {
@@ -23,7 +22,8 @@ func New(t testing.TB, cfg Config) *Guest {
 	return g
 }
 
-// Pair boots two guests as [BootPair] does, that the test owns, see [New].
+// Pair boots two guests like [BootPair]. They are closed at the end of the test, see
+// [New].
 func Pair(t testing.TB) (a, b *Guest) {
 	t.Helper()
 	SkipShort(t)
@@ -34,7 +34,7 @@ func Pair(t testing.TB) (a, b *Guest) {
 	return a, b
 }
 
-// SkipShort skips a test that boots guests where only short ones are wanted.
+// SkipShort skips a test that boots guests in the short form of tests.
 func SkipShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -42,8 +42,8 @@ func SkipShort(t testing.TB) {
 	}
 }
 
-// Check ends a test at the error of a boot: it skips the test when the machine
-// cannot boot guests and CI is not true, else the test fails.
+// Check handles the error of a boot: it skips the test if the machine cannot boot guests
+// and CI=true is not set. Otherwise the test fails.
 func Check(t testing.TB, err error) {
 	t.Helper()
 	switch {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CaptureOptions says what a capture keeps.
+// CaptureOptions are the options of a capture.
 type CaptureOptions struct {
 	// Link is the number of the host's link.
 	Link int
@@ -35,18 +35,18 @@ type Capture struct {
 	proc *Process
 }
 
-// kernelBuffer of the capture in KiB: room for bursts while both cores are
-// busy with what is captured.
+// kernelBuffer is the size of the kernel's buffer in KiB. It has room for bursts while
+// both cores are busy with the traffic.
 const kernelBuffer = 64 << 10
 
 // countsRE matches the line that tcpdump prints on SIGUSR1.
 var countsRE = regexp.MustCompile(`(\d+) packets? captured, (\d+) packets? received by filter, (\d+) packets? dropped by kernel`)
 
-// Capture starts a capture on one of the host's links into file and returns
-// when tcpdump listens, so that no packet sent afterwards is missed.
+// Capture starts a capture of one of the host's links into file. It returns when tcpdump
+// captures, so that all packets that are sent afterwards are captured.
 func (h *Host) Capture(file string, o CaptureOptions) (*Capture, error) {
-	// Immediate mode: without it the packets of an unfilled block are lost
-	// when tcpdump is told to end.
+	// Immediate mode is needed because otherwise the packets of a block that is not full
+	// are lost at the end.
 	args := []string{
 		"-i", h.Links[o.Link].Name, "-w", file, "-s", strconv.Itoa(o.SnapLen),
 		"-B", strconv.Itoa(kernelBuffer), "-n", "--immediate-mode", "-Z", "root",
@@ -65,8 +65,8 @@ func (h *Host) Capture(file string, o CaptureOptions) (*Capture, error) {
 	return &Capture{File: file, proc: p}, nil
 }
 
-// StartCapture is Capture for a test: the file lies in the test's temporary
-// directory, and the capture ends with the test if Stop is not called before.
+// StartCapture is Capture for a test: the file is in the temporary directory of the test.
+// At the end of the test it stops the capture, unless Stop was called before.
 func (h *Host) StartCapture(t testing.TB, o CaptureOptions) *Capture {
 	t.Helper()
 	Require(t, "tcpdump")
@@ -78,15 +78,15 @@ func (h *Host) StartCapture(t testing.TB, o CaptureOptions) *Capture {
 	return c
 }
 
-// restTime is for how long tcpdump reads nothing if there is nothing left.
+// restTime is the time without new packets after which no more are expected.
 const restTime = 5 * time.Second
 
-// Stop ends the capture once every packet that was on the link at the time of
-// the call is in the file. It returns the number of packets that the kernel
-// dropped because tcpdump was too slow.
+// Stop ends the capture when every packet that was on the link at the time of the call is
+// in the file. It returns the number of packets that the kernel dropped because tcpdump
+// was too slow.
 func (c *Capture) Stop() (dropped int, err error) {
-	// tcpdump ends on SIGINT whether or not packets wait in the kernel's
-	// buffer, so wait until it has taken all that the kernel counted.
+	// After SIGINT, tcpdump ends even if packets are in the buffer of the kernel. So wait
+	// until it has read all packets that the kernel counted.
 	last, since := -1, time.Now()
 	err = Until(30*time.Second, func() error {
 		seen := len(c.proc.Log())
@@ -107,8 +107,9 @@ func (c *Capture) Stop() (dropped int, err error) {
 		if captured != last {
 			last, since = captured, time.Now()
 		}
-		// The kernel also counts what came before tcpdump had set its filter, which
-		// tcpdump throws away: it has read the rest if for long there is no more.
+		// The kernel also counts packets from before tcpdump set its filter. tcpdump
+		// drops these. If no more packets are read for restTime, tcpdump has read the
+		// rest.
 		if dropped, _ = strconv.Atoi(m[3]); captured+dropped < received && time.Since(since) < restTime {
 			return fmt.Errorf("netnstest: tcpdump has read %d of %d packets", captured, received)
 		}

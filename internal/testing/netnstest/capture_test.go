@@ -97,8 +97,8 @@ func sendRoCE(t *testing.T, from, to *Host, n int) {
 }
 
 func TestCountTrafficKernelCapture(t *testing.T) {
-	// Linux 6.12 to Linux 6.12: SMC option in both directions, payload of the
-	// connection in RoCE v2, CLC handshake in TCP (see testdata/README.md).
+	// A capture of Linux 6.12 with Linux 6.12: SMC option in both directions, payload of
+	// the connection in RoCE v2, CLC handshake in TCP (see testdata/README.md).
 	f, err := os.Open(filepath.Join("testdata", "first_contact.pcap"))
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestCountTrafficBroken(t *testing.T) {
 			t.Errorf("no error for %q", s)
 		}
 	}
-	// Frames of any length are counted once, never read over their end.
+	// Frames of any length are counted once, and not read beyond their end.
 	for n := range 100 {
 		tr := &Traffic{Flows: make(map[Flow]*Tally)}
 		tr.count(whole[40:min(40+n, len(whole))], 1000)

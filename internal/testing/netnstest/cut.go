@@ -12,24 +12,24 @@ import (
 	"github.com/vishvananda/netlink/nl"
 )
 
-// Cut makes both ends of the i-th link drop every packet they receive while
-// carrier and addresses stay: to each host the other has vanished without a
-// word, as when it lost its power behind a switch. Uncut ends that. Packets
-// sent are still seen by a capture on the sender.
+// Cut makes both ends of the i-th link drop every packet that they receive. Carrier and
+// addresses stay: for each host, the other one does not answer any more, as if it had
+// lost its power behind a switch. Uncut ends this state. A capture on the sender still
+// has the packets that are sent.
 func (p *Pair) Cut(i int) error {
-	return errors.Join(p.A.setDeaf(i, true), p.B.setDeaf(i, true))
+	return errors.Join(p.A.setDrop(i, true), p.B.setDrop(i, true))
 }
 
 // Uncut undoes Cut.
 func (p *Pair) Uncut(i int) error {
-	return errors.Join(p.A.setDeaf(i, false), p.B.setDeaf(i, false))
+	return errors.Join(p.A.setDrop(i, false), p.B.setDrop(i, false))
 }
 
-// setDeaf attaches an XDP program that drops everything. It runs before packet
-// sockets and protocols see a packet, so nothing of the host hears it.
-func (h *Host) setDeaf(i int, deaf bool) error {
-	fd := -1 // detaches
-	if deaf {
+// setDrop attaches or detaches an XDP program that drops everything. It runs before
+// packet sockets and protocols get a packet, so nothing on the host receives it.
+func (h *Host) setDrop(i int, drop bool) error {
+	fd := -1 // -1 detaches the program
+	if drop {
 		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 			Type: ebpf.XDP,
 			Instructions: asm.Instructions{
@@ -41,7 +41,7 @@ func (h *Host) setDeaf(i int, deaf bool) error {
 		if err != nil {
 			return fmt.Errorf("netnstest: load the dropping program: %w", err)
 		}
-		defer prog.Close() // the device keeps it
+		defer prog.Close() // the device keeps the program
 		fd = prog.FD()
 	}
 	return h.Do(func() error {

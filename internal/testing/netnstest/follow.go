@@ -14,7 +14,7 @@ import (
 	"smcr/userstack/wire"
 )
 
-// A Packet is a frame of a capture that still runs.
+// A Packet is a frame of a capture that is running.
 type Packet struct {
 	// At is when the host sent or received the frame.
 	At time.Time
@@ -24,18 +24,18 @@ type Packet struct {
 	Length int
 	// RoCE and TCP tell what the frame carries. Both are false for anything else.
 	RoCE, TCP bool
-	// SYN tells that a TCP segment opens a connection, ACK that it acknowledges
-	// another, SMC that it has the SMC-R option (RFC 7609, section 3.1).
+	// SYN and ACK are flags of a TCP segment. SMC reports whether it has the SMC-R option
+	// (RFC 7609, section 3.1).
 	SYN, ACK, SMC bool
 	// Opcode is that of the base transport header of RoCE (InfiniBand, section 9.2).
 	Opcode byte
-	// Payload is what the capture has kept of the bytes behind the header of TCP, or
-	// behind the base transport header of RoCE. It is valid during the call only.
+	// Payload has the captured bytes after the TCP header, or after the base transport
+	// header of RoCE. It is valid only during the call.
 	Payload []byte
 }
 
 const (
-	globalRouteHeader   = 40 // of RoCE version 1, behind the Ethernet header
+	globalRouteHeader   = 40 // of RoCE version 1, after the Ethernet header
 	baseTransportHeader = 12
 	udpHeader           = 8
 )

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -36,21 +37,21 @@ type Options struct {
 	MTU int
 	// Links is the number of parallel veth pairs; 0 means 1.
 	Links int
-	// OneMachine has the stacks of both hosts take each other for stacks of one
-	// machine, as those of two containers are. Otherwise they do not.
+	// OneMachine makes the stacks of both hosts take each other for stacks of one
+	// machine, like those of two containers. Otherwise they do not.
 	OneMachine bool
 }
 
-// Link is one host's end of a veth pair. Offloads are as the kernel sets them.
+// Link is one host's end of a veth pair, with the default offloads of the kernel.
 type Link struct {
 	// Name of the network device: eth0, eth1, …
 	Name string
 	// MAC is the device's hardware address.
 	MAC net.HardwareAddr
-	// IPv4 is the address in 10.77.N.0/24, N being the link's number.
+	// IPv4 is the address in 10.77.N.0/24. N is the number of the link.
 	IPv4 netip.Addr
-	// IPv6 is the address in fd77:0:0:N::/64, usable at once (no duplicate
-	// address detection).
+	// IPv6 is the address in fd77:0:0:N::/64. It can be used at once: there is no
+	// duplicate address detection.
 	IPv6 netip.Addr
 }
 
@@ -81,14 +82,14 @@ type Pair struct {
 	A, B *Host
 }
 
-// sequence numbers the pairs of this process.
+// sequence gives numbers to the pairs of this process.
 type sequence struct{ n atomic.Int64 }
 
-// pairs is process-wide because the names of namespaces are machine-wide.
+// pairs is global because the names of namespaces are unique on the machine.
 var pairs sequence
 
-// New returns a Pair that the test owns: it is closed at the end of the test,
-// and the test is skipped (or fails, see Require) without the privilege.
+// New returns a Pair that is closed at the end of the test. Without the privilege, the
+// test is skipped or fails, see Require.
 func New(t testing.TB, o Options) *Pair {
 	t.Helper()
 	Require(t, "nsenter")
@@ -104,8 +105,8 @@ func New(t testing.TB, o Options) *Pair {
 	return p
 }
 
-// Create returns a new Pair outside a test; the caller closes it. It first
-// removes what killed processes left behind.
+// Create returns a new Pair outside a test. The caller closes it. Create first removes
+// the namespaces of processes that were killed.
 func Create(o Options) (*Pair, error) {
 	if err := RemoveStale(); err != nil {
 		return nil, err
@@ -139,10 +140,38 @@ func (p *Pair) create(o Options) error {
 			return fmt.Errorf("link %d: %w", i, err)
 		}
 	}
+	for _, h := range []*Host{p.A, p.B} {
+		if err := h.awaitAddresses(); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// create makes the namespace on a thread that is thrown away afterwards.
+// addressTime bounds the wait of awaitAddresses.
+const addressTime = 30 * time.Second
+
+// awaitAddresses waits until the host reaches its own IPv6 addresses. The kernel adds their
+// routes in a work queue, some time after the link is up. Without its route, an address is
+// looked for on the link, where nobody has it.
+func (h *Host) awaitAddresses() error {
+	return h.Do(func() error {
+		for _, l := range h.Links {
+			if err := Until(addressTime, func() error {
+				routes, err := netlink.RouteGet(l.IPv6.AsSlice())
+				if err == nil && (len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL) {
+					err = fmt.Errorf("%s is not local: %v", l.IPv6, routes)
+				}
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// create makes the namespace on a thread that ends afterwards.
 func (h *Host) create() error {
 	return onThread(func() error {
 		ns, err := netns.NewNamed(h.Name)
@@ -150,7 +179,7 @@ func (h *Host) create() error {
 			return fmt.Errorf("create namespace %s: %w", h.Name, err)
 		}
 		defer ns.Close()
-		// Link-local addresses too are to be usable at once.
+		// Link-local addresses must be usable at once too.
 		for _, who := range []string{"all", "default"} {
 			err := os.WriteFile("/proc/sys/net/ipv6/conf/"+who+"/accept_dad", []byte("0"), 0)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -190,7 +219,8 @@ func (p *Pair) addLink(i, mtu int) error {
 	name := "eth" + strconv.Itoa(i)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = name, mtu
-	// Both ends are born in their namespaces: nothing is ever visible in ours.
+	// Both ends are created in their namespaces and are never visible in that of this
+	// process.
 	err = ha.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: netlink.NsFd(int(b)), PeerMTU: uint32(mtu)})
 	if err != nil {
 		return fmt.Errorf("create veth pair: %w", err)
@@ -230,8 +260,8 @@ func (p *Pair) addLink(i, mtu int) error {
 	return nil
 }
 
-// Close ends every process in both namespaces and removes them, in any state
-// of the Pair, and may be called twice.
+// Close ends every process in both namespaces and removes the namespaces. It works in any
+// state of the Pair, and may be called twice.
 func (p *Pair) Close() error {
 	return errors.Join(p.A.close(), p.B.close())
 }
@@ -251,7 +281,7 @@ func (h *Host) close() error {
 		dir, err = place.Dir()
 		return err
 	}); err != nil {
-		dir = "" // the namespace is gone, or was never made
+		dir = "" // the namespace does not exist
 	}
 	err := remove(h.Name)
 	if dir != "" {
@@ -260,10 +290,9 @@ func (h *Host) close() error {
 	return err
 }
 
-// Do runs f on a thread inside the host's network namespace and returns its
-// error. The thread is not used again, so f may do what it likes to it; sockets
-// that f opens stay in the namespace wherever they are used later. Goroutines
-// that f starts are not in the namespace.
+// Do runs f on a thread inside the host's network namespace and returns its error. The
+// thread is not used again, so f may change it. Sockets that f opens stay in the
+// namespace wherever they are used. Goroutines that f starts are not in the namespace.
 func (h *Host) Do(f func() error) error {
 	return onThread(func() error {
 		ns, err := netns.GetFromName(h.Name)
@@ -278,7 +307,7 @@ func (h *Host) Do(f func() error) error {
 	})
 }
 
-// SetLink sets the i-th link of the host up or down, as an administrator does.
+// SetLink sets the i-th link of the host up or down.
 func (h *Host) SetLink(i int, up bool) error {
 	return h.Do(func() error {
 		l, err := netlink.LinkByName(h.Links[i].Name)
@@ -292,8 +321,8 @@ func (h *Host) SetLink(i int, up bool) error {
 	})
 }
 
-// onThread runs f on an operating-system thread of its own, which ends with f
-// because its goroutine returns locked.
+// onThread runs f on a new thread that ends with f, because its goroutine returns without
+// unlocking it.
 func onThread(f func() error) error {
 	errc := make(chan error, 1)
 	go func() {
@@ -308,9 +337,9 @@ func onThread(f func() error) error {
 	return err
 }
 
-// Require skips the test when it lacks root or one of the programs tools;
-// with CI=true in the environment it fails the test instead, so that a
-// misconfigured machine cannot pass for a green one.
+// Require skips the test if it is not run by root or if one of the programs tools is
+// missing. If CI=true is set in the environment, the test fails instead, so that tests
+// are not skipped unnoticed.
 func Require(t testing.TB, tools ...string) {
 	t.Helper()
 	missing := t.Skipf
@@ -327,8 +356,8 @@ func Require(t testing.TB, tools ...string) {
 	}
 }
 
-// RemoveStale removes the namespaces of processes that are gone, with the
-// processes that still run in them. Create calls it.
+// RemoveStale removes the namespaces of processes that do not exist any more, with the
+// processes in these namespaces. Create calls it.
 func RemoveStale() error {
 	entries, err := os.ReadDir(runDir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -346,7 +375,7 @@ func RemoveStale() error {
 	return errors.Join(errs...)
 }
 
-// owner returns the process id in a namespace name made by Create.
+// owner returns the process ID in the name of a namespace of Create.
 func owner(name string) (int, bool) {
 	rest, ok := strings.CutPrefix(name, prefix)
 	if !ok {

@@ -47,7 +47,7 @@ func TestPairCarriesTCP(t *testing.T) {
 				got <- string(b)
 			}()
 			err = p.B.Do(func() error {
-				// At once: the addresses have no tentative phase.
+				// This works at once: the addresses are never tentative.
 				c, err := net.DialTimeout("tcp", ln.Addr().String(), 30*time.Second)
 				if err != nil {
 					return err
@@ -107,7 +107,7 @@ func TestCloseEndsEveryProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	// A grandchild in a session of its own is out of reach of the group.
+	// A grandchild in a separate session is not in the process group.
 	pr, err := p.A.Start(p.A.Command(t.Context(), "sh", "-c", "setsid sleep 1000 & sleep 1000"))
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestCloseEndsEveryProcess(t *testing.T) {
 	}
 }
 
-// running reports whether the process exists and is not merely unreaped.
+// running reports whether the process exists and is not a zombie.
 func running(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -155,7 +155,7 @@ func running(pid int) bool {
 
 func TestRemoveStale(t *testing.T) {
 	Require(t, "nsenter")
-	// A process id that is certainly dead: of a child that has been reaped.
+	// The ID of a process that has ended: a child that was reaped.
 	child := exec.Command("true")
 	if err := child.Run(); err != nil {
 		t.Fatal(err)
@@ -244,8 +244,8 @@ func TestSetLink(t *testing.T) {
 }
 
 func TestRequireFailsUnderCI(t *testing.T) {
-	// A test that lacks something must not pass unseen under CI, so run one in
-	// a child of our own test binary.
+	// Under CI, a test that lacks something must fail and not be skipped. So run such a
+	// test in a child of this test binary.
 	if os.Getenv("NETNSTEST_CHILD") != "" {
 		Require(t, "no-such-program")
 		return
@@ -265,7 +265,7 @@ func TestRequireFailsUnderCI(t *testing.T) {
 	}
 }
 
-// endedBy tells whether an error is the end of a program by a signal.
+// endedBy reports whether an error means that a signal has ended a program.
 func endedBy(err error, sig syscall.Signal) bool {
 	e, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {

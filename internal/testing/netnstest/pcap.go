@@ -15,14 +15,14 @@ import (
 type pcap struct {
 	r     *bufio.Reader
 	order binary.ByteOrder
-	unit  time.Duration // of the fraction in a time stamp
+	unit  time.Duration // unit of the fraction in a time stamp
 	buf   []byte
 }
 
 // A record is a frame of a capture.
 type record struct {
 	at     time.Time
-	kept   []byte // the first bytes; valid until the next record is read
+	kept   []byte // the captured bytes; valid until the next record is read
 	length int    // bytes of the whole frame
 }
 

@@ -22,34 +22,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killWait bounds the wait for killed processes; SIGKILL is seldom slower
-// than a few milliseconds, but two cores may be busy.
+// killWait is how long to wait for killed processes. SIGKILL normally takes a few
+// milliseconds, but both cores may be busy.
 const killWait = 10 * time.Second
 
-// hostID tells stacks of which machine they are (service.HostIDVariable): hosts stand
-// for different ones.
+// hostID names the machine of a stack (service.HostIDVariable), so that hosts count as
+// different machines.
 const hostID = "SMCR_HOST_ID"
 
-// Command returns a command that runs name with args inside the host's network
-// namespace, and in our own mount namespace (unlike `ip netns exec`). The
-// process id of the started command is that of the program itself. When ctx
-// ends, the whole process group is killed.
+// Command returns a command that runs name with args in the network namespace of the host
+// and in the mount namespace of this process (unlike `ip netns exec`). The process ID of
+// the started command is that of the program itself. When ctx ends, the whole process
+// group is killed.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + h.Path(), "--", name}, args...)...)
 	if path, err := lookPath(name); err == nil {
 		cmd.Args[3] = path
 	}
 	cmd.Env = append(os.Environ(), hostID+"="+h.machine)
-	// A group of its own, so that what the program forked ends with it.
+	// A separate process group, so that children of the program end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	// A child which left the group may hold the output pipes open.
+	// A child that has left the group may have the output pipes open.
 	cmd.WaitDelay = time.Second
 	return cmd
 }
 
-// Output runs a command to its end within the host and returns what it printed
-// on standard output. An error carries the end of its standard error.
+// Output runs a command in the host and returns its standard output. An error contains
+// the end of its standard error.
 func (h *Host) Output(ctx context.Context, name string, args ...string) (string, error) {
 	var out, errOut bytes.Buffer
 	cmd := h.Command(ctx, name, args...)
@@ -71,8 +71,8 @@ type Process struct {
 	err  error // valid after done
 }
 
-// Start starts cmd, which must come from h.Command, and collects its output
-// (both streams, unless the caller set them). The host's Close kills it.
+// Start starts cmd, which must come from h.Command, and collects its output (both
+// streams, unless the caller has set them). Close of the host kills it.
 func (h *Host) Start(cmd *exec.Cmd) (*Process, error) {
 	p := &Process{Cmd: cmd, host: h, log: &lockedBuffer{}, done: make(chan struct{})}
 	if cmd.Stdout == nil {
@@ -97,8 +97,8 @@ func (h *Host) Start(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// Go starts a program in the host for the length of the test and kills it at
-// the end; its output is logged when the test failed.
+// Go starts a program in the host and kills it at the end of the test. If the test fails,
+// the output of the program is logged.
 func (h *Host) Go(t testing.TB, name string, args ...string) *Process {
 	t.Helper()
 	return h.GoCmd(t, h.Command(context.Background(), name, args...))
@@ -123,7 +123,7 @@ func (h *Host) GoCmd(t testing.TB, cmd *exec.Cmd) *Process {
 // Pid returns the process id of the program.
 func (p *Process) Pid() int { return p.Cmd.Process.Pid }
 
-// Log returns what the program printed so far.
+// Log returns the output of the program so far.
 func (p *Process) Log() string { return p.log.String() }
 
 // Done is closed when the program has ended and its output is complete.
@@ -147,10 +147,10 @@ func (p *Process) Signal(sig os.Signal) error { return p.Cmd.Process.Signal(sig)
 func (p *Process) Kill() {
 	select {
 	case <-p.done:
-		// The group may have outlived its leader. Its number cannot have
-		// been given to another process while a member is alive; if none
-		// is, the kernel may have reused it, so leave that to Close, which
-		// finds processes by their namespace.
+		// The group may still exist after its leader has ended. While it has a member,
+		// its number cannot belong to another process. Without a member, the kernel may
+		// have reused the number. So leave this to Close, which finds processes by their
+		// namespace.
 		return
 	default:
 	}
@@ -169,7 +169,7 @@ func (p *Process) WaitOutput(text string, d time.Duration) error {
 		}
 		select {
 		case <-p.done:
-			// The last output may have come between the two checks.
+			// The last output may have been written between the two checks.
 			if strings.Contains(p.Log(), text) {
 				return nil
 			}
@@ -180,8 +180,8 @@ func (p *Process) WaitOutput(text string, d time.Duration) error {
 	})
 }
 
-// WaitListen waits until something in the host listens on the TCP port, at
-// most for d. It reads /proc/net, so no connection disturbs the server.
+// WaitListen waits until a program in the host listens on the TCP port, at most for d. It
+// reads /proc/net, so it makes no connection to the server.
 func (h *Host) WaitListen(port int, d time.Duration) error {
 	return Until(d, func() error {
 		found := false
@@ -218,16 +218,16 @@ func listens(table string, port int) bool {
 	return false
 }
 
-// stopError ends Until early.
+// stopError makes Until return early.
 type stopError struct{ error }
 
 func (e stopError) Unwrap() error { return e.error }
 
-// Stop marks an error that Until is to return at once.
+// Stop marks an error with which Until must return at once.
 func Stop(err error) error { return stopError{err} }
 
-// Until calls f every few milliseconds until it returns nil or an error made
-// by Stop, or d has passed; it returns f's last error.
+// Until calls f every few milliseconds until f returns nil or an error of Stop, or until
+// d has passed. It returns the last error of f.
 func Until(d time.Duration, f func() error) error {
 	deadline := time.Now().Add(d)
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
@@ -270,12 +270,12 @@ func pidsIn(name string) ([]int, error) {
 	return pids, nil
 }
 
-// remove kills what runs in the named namespace and deletes it.
+// remove kills the processes in a namespace and deletes it.
 func remove(name string) error {
 	err := Until(killWait, func() error {
 		pids, err := pidsIn(name)
 		if err != nil || len(pids) == 0 {
-			return nil // an absent or half-made namespace holds no process
+			return nil // a namespace that is missing or incomplete has no processes
 		}
 		for _, pid := range pids {
 			_ = unix.Kill(pid, unix.SIGKILL)
@@ -283,7 +283,8 @@ func remove(name string) error {
 		return fmt.Errorf("netnstest: processes %v in %s do not end", pids, name)
 	})
 	if derr := netns.DeleteNamed(name); derr != nil && !errors.Is(derr, os.ErrNotExist) {
-		// The file without a mount is what a creator killed midway leaves.
+		// A process that was killed while it made a namespace leaves a file without a
+		// mount.
 		if rerr := os.Remove(filepath.Join(runDir, name)); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
 			err = errors.Join(err, fmt.Errorf("netnstest: delete namespace %s: %w", name, derr))
 		}
@@ -291,8 +292,8 @@ func remove(name string) error {
 	return err
 }
 
-// lookPath is exec.LookPath that also finds administration programs when PATH
-// lacks the sbin directories, as it does for a plain user.
+// lookPath is exec.LookPath that also finds administration programs if PATH lacks the
+// sbin directories, as for a normal user.
 func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil || strings.Contains(name, "/") {

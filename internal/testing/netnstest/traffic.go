@@ -28,11 +28,12 @@ const (
 
 // Tally counts frames and bytes.
 type Tally struct {
-	// Packets as captured. Segmentation offload makes one of many.
+	// Packets is the number of captured frames. With segmentation offload, one frame can
+	// stand for many packets.
 	Packets int
-	// Bytes of the whole frames as they were on the wire, without FCS.
+	// Bytes is the size of the whole frames on the wire, without FCS.
 	Bytes int64
-	// Payload is the bytes after the headers of TCP or UDP; for RoCE v1 after
+	// Payload is the number of bytes after the headers of TCP or UDP, for RoCE v1 after
 	// the Ethernet header.
 	Payload int64
 }
@@ -48,20 +49,20 @@ type Flow struct {
 	A, B netip.AddrPort
 }
 
-// Traffic is what a capture holds, by protocol.
+// Traffic has the counts of a capture, by protocol.
 type Traffic struct {
 	RoCEv1, RoCEv2, TCP, Other Tally
-	// Flows holds the TCP connections.
+	// Flows has the TCP connections.
 	Flows map[Flow]*Tally
-	// SYNs and SYNACKs count the first and second segments of handshakes,
-	// repetitions included.
+	// SYNs and SYNACKs count the first and second segments of handshakes, including
+	// repeated ones.
 	SYNs, SYNACKs int
-	// SMCSYNs and SMCSYNACKs count those that carry the SMC-R option of RFC
-	// 7609, section 3.1: see wire.AppendTCPOption.
+	// SMCSYNs and SMCSYNACKs count those with the SMC-R option of RFC 7609, section 3.1:
+	// see wire.AppendTCPOption.
 	SMCSYNs, SMCSYNACKs int
 }
 
-// RoCEShare returns which part of the bytes of all frames was RoCE.
+// RoCEShare returns the share of RoCE in the bytes of all frames, from 0 to 1.
 func (t *Traffic) RoCEShare() float64 {
 	roce := t.RoCEv1.Bytes + t.RoCEv2.Bytes
 	all := roce + t.TCP.Bytes + t.Other.Bytes
@@ -71,8 +72,8 @@ func (t *Traffic) RoCEShare() float64 {
 	return float64(roce) / float64(all)
 }
 
-// MaxFlowPayload returns the largest payload of one TCP connection, both
-// directions together.
+// MaxFlowPayload returns the largest payload of a TCP connection. It adds both
+// directions.
 func (t *Traffic) MaxFlowPayload() int64 {
 	var n int64
 	for _, tally := range t.Flows {
@@ -81,8 +82,8 @@ func (t *Traffic) MaxFlowPayload() int64 {
 	return n
 }
 
-// CountTraffic counts a classic pcap file with Ethernet frames, which may be
-// cut to any length that keeps the headers (96 bytes are enough).
+// CountTraffic counts the frames of a classic pcap file with Ethernet frames. The
+// captured frames may be cut, but must contain the headers (96 bytes are enough).
 func CountTraffic(r io.Reader) (*Traffic, error) {
 	p, err := newPcap(r)
 	if err != nil {
@@ -100,7 +101,7 @@ func CountTraffic(r io.Reader) (*Traffic, error) {
 	}
 }
 
-// count classifies one frame of frameLen bytes, of which b was kept.
+// count counts one frame of frameLen bytes. b has its captured bytes.
 func (t *Traffic) count(b []byte, frameLen int) {
 	proto, src, dst, off, ok := parseNetwork(b, &t.RoCEv1, frameLen)
 	switch {
@@ -115,9 +116,9 @@ func (t *Traffic) count(b []byte, frameLen int) {
 	}
 }
 
-// parseNetwork returns the transport protocol of a frame, its addresses and
-// the offset of the transport header; a RoCE version 1 frame is added to roce
-// and has a negative offset.
+// parseNetwork returns the transport protocol of a frame, its addresses and the offset of
+// the transport header. A RoCE version 1 frame is added to roce and has a negative
+// offset.
 func parseNetwork(b []byte, roce *Tally, frameLen int) (proto byte, src, dst netip.Addr, off int, ok bool) {
 	if len(b) < etherLen {
 		return
@@ -150,8 +151,8 @@ func parseNetwork(b []byte, roce *Tally, frameLen int) (proto byte, src, dst net
 	return
 }
 
-// countTCP counts the segment that starts at b and is length bytes long.
-// Ethernet pads frames to 60 bytes, but only on real wires: a veth does not.
+// countTCP counts the segment that starts at b and has length bytes. Ethernet pads frames
+// to 60 bytes, but a veth device does not.
 func (t *Traffic) countTCP(b []byte, length, frameLen int, src, dst netip.Addr) {
 	const fin, syn, ack = 0x01, 0x02, 0x10
 	hlen := int(b[12]>>4) * 4

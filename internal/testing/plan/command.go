@@ -44,9 +44,9 @@ func command(name string, argv ...string) step {
 	}}
 }
 
-// program returns a command that gets an interrupt when ctx is done. It builds
-// without cgo, as the programs of the end-to-end tests and of the guests are built:
-// so all steps share what the compiler makes, but those with the race detector.
+// program returns a command that gets an interrupt when ctx is done. It builds without
+// cgo, like the programs of the end-to-end tests and of the guests. So all steps share
+// the compiled packages, except for those with the race detector.
 func program(ctx context.Context, argv ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,8 +18,8 @@ import (
 
 const root = "../../.."
 
-// TestFeatures checks that the end-to-end tests of the features are there, and that no
-// test stands for two features.
+// TestFeatures checks that the end-to-end tests of the features exist, and that no test
+// stands for two features.
 func TestFeatures(t *testing.T) {
 	have := testNames(t, e2eFolder)
 	seen := make(map[string]bool)
@@ -196,20 +195,5 @@ func TestInterrupted(t *testing.T) {
 	})
 	if r.summary("test") {
 		t.Error("the summary says that all passed")
-	}
-}
-
-// TestLongFailure: of a long failure the summary has the last lines, and before these
-// what the test itself wrote.
-func TestLongFailure(t *testing.T) {
-	lines := []string{"    some_test.go:12: what failed"}
-	for i := range 2 * repeatedLines {
-		lines = append(lines, fmt.Sprintf("        level=DEBUG n=%d", i))
-	}
-	var out strings.Builder
-	failure{"pkg TestX", lines}.print(&out)
-	got := out.String()
-	if !strings.Contains(got, "some_test.go:12: what failed") || !strings.Contains(got, fmt.Sprintf("n=%d\n", 2*repeatedLines-1)) || strings.Contains(got, "n=0\n") {
-		t.Errorf("summary of a long failure:\n%s", got)
 	}
 }

@@ -37,7 +37,7 @@ var kernelPackages = []string{
 // racePackages are the packages in which many goroutines share state. `make test`
 // runs their tests with the race detector. `make test-all` does so for all packages.
 var racePackages = []string{
-	"userstack", "userstack/broker", "userstack/engine", "userstack/launch", "userstack/relay", "userstack/service",
+	"userstack", "userstack/broker", "userstack/driver", "userstack/engine", "userstack/launch", "userstack/relay", "userstack/service",
 }
 
 // longPackages take longest, also because they wait. They start first, so that the

@@ -22,16 +22,7 @@ const (
 	// that list takes at least.
 	slowest  = 8
 	slowTime = 2 * time.Second
-
-	// repeatedLines is how many lines of a failure the summary repeats.
-	repeatedLines = 200
 )
-
-// A failure is a step, a package or a test that failed, with what it has written.
-type failure struct {
-	name   string
-	output []string
-}
 
 // A timed is a step or a test and the time that it took by the clock. A step also
 // has the processor time of its programs.
@@ -40,8 +31,8 @@ type timed struct {
 	took, processor time.Duration
 }
 
-// A report prints the progress of a plan and remembers the results. Its methods may
-// be called by several goroutines.
+// A report prints the progress of a plan and keeps the results. Its methods may be called
+// by several goroutines.
 type report struct {
 	out   io.Writer
 	start time.Time
@@ -135,30 +126,32 @@ func (r *report) endTest(action string) {
 	}
 }
 
-// slow remembers the time of a test.
+// slow records the time of a test.
 func (r *report) slow(name string, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.times = append(r.times, timed{name: strings.TrimPrefix(name, module+"/"), took: took})
 }
 
-// fail prints a failure and remembers it for the summary.
+// fail prints a failure and keeps it for the summary.
 func (r *report) fail(name string, output []string) {
 	r.remember(name, output)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.said = time.Now()
-	failure{name, output}.print(r.out)
+	f := failure{name, output}
+	f.printLogs(r.out)
+	f.printCause(r.out)
 }
 
-// remember has the summary repeat a failure that is printed already.
+// remember keeps a failure that is already printed for the summary.
 func (r *report) remember(name string, output []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failures = append(r.failures, failure{name, output})
 }
 
-// endStep remembers the times and the result of a step.
+// endStep records the times and the result of a step.
 func (r *report) endStep(name string, took, processor time.Duration, err error) {
 	r.mu.Lock()
 	r.steps = append(r.steps, timed{name, took, processor})
@@ -169,7 +162,7 @@ func (r *report) endStep(name string, took, processor time.Duration, err error) 
 	}
 }
 
-// failStep prints and remembers why a step failed.
+// failStep prints and keeps the reason why a step failed.
 func (r *report) failStep(name string, err error) {
 	r.say("    FAILED: %v", err)
 	r.mu.Lock()
@@ -180,7 +173,7 @@ func (r *report) failStep(name string, err error) {
 // skipReason matches the line in which a skipped test says why.
 var skipReason = regexp.MustCompile(`^\s+\S+\.go:\d+: (.*)$`)
 
-// skip remembers a skipped test. Its output ends with the reason.
+// skip records a skipped test. Its output ends with the reason.
 func (r *report) skip(pkg, test string, output []string) {
 	reason := "no reason given"
 	for _, l := range output {
@@ -191,28 +184,6 @@ func (r *report) skip(pkg, test string, output []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.skips[reason] = append(r.skips[reason], strings.TrimPrefix(pkg, module+"/")+" "+test)
-}
-
-// testLine matches a line that a test itself wrote, with its file and line.
-var testLine = regexp.MustCompile(`^\s+\S+_test\.go:\d+: `)
-
-// print writes a failure: its last lines, and of the lines before these what the test
-// itself wrote, which says what failed. The rest is output of programs.
-func (f failure) print(out io.Writer) {
-	fmt.Fprintf(out, "FAILED: %s\n", f.name)
-	lines := f.output
-	if cut := len(lines) - repeatedLines; cut > 0 {
-		for _, l := range lines[:cut] {
-			if testLine.MatchString(l) {
-				fmt.Fprintf(out, "    %s\n", l)
-			}
-		}
-		fmt.Fprintf(out, "    (%d lines before these, of which the test wrote those above)\n", cut)
-		lines = lines[cut:]
-	}
-	for _, l := range lines {
-		fmt.Fprintf(out, "    %s\n", l)
-	}
 }
 
 // summary prints the end of the report and reports whether all steps passed. The
@@ -245,7 +216,10 @@ func (r *report) summary(plan string) bool {
 		}
 	}
 	for _, f := range r.failures {
-		f.print(r.out)
+		f.printLogs(r.out)
+	}
+	for _, f := range r.failures {
+		f.printCause(r.out)
 	}
 	for _, f := range r.failedSteps {
 		p("FAILED STEP: %s: %s", f.name, strings.Join(f.output, "\n"))

@@ -24,17 +24,17 @@ const (
 	userAddr   = "10.9.9.2"
 )
 
-// bed is a guest with the kernel's rxe0 on k0 in the initial network namespace,
-// and u0 in another one, where our device is.
+// bed is a guest with the kernel's rxe0 on k0 in the initial network namespace, and u0 in
+// another one, where the device of this module is.
 type bed struct {
 	*guest.Guest
 	smcr string
 	port int // of the last pair of programs
-	// lossy says that packets are lost.
+	// lossy means that packets are lost.
 	lossy bool
 }
 
-// A side is where a program runs.
+// A side is the place where a program runs.
 type side struct {
 	name   string
 	addr   string
@@ -46,7 +46,7 @@ var (
 	user   = side{name: "ours", addr: userAddr, prefix: []string{"ip", "netns", "exec", netns}}
 )
 
-// retryExceeded is what either side says when it got no acknowledgement.
+// retryExceeded matches the message of a side that got no acknowledgement.
 var retryExceeded = regexp.MustCompile(`(?i)transport retr(y|ies)`)
 
 func needTools(t *testing.T, names ...string) {
@@ -100,7 +100,7 @@ func (b *bed) must(t *testing.T, argv ...string) string {
 	return r.Stdout
 }
 
-// netem sets what happens to packets that leave either end.
+// netem sets loss, delay and reordering for the packets that leave either end.
 func (b *bed) netem(t *testing.T, args ...string) {
 	t.Helper()
 	for _, dev := range [][]string{{"tc", "qdisc"}, {"tc", "-n", netns, "qdisc"}} {
@@ -112,13 +112,13 @@ func (b *bed) netem(t *testing.T, args ...string) {
 	}
 }
 
-// A program is a command line; port and host are added.
+// A program is a command line. The port and the host are added to it.
 type program struct {
 	side
 	argv []string
 }
 
-// tool is a program of the RDMA world on rxe0.
+// tool is a program of ibverbs-utils or perftest on rxe0.
 func (b *bed) tool(argv ...string) program { return program{kernel, argv} }
 
 // ours is smcr verbs.
@@ -126,7 +126,7 @@ func (b *bed) ours(argv ...string) program {
 	return program{user, append(append([]string{b.smcr, "verbs"}, argv...), "--counters", "-o", "json")}
 }
 
-// pair runs a server and a client and returns what they wrote.
+// pair runs a server and a client and returns their output.
 func (b *bed) pair(t *testing.T, server, client program) (fromServer, fromClient string) {
 	t.Helper()
 	b.port++
@@ -141,7 +141,7 @@ func (b *bed) pair(t *testing.T, server, client program) (fromServer, fromClient
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// The guest looks itself until the server listens.
+	// The guest waits until the server listens.
 	look := "for i in $(seq 300); do ss -Hltn sport = :" + at + " | grep -q . && exit 0; sleep 0.1; done; exit 1"
 	if _, err := b.Run(ctx, append(append([]string{}, server.prefix...), "sh", "-c", look)...); err != nil {
 		r, werr := s.Wait(ctx)
@@ -150,15 +150,15 @@ func (b *bed) pair(t *testing.T, server, client program) (fromServer, fromClient
 	start := time.Now()
 	c, cerr := b.Run(ctx, line(client, server.addr)...)
 	if cerr != nil {
-		// The server would wait for long.
+		// The server would wait for a long time.
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer stop()
 	}
 	r, serr := s.Wait(ctx)
 	if all := r.Stdout + r.Stderr + c.Stdout + c.Stderr; (serr != nil || cerr != nil) && b.lossy && retryExceeded.MatchString(all) {
-		// ibv_rc_pingpong and ib_write_lat end without a word: whoever waits for
-		// the last acknowledgement, when it is lost, waits for ever.
+		// ibv_rc_pingpong and ib_write_lat end at once. If the last acknowledgement is
+		// lost, the side that waits for it waits for ever.
 		t.Logf("once more, the last acknowledgement may have been lost: %s", all)
 		b.lossy = false
 		defer func() { b.lossy = true }()

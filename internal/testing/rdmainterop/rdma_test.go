@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// programs are the tests of perftest, by the names of both sides.
+// programs are the tests of perftest, with their names on both sides.
 var programs = []struct{ tool, ours string }{
 	{"ib_write_bw", "write-bw"},
 	{"ib_send_bw", "send-bw"},
@@ -21,8 +21,9 @@ var programs = []struct{ tool, ours string }{
 	{"ib_send_lat", "send-lat"},
 }
 
-// TestPrograms has each program of the RDMA world on the kernel's rxe talk to
-// ours, in both roles: sizes from 1 byte to 8 MiB, all path MTUs.
+// TestPrograms runs each program of ibverbs-utils and perftest on the kernel's rxe with
+// its counterpart of smcr verbs, in both roles, with sizes from 1 byte to 8 MiB and all
+// path MTUs.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -33,8 +34,8 @@ func TestPrograms(t *testing.T) {
 			b.pingPongs(t, c.size, c.n, c.mtu)
 		}
 	})
-	// The programs poll without a pause, which in an emulated machine keeps the
-	// kernel from acknowledging: a longer timeout (-u) saves retransmissions.
+	// The programs poll without a pause. In an emulated machine, this delays the
+	// acknowledgements of the kernel. A longer timeout (-u) avoids retransmissions.
 	t.Run("one byte", func(t *testing.T) {
 		for _, p := range programs {
 			b.perf(t, p.tool, p.ours, 20, "-s", "1", "-u", "18")
@@ -44,8 +45,8 @@ func TestPrograms(t *testing.T) {
 		for _, p := range programs[:3] {
 			b.perf(t, p.tool, p.ours, 5, "-a", "-u", "18")
 		}
-		// The largest takes long to go to and fro in an emulated machine: one
-		// of the two does.
+		// In an emulated machine, 8 MiB in both directions takes too long, so only one of the
+		// two tests uses it.
 		for i, size := range []string{"262144", "8388608"} {
 			b.perf(t, programs[3+i].tool, programs[3+i].ours, 5, "-s", size, "-u", "18")
 		}
@@ -57,8 +58,7 @@ func TestPrograms(t *testing.T) {
 	})
 }
 
-// TestBadNetwork is TestPrograms on a network that loses, delays and reorders
-// packets.
+// TestBadNetwork is TestPrograms on a network that loses, delays and reorders packets.
 func TestBadNetwork(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -68,7 +68,7 @@ func TestBadNetwork(t *testing.T) {
 		size int
 	}{
 		{"loss", []string{"loss", "1%"}, 1 << 20},
-		// RoCE repeats everything behind a gap: a quarter of the size takes as long.
+		// After a gap, RoCE sends everything again: a quarter of the size takes as long.
 		{"reordering", []string{"delay", "2ms", "reorder", "75%", "50%"}, 1 << 18},
 	} {
 		t.Run(n.name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func (b *bed) perf(t *testing.T, tool, ours string, n int, args ...string) {
 		t.Errorf("%s wrote %d rows, want %d, the last of %d bytes:\n%s", tool, len(rows), want, lastSize(args), fromTool)
 	}
 	if ours == "write-bw" || ours == "read-bw" {
-		want = 1 // the last, as the client reports it
+		want = 1 // the client reports only the last one
 	}
 	checkRows(t, fromOurs, want, n)
 }
@@ -136,7 +136,7 @@ func lastSize(args []string) int {
 
 var rowOfTool = regexp.MustCompile(`(?m)^ *(\d+) +\d+ +\d+\.\d+`)
 
-// toolRows returns the sizes in the table of a program of perftest.
+// toolRows returns the sizes in the table of a perftest program.
 func toolRows(s string) (sizes []int) {
 	for _, m := range rowOfTool.FindAllStringSubmatch(s, -1) {
 		n, _ := strconv.Atoi(m[1])
@@ -145,8 +145,8 @@ func toolRows(s string) (sizes []int) {
 	return sizes
 }
 
-// checkRows checks the table of our side: rows with as many iterations, and
-// results that are more than nothing.
+// checkRows checks the table of smcr verbs: the rows have the right number of iterations,
+// and their results are not zero.
 func checkRows(t *testing.T, text string, want, n int) {
 	t.Helper()
 	var rows []struct {
@@ -167,8 +167,8 @@ func checkRows(t *testing.T, text string, want, n int) {
 	}
 }
 
-// TestExchange writes what the programs say to each other over TCP to the file
-// that SMCR_TEST_PCAP names: the tests of the codecs have it from there.
+// TestExchange captures what the programs exchange over TCP in the file that
+// SMCR_TEST_PCAP names. The tests of the codecs use these messages.
 func TestExchange(t *testing.T) {
 	t.Parallel()
 	file := os.Getenv("SMCR_TEST_PCAP")

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lingering returns a socket whose close waits an hour, since its peer reads
-// nothing, and how much the peer has to read.
+// Lingering returns a socket whose close would wait an hour, because its peer does not
+// read. size is the number of bytes that the peer has not read.
 func Lingering(t testing.TB) (fd int, peer *net.TCPConn, size int) {
 	t.Helper()
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -45,7 +45,8 @@ func Lingering(t testing.TB) (fd int, peer *net.TCPConn, size int) {
 	}
 }
 
-// SendLingering passes such sockets on, of which nobody has another descriptor.
+// SendLingering passes count such sockets over the unix socket to. Nobody has other
+// descriptors of them.
 func SendLingering(t testing.TB, to, count int) {
 	t.Helper()
 	var fds []int
@@ -63,7 +64,7 @@ func SendLingering(t testing.TB, to, count int) {
 	}
 }
 
-// OpenFiles returns how many descriptors this process has.
+// OpenFiles returns the number of descriptors of this process.
 func OpenFiles(t testing.TB) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

@@ -16,8 +16,8 @@ import (
 // Patience bounds each wait of a test.
 const Patience = time.Minute
 
-// Pair makes a socketpair: a program's end, which blocks for no longer than
-// Patience and is the caller's to close, and the other one.
+// Pair makes a socketpair. The program's end blocks for at most Patience. The caller
+// closes it.
 func Pair(t testing.TB) (program, end int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -80,7 +80,7 @@ func TCPPair(t testing.TB) (a, b *net.TCPConn) {
 	return c, s
 }
 
-// NeedOOB skips where unix sockets have no urgent bytes.
+// NeedOOB skips the test if unix sockets do not support urgent bytes.
 func NeedOOB(t testing.TB) {
 	t.Helper()
 	program, end := Pair(t)
@@ -117,7 +117,7 @@ func readAgain(fd int, b []byte) (n int, err error) {
 	}
 }
 
-// Read wants exactly want.
+// Read reads the bytes of want and fails the test if they differ.
 func Read(t testing.TB, fd int, want string) {
 	t.Helper()
 	buf := make([]byte, len(want))
@@ -133,8 +133,8 @@ func Read(t testing.TB, fd int, want string) {
 	}
 }
 
-// WantEnd wants the next read to find no data but the end: err, nil being the
-// end of file.
+// WantEnd checks that the next read returns no data and the error err. Nil stands for the
+// end of the stream.
 func WantEnd(t testing.TB, fd int, want error) {
 	t.Helper()
 	n, err := readAgain(fd, make([]byte, 16))
@@ -143,7 +143,7 @@ func WantEnd(t testing.TB, fd int, want error) {
 	}
 }
 
-// WantUnread waits until n bytes lie unread in the socket.
+// WantUnread waits until the socket has n unread bytes.
 func WantUnread(t testing.TB, fd, n int) {
 	t.Helper()
 	for end := time.Now().Add(Patience); ; time.Sleep(time.Millisecond) {
@@ -157,7 +157,7 @@ func WantUnread(t testing.TB, fd, n int) {
 	}
 }
 
-// WantUrgent waits for the urgent byte, as poll tells it.
+// WantUrgent waits until poll reports an urgent byte, and checks it.
 func WantUrgent(t testing.TB, fd int, want byte) {
 	t.Helper()
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
@@ -185,5 +185,5 @@ func Shutdown(t testing.TB, fd int) {
 	}
 }
 
-// Clipped returns the beginning of b, for messages.
+// Clipped returns the first bytes of b, for messages.
 func Clipped(b []byte) []byte { return b[:min(len(b), 40)] }

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What ib_write_bw 4.5-0.17 sent on Linux 6.12, device rxe0 with 10.9.9.1:
-// captured by TestExchange of internal/testing/rdmainterop.
+// What ib_write_bw 4.5-0.17 sent on Linux 6.12, on device rxe0 with address 10.9.9.1.
+// TestExchange of internal/testing/rdmainterop captured it.
 const golden = "0000:0001:000013:f3ec49:00000466:0000564bc98f80" +
 	"00:00:00:00:00:00:00:00:00:00:00:ff:ff:0a:09:09:01:00000000:\x00"
 
@@ -45,7 +45,7 @@ func talks(t *testing.T) (client, server *talk) {
 	return &talk{Conn: a, client: true, patience: 10 * time.Second}, &talk{Conn: b, patience: 10 * time.Second}
 }
 
-// TestAgree has both sides end with the smaller path MTU.
+// TestAgree checks that both sides choose the smaller path MTU.
 func TestAgree(t *testing.T) {
 	client, server := talks(t)
 	type answer struct {
@@ -68,8 +68,8 @@ func TestAgree(t *testing.T) {
 	}
 }
 
-// TestAgreeRefuses has peers of another protocol refused, and a report of the
-// client arrive.
+// TestAgreeRefuses checks that peers with another protocol are refused, and that the
+// report of the client arrives.
 func TestAgreeRefuses(t *testing.T) {
 	good := "6.06\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" + "\x00\x00\x10\x00" + "\x00\x00\x00\x40"
 	for _, says := range []string{
@@ -81,7 +81,7 @@ func TestAgreeRefuses(t *testing.T) {
 		good + "34",
 	} {
 		client, server := talks(t)
-		// The client speaks first, in messages of these lengths.
+		// The client sends first, in messages of these lengths.
 		go func() {
 			defer client.Conn.Close()
 			for _, n := range []int{16, 4, 4, 2} {
@@ -143,7 +143,7 @@ func TestSummary(t *testing.T) {
 
 func TestPeak(t *testing.T) {
 	ms := time.Millisecond
-	// Three messages: 10 ms each, but the last two in 12 ms together.
+	// Three messages of 10 ms each, but the last two take 12 ms together.
 	posted := []time.Duration{0, 10 * ms, 11 * ms}
 	completed := []time.Duration{10 * ms, 20 * ms, 22 * ms}
 	if got, want := peak(1<<20, posted, completed), 2/0.012; got < want-1e-6 || got > want+1e-6 {

@@ -10,8 +10,8 @@ import (
 	"smcr/smc"
 )
 
-// What ibv_rc_pingpong 44.0 sent on Linux 6.12, device rxe0 with 10.9.9.1:
-// captured by TestExchange of internal/testing/rdmainterop.
+// What ibv_rc_pingpong 44.0 sent on Linux 6.12, on device rxe0 with address 10.9.9.1.
+// TestExchange of internal/testing/rdmainterop captured it.
 const golden = "0000:000011:7a3188:00000000000000000000ffff0a090901\x00"
 
 func dest() codectest.Codec[Dest] {
@@ -27,13 +27,13 @@ func TestDest(t *testing.T) { dest().Run(t) }
 
 func FuzzParseDest(f *testing.F) { dest().Fuzz(f) }
 
-// TestCheck has the check find a wrong byte wherever it is.
+// TestCheck checks that a wrong byte is found at every position.
 func TestCheck(t *testing.T) {
 	const size = 3*4096 + 5
 	for _, client := range []bool{true, false} {
 		for _, peer := range []string{"ours", "ibv_rc_pingpong"} {
 			if client && peer != "ours" {
-				continue // it sends back what it gets
+				continue // it sends back what it receives
 			}
 			p := &player{client: true, o: Options{Size: size, Check: true}}
 			p.Conn = &rc.Conn{Buf: make([]byte, 2*size)}

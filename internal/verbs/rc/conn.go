@@ -15,7 +15,7 @@ import (
 
 // ErrNoAnswer is matched by the error of a wait in which the peer did nothing for
 // Config.Patience.
-var ErrNoAnswer = errors.New("the peer is silent")
+var ErrNoAnswer = errors.New("the peer does not answer")
 
 // A Config is the size and the rights of a connection's end.
 type Config struct {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience bounds the waits of a test that must not last.
+// patience bounds the waits of a test.
 const patience = 20 * time.Second
 
 // pipe returns a pipe whose ends are closed by t.Cleanup.
@@ -36,7 +36,7 @@ func testDriver(t *testing.T) *driver {
 	return d
 }
 
-// watchPipe has d count the bytes that come out of a pipe.
+// watchPipe lets d count the bytes that can be read from a pipe.
 func watchPipe(t *testing.T, d *driver) (n *atomic.Int64, write func(), stop func()) {
 	t.Helper()
 	r, w := pipe(t)
@@ -56,7 +56,7 @@ func watchPipe(t *testing.T, d *driver) (n *atomic.Int64, write func(), stop fun
 	}, stop
 }
 
-// eventually waits for what a driver's own goroutine does.
+// eventually waits until the goroutine of a driver has made ok true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Microsecond) {
@@ -66,15 +66,15 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestDriverServes has the goroutine read what comes while nobody waits, after a
-// sleep too, and run what is scheduled once.
+// TestDriverServes: the goroutine reads while nobody waits, also after it has slept, and
+// runs a scheduled function once.
 func TestDriverServes(t *testing.T) {
 	d := testDriver(t)
 	n, write, stop := watchPipe(t, d)
 	var sent, idle atomic.Int64
 	send, whenIdle := d.AtEnd(func() { sent.Add(1) }), d.WhenIdle(func() { idle.Add(1) })
 	for i := range int64(3) {
-		time.Sleep(2 * quiet) // until it sleeps, perhaps
+		time.Sleep(2 * quiet) // probably it sleeps then
 		write()
 		eventually(t, "a byte is not read", func() bool { return n.Load() == i+1 })
 		time.Sleep(2 * quiet)
@@ -91,11 +91,12 @@ func TestDriverServes(t *testing.T) {
 	}
 }
 
-// TestDriverHeld has the waiting side do all that, and nobody else.
+// TestDriverHeld: while a caller waits, the caller does all of this, and the goroutine
+// does nothing.
 func TestDriverHeld(t *testing.T) {
 	d := testDriver(t)
 	n, write, _ := watchPipe(t, d)
-	var sent, idle int // would be a data race if the goroutine ran them
+	var sent, idle int // a data race if the goroutine changed them
 	send := d.AtEnd(func() { sent++ })
 	whenIdle := d.WhenIdle(func() { idle++ })
 	d.run.Lock()
@@ -118,7 +119,7 @@ func TestDriverHeld(t *testing.T) {
 	eventually(t, "nobody reads after the release", func() bool { return n.Load() == 2 })
 }
 
-// TestDriverGivesUp bounds the wait.
+// TestDriverGivesUp: a wait is bounded.
 func TestDriverGivesUp(t *testing.T) {
 	d := testDriver(t)
 	d.run.Lock()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestPaceCrowd checks when the driver takes the host for crowded: two long yields
-// in a row make it so, for a while, and after that a single one does again.
+// TestPaceCrowd checks when the driver considers the host crowded: after two long yields
+// in a row, and then for some time after a single one.
 func TestPaceCrowd(t *testing.T) {
 	var p pace
 	var now time.Duration
@@ -23,7 +23,7 @@ func TestPaceCrowd(t *testing.T) {
 	const short, long = yieldLong, yieldLong + 1
 	rest(long, false)
 	rest(short, false)
-	rest(long, false) // the first in a row again
+	rest(long, false) // again the first in a row
 	rest(long, false)
 	for end := now + crowdTime; now < end; {
 		rest(crowdSleep*time.Millisecond, true)

@@ -21,14 +21,14 @@ import (
 	"smcr/internal/testing/bench"
 )
 
-// sizes of the tables.
+// sizes are the numbers of rows of the tables.
 var sizes = []int{1, 1000, 100000}
 
-// A listing is a command that prints one line a row.
+// A listing is a command that prints one line for each row.
 type listing struct {
 	argv  []string
-	env   bool // asks the place of SMCR_BACKEND, not that of --backend
-	lines int  // lines beside the rows
+	env   bool // uses SMCR_BACKEND instead of --backend
+	lines int  // lines besides the rows
 	c     *bench.CTool
 }
 
@@ -117,13 +117,13 @@ func measureAll(ctx context.Context, dir string, rows, rounds int) (all []*bench
 			args = append(slices.Clone(args), "unix:"+socket)
 			shown += " unix:PEER"
 		}
-		// What is measured must be what was asked for.
+		// Check that the command lists all rows.
 		cmd := command(ctx, path, args, env)
-		var complaints bytes.Buffer
-		cmd.Stderr = &complaints
+		var messages bytes.Buffer
+		cmd.Stderr = &messages
 		out, err := cmd.Output()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w\n%s", shown, err, &complaints)
+			return nil, fmt.Errorf("%s: %w\n%s", shown, err, &messages)
 		}
 		if n := bytes.Count(out, []byte("\n")) - l.lines; n != rows {
 			return nil, fmt.Errorf("%s printed %d rows", shown, n)
@@ -134,7 +134,7 @@ func measureAll(ctx context.Context, dir string, rows, rounds int) (all []*bench
 		}
 		m.Command, m.Rows = shown, rows
 		if l.c != nil && rows <= l.c.Rows {
-			m.C = l.c // nothing is known of larger tables
+			m.C = l.c // there is no value for larger tables
 		}
 		all = append(all, m)
 	}
@@ -147,7 +147,7 @@ func command(ctx context.Context, path string, args, env []string) *exec.Cmd {
 	return cmd
 }
 
-// measure runs a command several times with its output going nowhere.
+// measure runs a command several times and discards its output.
 func measure(ctx context.Context, path string, args, env []string, rounds int) (*bench.Listing, error) {
 	m := new(bench.Listing)
 	for range rounds {
@@ -169,8 +169,8 @@ func measure(ctx context.Context, path string, args, env []string, rounds int) (
 	return m, nil
 }
 
-// startPeer starts a process that serves generated rows. It is another process
-// so that its memory and its garbage collector are not those of the measure.
+// startPeer starts a process that serves generated rows. It is a separate process, so
+// that its memory and its garbage collector are not measured.
 func startPeer(ctx context.Context, rows int, socket string) (stop func() error, err error) {
 	self, err := os.Executable()
 	if err != nil {

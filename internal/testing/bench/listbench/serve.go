@@ -12,8 +12,8 @@ import (
 	"smcr/nl/nltest"
 )
 
-// serveRows answers for a stack with this number of link groups and connections
-// until standard input ends. It says on standard output when it is ready.
+// serveRows answers like a stack with this number of link groups and connections, until
+// the end of standard input. It writes to standard output when it is ready.
 func serveRows(rows int, socket string) error {
 	l, err := nl.ListenUnix(socket)
 	if err != nil {

@@ -15,14 +15,13 @@ import (
 	"smcr/internal/testing/bench"
 )
 
-// targets draws each row with a ratio as a bar: what SMC-R reaches of kernel
-// TCP, more is better; of times and costs the inverse. Marks show the target
-// and the aim.
+// targets draws a bar for each row with a ratio: SMC-R as a share of kernel TCP, for
+// times and costs the inverse, so that more is better. Marks show the target and the aim.
 func targets(r *bench.Result) (*plot.Plot, error) {
 	var names []string
 	var reached plotter.Values
 	var target, aim plotter.XYs
-	// The first row is to be on top.
+	// The first row must be at the top.
 	for _, row := range slices.Backward(r.Rows) {
 		if row.Absolute || row.Value <= 0 {
 			continue
@@ -81,7 +80,7 @@ func targets(r *bench.Result) (*plot.Plot, error) {
 	return p, nil
 }
 
-// below puts the legend where bars leave room: at the right.
+// below puts the legend at the right, where the bars leave room.
 func below(p *plot.Plot) {
 	p.Legend.Top, p.Legend.Left = true, false
 	p.Legend.XOffs = vg.Points(-4)
@@ -89,7 +88,7 @@ func below(p *plot.Plot) {
 	p.Y.Max += 1.8
 }
 
-// kinds are the parts of a bar, from its foot on.
+// kinds are the parts of a bar, from left to right.
 var kinds = []struct {
 	component string
 	system    bool
@@ -100,10 +99,10 @@ var kinds = []struct {
 	{"stack", false, yellow}, {"stack", true, orange},
 }
 
-// shares draws where the CPU time of a unit of work goes.
+// shares draws the CPU time of a unit of work, by process.
 func shares(row string) func(*bench.Result) (*plot.Plot, error) {
 	return func(r *bench.Result) (*plot.Plot, error) {
-		// From the foot of the plot to its top.
+		// From the bottom of the plot to its top.
 		lanes := []struct{ transport, side, name string }{
 			{"smc", "client", "SMC-R, client"}, {"smc", "server", "SMC-R, server"},
 			{"tcp", "client", "TCP, client"}, {"tcp", "server", "TCP, server"},
@@ -164,11 +163,10 @@ func shares(row string) func(*bench.Result) (*plot.Plot, error) {
 	}
 }
 
-// areaColors are those of bench.AreaNames.
+// areaColors are the colours of bench.AreaNames.
 var areaColors = []color.Color{orange, yellow, blue, green, sky, pink, gray, pale}
 
-// areas draws which areas of the code take the CPU time of programs with stacks
-// of their own.
+// areas draws the CPU time of programs with embedded stacks, by area of the code.
 func areas(r *bench.Result) (*plot.Plot, error) {
 	lanes := []struct{ row, side, name string }{
 		{"goapi-roundtrip", "client", "round trip, client"}, {"goapi-roundtrip", "server", "round trip, server"},

@@ -18,7 +18,7 @@ import (
 	"smcr/internal/testing/bench"
 )
 
-// The colours can be told apart by everyone (Okabe and Ito).
+// Colours that everyone can distinguish (Okabe and Ito).
 var (
 	blue   = color.RGBA{0x00, 0x72, 0xb2, 0xff}
 	orange = color.RGBA{0xd5, 0x5e, 0x00, 0xff}
@@ -30,11 +30,10 @@ var (
 	pale   = color.RGBA{0xdd, 0xdd, 0xdd, 0xff}
 )
 
-// margin keeps labels inside the picture where the reader's font is wider than
-// ours.
+// margin keeps labels inside the picture if the reader's font is wider.
 const margin = 8 // points
 
-// canvas makes a canvas to draw on, white to its edge.
+// canvas makes a white canvas.
 func canvas(c vg.CanvasSizer) draw.Canvas {
 	all := draw.New(c)
 	all.SetColor(color.White)
@@ -42,7 +41,7 @@ func canvas(c vg.CanvasSizer) draw.Canvas {
 	return draw.Crop(all, vg.Points(margin), -vg.Points(margin), vg.Points(margin), -vg.Points(margin))
 }
 
-// newPlot makes a plot on white with a grid.
+// newPlot makes a plot with a grid.
 func newPlot(title, x, y string) *plot.Plot {
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 	p := plot.New()
@@ -56,14 +55,14 @@ func newPlot(title, x, y string) *plot.Plot {
 	return p
 }
 
-// point is the values of one place on the x axis, one for each round.
+// point has the values of one position on the x axis, one for each round.
 type point struct {
 	x      float64
 	values []float64
 }
 
-// twoLines makes a plot with a logarithm on both axes: medians over kernel TCP
-// and SMC-R, with bars from the least to the largest of the rounds.
+// twoLines makes a plot with two logarithmic axes: medians over kernel TCP and over
+// SMC-R, with bars from the least to the largest value of the rounds.
 func twoLines(title, x, y string, tcp, smc []point, ticks plot.Ticker) (*plot.Plot, error) {
 	p := newPlot(title, x, y)
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
@@ -78,7 +77,7 @@ func twoLines(title, x, y string, tcp, smc []point, ticks plot.Ticker) (*plot.Pl
 	}{{"kernel TCP", tcp, blue, draw.CircleGlyph{}}, {"SMC-R", smc, orange, draw.SquareGlyph{}}} {
 		var s spread
 		for _, pt := range series.points {
-			// A logarithm has no place for nothing.
+			// Zero has no logarithm.
 			values := slices.DeleteFunc(slices.Clone(pt.values), func(v float64) bool { return v <= 0 })
 			if len(values) == 0 {
 				continue
@@ -112,13 +111,13 @@ func twoLines(title, x, y string, tcp, smc []point, ticks plot.Ticker) (*plot.Pl
 	return p, nil
 }
 
-// spread is points with the reach of the rounds.
+// spread is a line of points with bars for the range of the rounds.
 type spread struct {
 	plotter.XYs
 	plotter.YErrors
 }
 
-// decades are ticks at powers of ten with plain numbers.
+// decades sets ticks at powers of ten, with normal numbers.
 type decades struct{}
 
 func (decades) Ticks(least, most float64) []plot.Tick {
@@ -126,7 +125,7 @@ func (decades) Ticks(least, most float64) []plot.Tick {
 	for e := math.Floor(math.Log10(least)); e <= math.Ceil(math.Log10(most)); e++ {
 		for n := 1; n < 10; n++ {
 			v := float64(n) * math.Pow(10, e)
-			// Rounding of the logarithm is not to lose the outermost.
+			// Rounding errors of the logarithm must not remove the outermost ticks.
 			if v < least*0.999 || v > most*1.001 {
 				continue
 			}
@@ -151,7 +150,7 @@ func thousands(n int) string {
 	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
 }
 
-// at puts ticks at the measured places.
+// at puts ticks at the measured positions.
 func at(points []point, label func(float64) string) plot.ConstantTicks {
 	var ticks plot.ConstantTicks
 	for _, p := range points {

@@ -64,13 +64,13 @@ func run(results, document, svg string) error {
 	return nil
 }
 
-// drawing is a plot as a file.
+// drawing is the file of a plot.
 type drawing struct {
 	name string // without .svg
 	svg  []byte
 }
 
-// errIncomplete means that the result is of a run that left rows out.
+// errIncomplete means that some rows of the result were not measured.
 var errIncomplete = errors.New("the result has nothing for a plot: make bench measures all rows and sweeps")
 
 // plots are the files, in the order of the document.
@@ -104,7 +104,7 @@ func drawAll(r *bench.Result) ([]drawing, error) {
 		if _, err := c.WriteTo(&b); err != nil {
 			return nil, fmt.Errorf("plot %s: %w", p.name, err)
 		}
-		// The library names one font, which not every reader has.
+		// The library names only one font, which not every reader has.
 		svg := bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif"))
 		all = append(all, drawing{p.name, svg})
 	}

@@ -16,7 +16,7 @@ import (
 	"smcr/internal/testing/bench"
 )
 
-// whole makes a result with something for each plot.
+// whole makes a result with values for each plot.
 func whole() *bench.Result {
 	r := &bench.Result{Schema: bench.Schema, Date: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Commit: "0123abc", Rounds: 2, Seconds: 1}
 	for i, row := range bench.Rows() {
@@ -53,7 +53,7 @@ func whole() *bench.Result {
 	return r
 }
 
-// TestDraw: each plot is sound XML with its words, and the same each time.
+// TestDraw: each plot is valid XML with its words, and the same in each run.
 func TestDraw(t *testing.T) {
 	first, err := drawAll(whole())
 	if err != nil {
@@ -100,7 +100,7 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// TestIncomplete: a result that left something out is not drawn by half.
+// TestIncomplete: an incomplete result is not drawn.
 func TestIncomplete(t *testing.T) {
 	for name, cut := range map[string]func(*bench.Result){
 		"rows":        func(r *bench.Result) { r.Rows = nil },

@@ -31,7 +31,7 @@ type test struct {
 	latency          bool
 }
 
-// tests are the operations, by the names of both sides.
+// tests are the operations, with their names on both sides.
 var tests = []test{
 	{"ib_write_bw", "write-bw", "WRITE", false},
 	{"ib_send_bw", "send-bw", "SEND", false},
@@ -46,7 +46,7 @@ type options struct {
 	rounds    int
 	iters     int
 	mtu, cpus int
-	only      map[string]bool // operations; empty for all
+	only      map[string]bool // the chosen operations; empty means all
 }
 
 func main() {
@@ -92,9 +92,9 @@ func parse(o *options, sizes, only string) error {
 	return nil
 }
 
-// A lane is a veth pair with a kind of device at both ends.
+// A lane is a veth pair with devices of one kind at both ends.
 type lane struct {
-	server, client         []string // what begins commands there
+	server, client         []string // the beginning of a command line there
 	serverArgs, clientArgs []string // device and GID
 	addr                   string   // of the server
 }
@@ -126,7 +126,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	fmt.Printf("Linux %s in QEMU, %d processors, emulated; veth, MTU %d; %d rounds\n", g.Kernel(), o.cpus, o.mtu, o.rounds)
 	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	defer func() { err = errors.Join(err, tw.Flush()) }() // what was measured before an error, too
+	defer func() { err = errors.Join(err, tw.Flush()) }() // prints the results before an error, too
 	fmt.Fprintln(tw, "operation\tbytes\trxe\tsoftroce\tunit\tratio\tbetter is\t")
 	for _, t := range tests {
 		if len(o.only) > 0 && !o.only[t.ours] {
@@ -160,7 +160,7 @@ func run(ctx context.Context, o options) (err error) {
 	return b.overWire(ctx)
 }
 
-// overWire checks that what rxe sent did take the wire.
+// overWire checks that the packets of rxe were sent over the wire.
 func (b *bed) overWire(ctx context.Context) error {
 	r, err := b.Run(ctx, "cat", "/sys/class/net/r1/statistics/rx_bytes")
 	if err != nil {
@@ -216,7 +216,7 @@ done
 	return nil
 }
 
-// pair runs a server and a client and returns what the client wrote.
+// pair runs a server and a client and returns the output of the client.
 func (b *bed) pair(ctx context.Context, l lane, argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, runLimit)
 	defer cancel()
@@ -247,9 +247,8 @@ func (b *bed) pair(ctx context.Context, l lane, argv ...string) (string, error) 
 	return c.Stdout, nil
 }
 
-// Both sides have the local ACK timeout of 537 ms: the programs poll without a
-// pause, and the default, 67 ms, passes in an emulated machine while nothing is
-// lost.
+// Both sides have a local ACK timeout of 537 ms. The programs poll without a pause, so in
+// an emulated machine the default of 67 ms can pass without any loss.
 const timeout = "17"
 
 var row = regexp.MustCompile(`(?m)^ *\d+ +\d+ +(\d+\.\d+)\s+(\d+\.\d+)\s+(\d+\.\d+)`)
@@ -276,13 +275,14 @@ func (b *bed) tool(ctx context.Context, name string, size, iters int, latency bo
 	return 0, fmt.Errorf("%s did not learn the frequency of the processor in %d runs: the machine is too busy", name, toolTries)
 }
 
-// perftest reckons in ticks of the processor. On a busy machine it cannot tell how
+// perftest counts ticks of the processor. On a busy machine it may not find out the
+// length of a tick, and then prints infinite results. Such a run is repeated.
 // long one is, and writes infinite results: such a run is repeated.
 const toolTries = 5
 
 var noClock = regexp.MustCompile(`(?m)^ *\d+ +\d+ .*\binf\b`)
 
-// ours measures softroce likewise.
+// ours measures softroce in the same way.
 func (b *bed) ours(ctx context.Context, name string, size, iters int, latency bool) (float64, error) {
 	argv := []string{b.smcr, "verbs", "perf", name, "-u", timeout, "-s", strconv.Itoa(size), "-n", strconv.Itoa(iters), "-o", "json"}
 	out, err := b.pair(ctx, b.soft, argv...)

@@ -14,14 +14,14 @@ import (
 	"smcr/internal/testing/bench"
 )
 
-// profiled are the measurements of the Go API that are looked into.
+// profiled are the measurements of the Go API that are profiled.
 var profiled = []struct {
 	row, what string
 	size      string // of a message in bytes
 }{{"goapi", "write", "131072"}, {"goapi-roundtrip", "roundtrip", "1"}}
 
-// areas profiles programs with stacks of their own: unlike a stack behind
-// smcr run, they can tell where they spend their time.
+// areas profiles programs with embedded stacks: only these can show which parts of the
+// code use the CPU.
 func (r *runner) areas(ctx context.Context, result *bench.Result) error {
 	for _, p := range profiled {
 		var areas []*bench.Area
@@ -50,7 +50,7 @@ func (r *runner) profile(ctx context.Context, row, what, size string) (areas []*
 	if err != nil {
 		return nil, err
 	}
-	d := 2 * max(r.time, time.Second) // the profiler samples 100 times a second of CPU
+	d := 2 * max(r.time, time.Second) // the profiler takes 100 samples in a second of CPU time
 	if _, err := b.client(ctx, true, r.limit(), r.load, "-stack", "-profile", file("client"), "client", address(b, port), what, d.String(), size); err != nil {
 		return nil, err
 	}

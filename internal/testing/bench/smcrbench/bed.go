@@ -17,7 +17,7 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// Bounds, each several times what a busy machine needs.
+// Time limits, each several times what a busy machine needs.
 const (
 	startTime = 20 * time.Second
 	endTime   = 20 * time.Second
@@ -27,7 +27,7 @@ const (
 type bed struct {
 	*netnstest.Pair
 	r      *runner
-	stacks []*netnstest.Process // none: programs embed theirs
+	stacks []*netnstest.Process // empty if programs embed their stacks
 	// servers by name and transport.
 	servers map[string]*netnstest.Process
 	from    *netnstest.Host // of the clients
@@ -39,8 +39,8 @@ type bedSpec struct {
 	mtu   int
 	stack bool // smcr serve on both hosts
 	flags []string
-	// oneHost has the clients on the host of the servers. local tells that both
-	// are of one machine to their stacks.
+	// oneHost puts the clients on the host of the servers. local makes both hosts one
+	// machine for their stacks.
 	oneHost, local bool
 }
 
@@ -50,11 +50,11 @@ var bedSpecs = map[string]bedSpec{
 	"9000-v1":  {mtu: 9000, stack: true, flags: []string{"--roce", "v1"}},
 	"9000-api": {mtu: 9000},
 	"local":    {mtu: 1500, stack: true, oneHost: true, local: true},
-	// Two containers of a machine.
+	// Two containers of one machine.
 	"containers": {mtu: 1500, stack: true, local: true},
 }
 
-// bed returns the bed of this name, made on first use.
+// bed returns the bed with this name. It is made on first use.
 func (r *runner) bed(ctx context.Context, name string) (*bed, error) {
 	if b := r.beds[name]; b != nil {
 		return b, nil
@@ -67,7 +67,7 @@ func (r *runner) bed(ctx context.Context, name string) (*bed, error) {
 	return b, nil
 }
 
-// newBed makes a bed that the caller closes.
+// newBed makes a bed. The caller closes it.
 func (r *runner) newBed(ctx context.Context, spec bedSpec) (*bed, error) {
 	pair, err := netnstest.Create(netnstest.Options{MTU: spec.mtu, OneMachine: spec.local})
 	if err != nil {
@@ -119,10 +119,11 @@ func (b *bed) waitStack(ctx context.Context, h *netnstest.Host, stack *netnstest
 	})
 }
 
-// embedded reports whether programs have stacks of their own here.
+// embedded reports whether programs embed their stacks on this bed.
 func (b *bed) embedded() bool { return len(b.stacks) == 0 }
 
-// argv returns what runs a program over a transport: all its connections.
+// argv returns the command line that runs a program with all connections over a
+// transport.
 func (b *bed) argv(smc bool, argv ...string) []string {
 	if !smc || b.embedded() {
 		return argv
@@ -130,7 +131,7 @@ func (b *bed) argv(smc bool, argv ...string) []string {
 	return append([]string{b.r.smcr, "run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)
 }
 
-// loadArgv returns what runs the load program.
+// loadArgv returns the command line of the load program.
 func (b *bed) loadArgv(smc bool, args ...string) []string {
 	argv := []string{b.r.load}
 	if smc && b.embedded() {
@@ -139,8 +140,8 @@ func (b *bed) loadArgv(smc bool, args ...string) []string {
 	return append(argv, args...)
 }
 
-// server starts a server on host A, once for each transport, and waits until it
-// listens. f makes its arguments for a port.
+// server starts a server on host A, once for each transport, and waits until it listens.
+// f returns its command line for a port.
 func (b *bed) server(ctx context.Context, name string, smc bool, f func(port int) ([]string, error)) (port int, err error) {
 	key := serverKey(name, smc)
 	port = serverPorts[name]
@@ -170,11 +171,10 @@ func (b *bed) server(ctx context.Context, name string, smc bool, f func(port int
 // serverKey is the key of a server in bed.servers.
 func serverKey(name string, smc bool) string { return fmt.Sprintf("%s-%t", name, smc) }
 
-// serverPorts are those of the servers over TCP; those over SMC-R are 1000
-// more.
+// serverPorts are the ports over TCP. Those over SMC-R are larger by 1000.
 var serverPorts = map[string]int{"iperf3": 5201, "redis": 6379, "nginx": 8080, "load": 9000, "qperf": 19765}
 
-// client is a running client, with what it prints.
+// client is a running client with its output.
 type client struct {
 	*netnstest.Process
 	b        *bed
@@ -197,26 +197,26 @@ func (b *bed) startClient(ctx context.Context, c *client, in io.Reader, argv []s
 	return c, nil
 }
 
-// wait waits for the end of the client and checks that its connections took the
-// transport that is measured.
+// wait waits for the end of the client and checks that its connections used the right
+// transport.
 func (c *client) wait(d time.Duration) error {
 	defer c.Kill()
 	if err := c.Process.Wait(d); err != nil {
 		c.Kill()
 		return fmt.Errorf("%w\n%s%s", err, &c.out, &c.err)
 	}
-	if !c.smc || c.b.embedded() { // an embedded stack refuses TCP itself
+	if !c.smc || c.b.embedded() { // an embedded stack refuses TCP
 		return nil
 	}
 	return c.connections(1)
 }
 
-// connections checks that the launcher of the client, which has ended, counted
-// enough connections.
+// connections checks that the launcher of the client, which has ended, has counted enough
+// connections.
 func (c *client) connections(least int) error { return c.b.counted(c.err.Bytes(), least) }
 
-// counted checks that a launcher counted so many connections over SMC-R at least,
-// or local ones on one host, and no others.
+// counted checks that a launcher has counted at least this number of connections over
+// SMC-R (on one host, of local connections), and no others.
 func (b *bed) counted(log []byte, least int) error {
 	s, err := bench.ParseSummary(log)
 	if err != nil {
@@ -232,7 +232,7 @@ func (b *bed) counted(log []byte, least int) error {
 	return nil
 }
 
-// client runs a client to its end and returns what it printed.
+// client runs a client to its end and returns it with its output.
 func (b *bed) client(ctx context.Context, smc bool, limit time.Duration, argv ...string) (*client, error) {
 	c, err := b.start(ctx, smc, nil, argv...)
 	if err != nil {
@@ -244,8 +244,8 @@ func (b *bed) client(ctx context.Context, smc bool, limit time.Duration, argv ..
 	return c, nil
 }
 
-// adaptive runs a client as users do: smcr run leaves connections to TCP that have no
-// use of SMC-R. At least so many are SMC-R; 0 is none.
+// adaptive runs a client with the default of smcr run, which leaves connections to TCP
+// that gain nothing from SMC-R. At least this number must use SMC-R; 0 means none.
 func (b *bed) adaptive(ctx context.Context, smc bool, least int, limit time.Duration, argv ...string) (*client, error) {
 	name := argv[0]
 	if smc {
@@ -268,8 +268,8 @@ func (b *bed) adaptive(ctx context.Context, smc bool, least int, limit time.Dura
 	return c, err
 }
 
-// cpu returns the CPU time of all processes that belong to a measurement but
-// its client: the server, its launcher, both stacks.
+// cpu returns the CPU time of all processes of a measurement except the client: the
+// server, its launcher and both stacks.
 func (b *bed) cpu(server string, smc bool) (time.Duration, error) {
 	s, err := bench.ReadSnapshot()
 	if err != nil {
@@ -278,8 +278,7 @@ func (b *bed) cpu(server string, smc bool) (time.Duration, error) {
 	return s.Time(b.roots(server, smc)...), nil
 }
 
-// roots are the processes from which those of a measurement descend, without
-// its client.
+// roots are the first processes of a measurement, without its client.
 func (b *bed) roots(server string, smc bool) []int {
 	var pids []int
 	if p := b.servers[serverKey(server, smc)]; p != nil {
@@ -293,7 +292,7 @@ func (b *bed) roots(server string, smc bool) []int {
 	return pids
 }
 
-// needTools says which programs are missing.
+// needTools returns an error with the programs that are missing.
 func (r *runner) needTools() error {
 	want := []string{"nsenter"}
 	for row, programs := range map[string][]string{

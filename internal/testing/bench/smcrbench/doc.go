@@ -1,28 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Smcrbench compares SMC-R in user space with kernel TCP. It makes two hosts
-// joined by a veth pair and runs real programs (iperf3, qperf, redis, nginx
-// and wrk) and its own load program over both transports in turn, several rounds, and
-// prints medians, spreads and ratios. Absolute figures depend on the machine;
-// the ratios are what counts, and each is that of one round: what TCP did a
-// moment before is the measure of what SMC-R does.
+// Smcrbench compares SMC-R in user space with kernel TCP. It makes two hosts joined by a
+// veth pair. It runs real programs (iperf3, qperf, redis, nginx and wrk) and its load
+// program over both transports in turn, in several rounds, and prints medians, spreads
+// and ratios. Absolute values depend on the machine, so the ratios are important. Each
+// ratio is that of one round: SMC-R is compared with what TCP reached a moment before.
 //
-// The programs are unmodified; those over SMC-R run under 'smcr run', with
-// 'smcr serve' on both hosts. The rows of the Go API embed a stack instead. A
-// measurement over SMC-R whose connections were not all SMC-R is an error.
+// The programs are not modified. Over SMC-R they run under 'smcr run', with 'smcr serve'
+// on both hosts. The rows of the Go API embed a stack instead. A measurement over SMC-R
+// is an error if not all connections used SMC-R.
 //
-// CPU is the time of all processes of a measurement on both hosts, stacks and
-// launchers included, as the kernel charges them. Memory of a connection is a
-// slope: what 300 connections more need, divided by 300, without what the
-// programs themselves need over TCP.
+// CPU is the time of all processes of a measurement on both hosts, with stacks and
+// launchers, as the kernel counts it. Memory of a connection is a slope: what 300 more
+// connections need, divided by 300, without what the programs need over TCP.
 //
-// The sweep of connections goes as far as -max-connections, on further pairs of
-// hosts where the limit of open files does not allow one pair so many.
+// The sweep of connections goes up to -max-connections. If the limit of open files is too
+// small for one pair of hosts, it uses more pairs.
 //
-// A measurement that others disturbed is repeated, and the bench refuses to go
-// on where that does not help; -force overrides. -rows selects rows and sweeps,
-// -serve-flags passes flags to 'smcr serve', so that two ways can be compared.
-// What a whole run found is written into bench/results.
+// A measurement that others disturbed is repeated. If that does not help, the program
+// ends, unless -force is given. -rows selects rows and sweeps. -serve-flags passes flags
+// to 'smcr serve', so that two settings can be compared. The result of a whole run is
+// written to bench/results.
 //
-// `make bench` runs it. Needs root and the programs of `make bench-tools`.
+// `make bench` runs it. It needs root and the programs of `make bench-tools`.
 package main

@@ -15,7 +15,7 @@ import (
 	"smcr/internal/testing/bench"
 )
 
-// machine says what this machine is, without its name.
+// machine describes this machine, without its name.
 func machine() bench.Machine {
 	m := bench.Machine{Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Go: runtime.Version(), CPU: "unknown"}
 	var u unix.Utsname
@@ -32,12 +32,12 @@ func machine() bench.Machine {
 
 var versionRE = regexp.MustCompile(`^[0-9]+(\.[0-9]+)*`)
 
-// kernelVersion returns the numbers of a release: what follows may name the
-// place that built it.
+// kernelVersion returns the numbers of a release: the rest may contain the name of the
+// machine that built it.
 func kernelVersion(release string) string { return versionRE.FindString(release) }
 
-// cpuModel returns the model from /proc/cpuinfo; arm64 and s390x have other
-// fields than amd64.
+// cpuModel returns the model from /proc/cpuinfo. Its fields are different on arm64 and
+// s390x.
 func cpuModel(cpuinfo string) string {
 	for _, key := range []string{"model name", "vendor_id", "CPU part"} {
 		for line := range strings.Lines(cpuinfo) {

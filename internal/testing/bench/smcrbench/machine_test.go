@@ -11,8 +11,8 @@ import (
 	"smcr/internal/testing/bench"
 )
 
-// TestNoNames: what a result says of the machine names neither it nor who built
-// its kernel.
+// TestNoNames: the description of the machine has neither its name nor that of the
+// machine that built its kernel.
 func TestNoNames(t *testing.T) {
 	for release, want := range map[string]string{"6.18.44-fc-v657": "6.18.44", "5.14.0-570.el9.s390x": "5.14.0", "6.12": "6.12", "": ""} {
 		if got := kernelVersion(release); got != want {
@@ -35,7 +35,7 @@ func TestNoNames(t *testing.T) {
 	}
 }
 
-// TestEachRowIsMeasured: by one workload, on a bed that there is.
+// TestEachRowIsMeasured: each row has exactly one workload, on a bed that exists.
 func TestEachRowIsMeasured(t *testing.T) {
 	var measured []string
 	for _, w := range workloads {

@@ -53,7 +53,7 @@ func main() {
 	}
 }
 
-// resultDir is where results are kept.
+// resultDir is the directory of the results.
 const resultDir = "bench/results"
 
 func run(ctx context.Context, o options) (err error) {
@@ -64,7 +64,7 @@ func run(ctx context.Context, o options) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root to make network namespaces: sudo make bench")
 	}
-	// Programs are killed with the launchers that started them.
+	// Programs are killed together with their launchers.
 	if err := adoptOrphans(); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer os.RemoveAll(r.dir)
-	// The workers of nginx are no root.
+	// The workers of nginx do not run as root.
 	if err := os.Chmod(r.dir, 0o755); err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func run(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// all measures what is chosen.
+// all makes the chosen measurements.
 func (r *runner) all(ctx context.Context) (*bench.Result, error) {
 	result := &bench.Result{
 		Schema: bench.Schema, Commit: commit(ctx), Command: command(r.options), Machine: machine(),
@@ -146,7 +146,7 @@ func (r *runner) all(ctx context.Context) (*bench.Result, error) {
 	return result, nil
 }
 
-// command returns the flags that others need to repeat the run: without paths.
+// command returns the flags that repeat the run, without paths.
 func command(o options) string {
 	argv := []string{"smcrbench", "-rows", o.rows, "-rounds", fmt.Sprint(o.rounds), "-time", o.time.String()}
 	if o.serveFlags != "" {

@@ -15,7 +15,7 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// crowd is a load client with a number of connections that grows on command.
+// crowd is a load client whose number of connections grows on command.
 type crowd struct {
 	*netnstest.Process
 	b   *bed
@@ -25,7 +25,7 @@ type crowd struct {
 	err *os.File
 }
 
-// crowd starts one, and a server for it.
+// crowd starts a load client, and a server for it.
 func (b *bed) crowd(ctx context.Context, smc bool) (c *crowd, err error) {
 	at, err := b.loadServer(ctx, smc)
 	if err != nil {
@@ -34,7 +34,7 @@ func (b *bed) crowd(ctx context.Context, smc bool) (c *crowd, err error) {
 	c = &crowd{b: b, smc: smc}
 	argv := b.argv(smc, b.loadArgv(smc, "client", at, "many")...)
 	cmd := b.B.Command(ctx, argv[0], argv[1:]...)
-	// Pipes that are files: what waits for the program does not wait for us.
+	// These pipes are files, so that Wait does not wait for their end.
 	inRead, inWrite, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (b *bed) crowd(ctx context.Context, smc bool) (c *crowd, err error) {
 	return c, nil
 }
 
-// say gives a command and scans its answer.
+// say sends a command and scans its answer.
 func (c *crowd) say(limit time.Duration, command, format string, values ...any) error {
 	if _, err := fmt.Fprintln(c.in, command); err != nil {
 		return fmt.Errorf("load: %w\n%s", err, c.Log())
@@ -70,14 +70,14 @@ func (c *crowd) say(limit time.Duration, command, format string, values ...any) 
 	return nil
 }
 
-// openTime is what making connections may take. On two cores that do nothing
-// else, a thousand take about a second.
+// openTime is the time limit for opening connections. On two idle cores, a thousand take
+// about a second.
 const openTime = 2 * time.Minute
 
-// open has the client hold n connections, and returns how many it made in
+// open makes the client hold n connections. It returns how many the client opened within
 // openTime.
 func (c *crowd) open(n int) (got int, err error) {
-	// The last ones, under way, may take longer.
+	// The last attempts may take longer.
 	err = c.say(openTime+time.Minute, fmt.Sprintf("open %d %v", n, openTime), "open %d", &got)
 	return got, err
 }
@@ -94,8 +94,7 @@ func (c *crowd) requests(d time.Duration) (float64, error) {
 	return count / seconds, nil
 }
 
-// roots are the processes from which all of both hosts descend that belong to
-// the transport.
+// roots are the first processes on both hosts that belong to the transport.
 func (c *crowd) roots() []int { return append(c.b.roots("load", c.smc), c.Pid()) }
 
 // memory returns the proportional set size in bytes of all these processes.
@@ -107,8 +106,8 @@ func (c *crowd) memory() (int64, error) {
 	return s.PSS(c.roots()...)
 }
 
-// end ends the client and checks that at least n connections took the transport
-// that is measured and none another.
+// end ends the client and checks that at least n connections used the right transport,
+// and none another one.
 func (c *crowd) end(n int) error {
 	defer c.close()
 	if err := c.in.Close(); err != nil {
@@ -123,22 +122,22 @@ func (c *crowd) end(n int) error {
 	return c.b.counted([]byte(c.Log()), n)
 }
 
-// close ends the client, in any state.
+// close ends the client in any state.
 func (c *crowd) close() {
 	c.Kill()
 	_ = c.in.Close()
 	_ = c.err.Close()
 }
 
-// newCrowdBed makes a bed for one crowd: over TCP without stacks, which would
-// only be in the way.
+// newCrowdBed makes a bed for one crowd. Over TCP it has no stacks, because they are not
+// needed.
 func (r *runner) newCrowdBed(ctx context.Context, smc bool) (*bed, error) {
 	spec := bedSpecs["1500"]
 	spec.stack = smc
 	return r.newBed(ctx, spec)
 }
 
-// newCrowd starts a crowd on a bed of its own; done ends both.
+// newCrowd starts a crowd on a new bed. done ends both.
 func (r *runner) newCrowd(ctx context.Context, smc bool) (c *crowd, done func() error, err error) {
 	b, err := r.newCrowdBed(ctx, smc)
 	if err != nil {
@@ -150,15 +149,15 @@ func (r *runner) newCrowd(ctx context.Context, smc bool) (c *crowd, done func() 
 	return c, func() error { c.close(); return b.Close() }, nil
 }
 
-// The memory of a connection is the slope between these numbers of connections:
-// what a program, a stack and a link group need once is not in it.
+// The memory of a connection is the slope between these numbers of connections. So it
+// does not include what a program, a stack or a link group needs once.
 const (
 	fewConns  = 100
 	manyConns = 400
 )
 
-// memory returns what one more connection needs, in KiB, in all processes of
-// both hosts. The stacks are new: what they keep for reuse would serve it.
+// memory returns the memory of one more connection, in KiB, in all processes of both
+// hosts. The stacks are new, because used ones have memory for reuse.
 func memory(ctx context.Context, r *runner, _ *bed, smc bool) (values []float64, err error) {
 	c, done, err := r.newCrowd(ctx, smc)
 	if err != nil {

@@ -16,18 +16,18 @@ import (
 
 type runner struct {
 	options
-	load   string // program
+	load   string // program load
 	dir    string // for files of programs
 	chosen map[string]bool
 	beds   map[string]*bed
 
 	redisRequests map[string]int
 
-	// look and pause are bench.ReadSnapshot and sleep, but for tests.
+	// look and pause are bench.ReadSnapshot and sleep, except in tests.
 	look  func() (bench.Snapshot, error)
 	pause func(context.Context, time.Duration) error
 
-	disturbed bool // others used the CPU, and -force
+	disturbed bool // others used the CPU, and -force was given
 	othersMax float64
 }
 
@@ -38,11 +38,10 @@ func (r *runner) close() (err error) {
 	return err
 }
 
-// tries is how often a measurement is made at most until others leave the
-// machine alone.
+// tries is the largest number of attempts to measure without others.
 const tries = 4
 
-// quiet waits until others leave the machine alone.
+// quiet waits until others do not use the machine.
 func (r *runner) quiet(ctx context.Context) error {
 	if r.force {
 		return nil
@@ -50,7 +49,7 @@ func (r *runner) quiet(ctx context.Context) error {
 	return r.undisturbed(ctx, "before the first measurement", func() error { return r.pause(ctx, time.Second) })
 }
 
-// sleep waits for d, or until ctx ends, which is an error.
+// sleep waits for d. If ctx ends, it returns an error.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -60,8 +59,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// undisturbed calls f, again if others used the CPU meanwhile, and gives up
-// after some times.
+// undisturbed calls f. If others used the CPU meanwhile, it calls f again, up to tries
+// times.
 func (r *runner) undisturbed(ctx context.Context, what string, f func() error) error {
 	for n := 1; ; n++ {
 		before, err := r.look()
@@ -91,9 +90,9 @@ func (r *runner) undisturbed(ctx context.Context, what string, f func() error) e
 	}
 }
 
-// adoptOrphans makes the calling process the parent of all its descendants whose
-// own parent ends (PR_SET_CHILD_SUBREAPER), so that bench.FindOthers counts
-// them as ours. Those that end then remain as zombies until it ends, too.
+// adoptOrphans makes this process the parent of all descendants whose own parent ends
+// (PR_SET_CHILD_SUBREAPER), so that bench.FindOthers does not count them as others. After
+// their end, they remain zombies until this process ends.
 func adoptOrphans() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("adopt orphans: %w", err)

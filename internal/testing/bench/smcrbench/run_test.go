@@ -17,15 +17,15 @@ import (
 	"smcr/internal/testing/bench"
 )
 
-// machineOf returns a runner on a machine where others used these shares of the
-// CPU during its measurements, one after the other.
+// machineOf returns a runner on a machine where others use these shares of the CPU during
+// the measurements, one after the other.
 func machineOf(shares ...float64) *runner {
 	const other = 1 << 30 // no process has this number
 	var passed, used time.Duration
 	looks := 0
 	return &runner{
 		look: func() (bench.Snapshot, error) {
-			// Each measurement has two looks: what passes, passes before the second.
+			// Each measurement has two looks. Time passes before the second one.
 			if looks%2 == 1 {
 				passed += 10 * time.Second
 				used += time.Duration(shares[looks/2] * float64(10*time.Second))
@@ -50,7 +50,7 @@ func TestUndisturbed(t *testing.T) {
 		shares []float64
 		force  bool
 		calls  int
-		busy   bool // it refuses
+		busy   bool // an error is expected
 		marked bool
 	}{
 		{name: "quiet", shares: []float64{0.02}, calls: 1},
@@ -77,7 +77,8 @@ func TestUndisturbed(t *testing.T) {
 	}
 }
 
-// TestUndisturbedFails: an error of a measurement is one, whoever used the CPU.
+// TestUndisturbedFails: an error of a measurement is returned, even if others used the
+// CPU.
 func TestUndisturbedFails(t *testing.T) {
 	fail := errors.New("no")
 	if err := machineOf(0.9).undisturbed(t.Context(), "x", func() error { return fail }); !errors.Is(err, fail) {
@@ -90,14 +91,14 @@ func TestUndisturbedFails(t *testing.T) {
 	}
 }
 
-// TestAdoptOrphans: a program whose parent ended is found with us, while it runs
-// and after its end.
+// TestAdoptOrphans: a program whose parent has ended is a descendant, while it runs and
+// after its end.
 func TestAdoptOrphans(t *testing.T) {
 	if err := adoptOrphans(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
-	// The shell ends at once; what it started has none of its pipes.
+	// The shell ends at once. Its child has none of its pipes.
 	out, err := exec.Command("sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!").Output()
 	if err != nil {
 		t.Fatal(err)

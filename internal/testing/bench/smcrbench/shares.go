@@ -12,13 +12,13 @@ import (
 	"smcr/internal/testing/bench"
 )
 
-// traffic is what a breakdown of the CPU time is made for.
+// traffic is the traffic of a breakdown of the CPU time.
 type traffic struct {
 	row, server, unit string
-	// argv returns the client, which runs for about this time.
+	// argv returns the client's command line. The client runs for about the time d.
 	argv func(ctx context.Context, r *runner, b *bed, smc bool, d time.Duration) ([]string, error)
-	// rate returns the units of work per second from what the client printed,
-	// and the factor of seconds of CPU to the unit.
+	// rate returns the units of work per second in the output of the client, and the
+	// factor from seconds of CPU to the unit.
 	rate func(out []byte) (perSecond, factor float64, err error)
 }
 
@@ -54,16 +54,16 @@ var traffics = []traffic{
 		}},
 }
 
-// wholeSeconds rounds up.
+// wholeSeconds rounds up to whole seconds.
 func wholeSeconds(d time.Duration) string {
 	return strconv.Itoa(int((d + time.Second - 1) / time.Second))
 }
 
-// lead is the time that a client runs before and after what is looked at, so
-// that all processes live at both ends.
+// lead is how long a client runs before and after the measured time, so that all
+// processes exist at both ends.
 const lead = 500 * time.Millisecond
 
-// shares measures which processes use the CPU, and whether in the kernel.
+// shares measures the CPU time of each kind of process, in user space and in the kernel.
 func (r *runner) shares(ctx context.Context, result *bench.Result) error {
 	b, err := r.bed(ctx, "1500")
 	if err != nil {
@@ -143,7 +143,7 @@ func (r *runner) share(ctx context.Context, b *bed, t traffic, smc bool) ([]*ben
 				root = side.root
 			}
 			for pid, p := range at[1].Tree(root) {
-				// A launcher bears the name of smcr, a program does not.
+				// A launcher has the name smcr, a program does not.
 				if launcher := p.Name == r.launcherName(); !own && launcher != (part == "launcher") {
 					continue
 				}

@@ -18,21 +18,19 @@ import (
 )
 
 const (
-	// filesWanted is the number of descriptors that programs may have, where that
-	// is permitted.
+	// filesWanted is the number of descriptors that programs should have, if permitted.
 	filesWanted = 200000
-	// filesEach is what a stack, which has the most descriptors, reckons for one
-	// connection.
+	// filesEach is the number of descriptors for one connection in a stack, which has the
+	// most.
 	filesEach = 4
-	// filesSpare is left for all else that the process opens.
+	// filesSpare is the number of descriptors for everything else.
 	filesSpare = 1000
-	// mostPairs is among how many pairs of hosts connections are spread at most.
+	// mostPairs is the largest number of pairs of hosts.
 	mostPairs = 4
 )
 
-// raiseFiles lets this process, and the programs that inherit it, have as many
-// descriptors as is permitted: beyond the hard limit that takes
-// CAP_SYS_RESOURCE, which root in a container may lack.
+// raiseFiles raises the limit of descriptors of this process, which programs inherit.
+// Beyond the hard limit, this needs CAP_SYS_RESOURCE, which root in a container may lack.
 func raiseFiles() error {
 	want := uint64(filesWanted)
 	if b, err := os.ReadFile("/proc/sys/fs/nr_open"); err == nil {
@@ -54,8 +52,8 @@ func raiseFiles() error {
 	return nil
 }
 
-// perPair returns how many connections the limit of open files allows one pair
-// of hosts.
+// perPair returns the number of connections that the limit of open files allows for one
+// pair of hosts.
 func perPair() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -64,22 +62,22 @@ func perPair() int {
 	return int((min(limit.Cur, 1<<30) - min(limit.Cur, filesSpare)) / filesEach)
 }
 
-// pairsFor returns how many pairs of hosts n connections take, each pair at most
-// as many as given.
+// pairsFor returns the number of pairs of hosts for n connections, with at most this
+// number on each.
 func pairsFor(n, most int) int { return (n + most - 1) / max(1, most) }
 
-// share returns how many of n connections pair i holds: each is filled before the
-// next.
+// share returns the number of connections of pair i, of n in all: each pair is filled
+// before the next.
 func share(n, most, i int) int { return min(max(0, n-i*most), most) }
 
-// spread is a number of connections on as many pairs of hosts as they take, each
-// with stacks and programs of its own.
+// spread has a number of connections on several pairs of hosts, each with separate stacks
+// and programs.
 type spread struct {
 	crowds []*crowd
-	most   int // connections of each
+	most   int // the largest number of connections of each
 }
 
-// newSpread makes one for n connections; done ends it.
+// newSpread makes a spread for n connections. done ends it.
 func (r *runner) newSpread(ctx context.Context, smc bool, n, most int) (s *spread, done func() error, err error) {
 	s = &spread{most: most}
 	var ends []func() error
@@ -99,7 +97,7 @@ func (r *runner) newSpread(ctx context.Context, smc bool, n, most int) (s *sprea
 	return s, done, nil
 }
 
-// each calls f for all pairs at the same time and adds up what it returns.
+// each calls f for all pairs at the same time and returns the sum of the results.
 func (s *spread) each(f func(i int, c *crowd) (float64, error)) (sum float64, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -115,7 +113,7 @@ func (s *spread) each(f func(i int, c *crowd) (float64, error)) (sum float64, er
 	return sum, err
 }
 
-// open holds n connections and returns how many there are.
+// open opens n connections and returns how many there are.
 func (s *spread) open(n int) (int, error) {
 	got, err := s.each(func(i int, c *crowd) (float64, error) {
 		got, err := c.open(share(n, s.most, i))
@@ -134,7 +132,7 @@ func (s *spread) requests(n int, d time.Duration) (float64, error) {
 	})
 }
 
-// memory returns what the processes of all pairs take, in bytes.
+// memory returns the memory of the processes of all pairs in bytes.
 func (s *spread) memory() (float64, error) {
 	return s.each(func(_ int, c *crowd) (float64, error) {
 		n, err := c.memory()
@@ -142,15 +140,15 @@ func (s *spread) memory() (float64, error) {
 	})
 }
 
-// Idle connections are looked at for idleTime, once what the last requests left
-// to do is done: for some twenty seconds memory is given back.
+// Idle connections are measured for idleTime, but not at once: after the last requests,
+// memory is returned for about twenty seconds.
 const (
 	idleTime   = 10 * time.Second
 	settleTime = 30 * time.Second
 )
 
-// idle returns which part of a core, in percent, the processes of all pairs use
-// while nobody sends.
+// idle returns the CPU time of the processes of all pairs without traffic, in percent of
+// a core.
 func (s *spread) idle(ctx context.Context) (float64, error) {
 	var roots []int
 	for _, c := range s.crowds {
@@ -171,7 +169,7 @@ func (s *spread) idle(ctx context.Context) (float64, error) {
 	return 100 * (used[1] - used[0]).Seconds() / at[1].Sub(at[0]).Seconds(), nil
 }
 
-// end ends the clients and checks what their connections took: n in all.
+// end ends the clients and checks the transport of their n connections.
 func (s *spread) end(n int) error {
 	_, err := s.each(func(i int, c *crowd) (float64, error) { return 0, c.end(share(n, s.most, i)) })
 	return err

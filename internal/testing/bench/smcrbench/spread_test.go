@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestShare: all connections are held by someone, and nobody holds too many.
+// TestShare: all connections are on some pair, and no pair has too many.
 func TestShare(t *testing.T) {
 	for _, test := range []struct {
 		n, most int
@@ -38,7 +38,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestEach adds up, and has the errors of all.
+// TestEach: the results are added up, and the errors are joined.
 func TestEach(t *testing.T) {
 	s := &spread{crowds: make([]*crowd, 3)}
 	sum, err := s.each(func(i int, _ *crowd) (float64, error) { return float64(i + 1), nil })
@@ -52,7 +52,7 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// TestRaiseFiles: what the bench starts may have what the bench may have.
+// TestRaiseFiles: child processes have the same limit.
 func TestRaiseFiles(t *testing.T) {
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {

@@ -14,15 +14,14 @@ import (
 	"smcr/internal/testing/bench"
 )
 
-// sweepRounds is the number of rounds of each point of a plot at most: there
-// are many points.
+// sweepRounds is the largest number of rounds for a point of a plot: there are many
+// points.
 const sweepRounds = 3
 
-// pointTime is the duration of each point of a plot at most.
+// pointTime is the longest time for a point of a plot.
 const pointTime = 500 * time.Millisecond
 
-// messageSizes are in bytes; a round trip is measured up to the size that the
-// limit names.
+// messageSizes are in bytes. Round trips are measured up to roundTripSizes.
 var messageSizes = []int{1, 8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20}
 
 const roundTripSizes = 32 << 10
@@ -70,17 +69,17 @@ func (r *runner) sizes(ctx context.Context, result *bench.Result) error {
 // crowds are the numbers of connections of the sweep.
 var crowds = []int{1, 10, 100, 1000, 4000, 10000}
 
-// memoryEach is what is reckoned for a connection, both ends, in bytes, so that
-// the sweep does not take all memory of a small machine.
+// memoryEach is the assumed memory of a connection, for both ends, in bytes. The sweep
+// must not use all memory of a small machine.
 const memoryEach = 1200 << 10
 
-// connections measures requests and memory with 1 to 10,000 connections, and the
-// CPU time that the most of them take while idle. The stacks of each transport
-// are new, and serve all numbers in turn: the memory is what the processes grow by
-// from the start of the client on.
+// connections measures requests and memory with 1 to 10,000 connections, and the CPU time
+// of the largest number without traffic. The stacks of each transport are new, and serve
+// all numbers in turn. Memory is what the processes grow by after the start of the
+// client.
 //
-// Connections for which a stack has too few descriptors go to further pairs of
-// hosts, over TCP too.
+// Connections for which a stack has too few descriptors are on further pairs of hosts,
+// also over TCP.
 func (r *runner) connections(ctx context.Context, result *bench.Result) error {
 	most := perPair()
 	for _, n := range crowds {
@@ -129,9 +128,9 @@ func (r *runner) connections(ctx context.Context, result *bench.Result) error {
 	return nil
 }
 
-// crowdSweep returns two values for each number of connections, requests per
-// second and MiB, and then the percentage of a core that the last take while idle.
-// It ends early, and says so in Skipped, where connections take too long to make.
+// crowdSweep returns two values for each number of connections, requests per second and
+// MiB, and at the end the percentage of a core that the last number uses without traffic.
+// If opening connections takes too long, it ends early and sets Skipped.
 func (r *runner) crowdSweep(ctx context.Context, smc bool, points []*bench.Population, most int) (values []float64, err error) {
 	s, done, err := r.newSpread(ctx, smc, points[len(points)-1].Connections, most)
 	if err != nil {
@@ -147,7 +146,7 @@ func (r *runner) crowdSweep(ctx context.Context, smc bool, points []*bench.Popul
 	}
 	held := 0
 	for _, p := range points {
-		if p.Skipped != "" { // over the other transport
+		if p.Skipped != "" { // for the other transport
 			break
 		}
 		if held, err = s.open(p.Connections); err != nil {
@@ -175,15 +174,15 @@ func (r *runner) crowdSweep(ctx context.Context, smc bool, points []*bench.Popul
 	return append(values, idle), s.end(held)
 }
 
-// lacking says what the machine lacks for n connections, or nothing; most is the
-// number for which a pair of hosts has enough descriptors.
+// lacking returns what the machine lacks for n connections, or "". most is the number of
+// connections for which a pair of hosts has enough descriptors.
 func lacking(n, most int) string {
 	if most < 1 || pairsFor(n, most) > mostPairs {
 		return fmt.Sprintf("the limit of open files allows %d connections on each of %d pairs of hosts", most, mostPairs)
 	}
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
-		return "" // it is there, or nothing that is measured would be
+		return "" // without /proc, all measurements fail
 	}
 	for line := range strings.Lines(string(b)) {
 		var kib int64

@@ -13,8 +13,8 @@ import (
 	"smcr/internal/testing/bench"
 )
 
-// A workload makes the values of one row or more, in the order of rows, on a
-// bed; without a name of a bed it makes its own.
+// A workload measures the values of one row or more, in the order of rows. It uses the
+// bed with this name, or makes beds if the name is empty.
 type workload struct {
 	rows    []string
 	bed     string
@@ -49,10 +49,10 @@ var workloads = []workload{
 	{[]string{"connect"}, "1500", connect},
 }
 
-// limit bounds a measurement of the usual duration.
+// limit is the time limit of a measurement of the usual duration.
 func (r *runner) limit() time.Duration { return 2*r.time + 60*time.Second }
 
-// seconds is the duration for programs that know only whole ones.
+// seconds is the duration for programs that take only whole seconds.
 func (r *runner) seconds() string { return strconv.Itoa(int(max(r.time, time.Second) / time.Second)) }
 
 func (b *bed) iperf3Server(ctx context.Context, smc bool) (int, error) {
@@ -61,7 +61,7 @@ func (b *bed) iperf3Server(ctx context.Context, smc bool) (int, error) {
 	})
 }
 
-// iperf3 returns Gbit/s and the CPU seconds of all processes for a GiB.
+// iperf3 returns Gbit/s and the CPU seconds of all processes for each GiB.
 func iperf3(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
 	port, err := b.iperf3Server(ctx, smc)
 	if err != nil {
@@ -83,7 +83,7 @@ func iperf3(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error)
 	if err != nil {
 		return nil, err
 	}
-	// The launcher waited for the program, so this is the sum of both.
+	// The launcher has waited for the program, so this is the sum of both.
 	state := c.Cmd.ProcessState
 	cpu := after - before + state.UserTime() + state.SystemTime()
 	return []float64{bytes * 8 / 1e9 / seconds, cpu.Seconds() / (bytes / (1 << 30))}, nil
@@ -98,7 +98,7 @@ func (b *bed) loadServer(ctx context.Context, smc bool) (string, error) {
 
 func address(b *bed, port int) string { return fmt.Sprintf("%s:%d", b.A.Addr(), port) }
 
-// loadRate runs the load program and returns its count and its seconds.
+// loadRate runs the load program and returns its count and its time in seconds.
 func loadRate(ctx context.Context, r *runner, b *bed, smc bool, d time.Duration, what string, size int) (count, seconds float64, err error) {
 	at, err := b.loadServer(ctx, smc)
 	if err != nil {
@@ -129,8 +129,8 @@ func goAPI(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) 
 	return []float64{bytes / (1 << 20) / seconds}, err
 }
 
-// qperf returns the round trip of one byte in µs. Its server listens on two
-// ports, for its commands and for the data; the client tells which the latter is.
+// qperf returns the round trip of one byte in µs. Its server listens on two ports, for
+// commands and for data. The client chooses the port for data.
 func qperf(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
 	port, err := b.server(ctx, "qperf", smc, func(port int) ([]string, error) {
 		return []string{"qperf", "-lp", strconv.Itoa(port)}, nil
@@ -143,7 +143,7 @@ func qperf(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) 
 	if err != nil {
 		return nil, err
 	}
-	if c.smc { // its commands and its data
+	if c.smc { // one connection for commands and one for data
 		if err := c.connections(2); err != nil {
 			return nil, err
 		}
@@ -152,8 +152,8 @@ func qperf(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) 
 	return []float64{2 * oneWay * 1e6}, err
 }
 
-// redis returns the requests per second of redis-benchmark with so many
-// connections, each with so many requests in flight.
+// redis returns the requests per second of redis-benchmark with this number of
+// connections, each with this number of requests in flight.
 func redis(id string, connections, pipeline int) func(context.Context, *runner, *bed, bool) ([]float64, error) {
 	return func(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
 		port, err := b.server(ctx, "redis", smc, func(port int) ([]string, error) {
@@ -171,8 +171,9 @@ func redis(id string, connections, pipeline int) func(context.Context, *runner, 
 			}
 			return bench.ParseRedis(c.out.Bytes())
 		}
-		// It knows no duration: a first try over TCP, which comes first, tells
-		// how many requests take so long. The number is then the same for all.
+		// redis-benchmark takes a number of requests and no duration. A first run over
+		// TCP shows how many requests take this time. Then the number is the same for
+		// all.
 		if r.redisRequests == nil {
 			r.redisRequests = make(map[string]int)
 		}
@@ -182,14 +183,14 @@ func redis(id string, connections, pipeline int) func(context.Context, *runner, 
 			if err != nil {
 				return nil, err
 			}
-			r.redisRequests[id] = max(least, int(rate*r.time.Seconds()/2)) // set and get
+			r.redisRequests[id] = max(least, int(rate*r.time.Seconds()/2)) // two commands: SET and GET
 		}
 		rate, err := measure(r.redisRequests[id])
 		return []float64{rate}, err
 	}
 }
 
-// wrkArgv returns what runs wrk against nginx, which it starts.
+// wrkArgv starts nginx and returns the command line of wrk.
 func wrkArgv(ctx context.Context, r *runner, b *bed, smc bool, seconds string, clients int, more ...string) ([]string, error) {
 	port, err := b.server(ctx, "nginx", smc, func(port int) ([]string, error) {
 		dir := filepath.Join(r.dir, fmt.Sprintf("nginx-%d", port))
@@ -224,7 +225,7 @@ http {
 	return append(argv, "http://"+address(b, port)+"/"), nil
 }
 
-// wrk returns the requests per second of so many connections.
+// wrk returns the requests per second with this number of connections.
 func wrk(clients int) func(context.Context, *runner, *bed, bool) ([]float64, error) {
 	return func(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
 		argv, err := wrkArgv(ctx, r, b, smc, r.seconds(), clients, "-t", "1")
@@ -243,8 +244,9 @@ func wrkRate(c *client, err error) ([]float64, error) {
 	return []float64{rate}, err
 }
 
-// closing returns the requests per second of so many clients, each request with a
-// connection of its own. Most of them are TCP, as smcr run finds that they are short.
+// closing returns the requests per second of this number of clients, with a new
+// connection for each request. Most connections are TCP, because smcr run notices that
+// they are short.
 func closing(clients int) func(context.Context, *runner, *bed, bool) ([]float64, error) {
 	return func(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
 		argv, err := wrkArgv(ctx, r, b, smc, r.seconds(), clients, "-H", "Connection: close")
@@ -255,7 +257,7 @@ func closing(clients int) func(context.Context, *runner, *bed, bool) ([]float64,
 	}
 }
 
-// closingSMC is closing where all connections are SMC-R.
+// closingSMC is closing with all connections over SMC-R.
 func closingSMC(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
 	argv, err := wrkArgv(ctx, r, b, smc, r.seconds(), 50, "-H", "Connection: close")
 	if err != nil {
@@ -264,7 +266,7 @@ func closingSMC(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, er
 	return wrkRate(b.client(ctx, smc, r.limit(), argv...))
 }
 
-// closingNoPeer is closing to a server without SMC.
+// closingNoPeer is closing with a server without SMC.
 func closingNoPeer(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
 	argv, err := wrkArgv(ctx, r, b, false, r.seconds(), 50, "-H", "Connection: close")
 	if err != nil {

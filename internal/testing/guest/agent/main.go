@@ -18,7 +18,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "smcr guest:", err)
 		unix.Sync()
 		_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
-		time.Sleep(time.Minute) // the machine stops meanwhile
+		time.Sleep(time.Minute) // the machine stops in this time
 	case len(os.Args) == 2 && os.Args[1] == serveArg && os.Getppid() == 1:
 		fmt.Fprintln(os.Stderr, "smcr guest:", serve())
 		os.Exit(1)
@@ -28,10 +28,10 @@ func main() {
 	}
 }
 
-// serveArg makes a process the child that runs commands.
+// serveArg is the argument of the child that runs commands.
 const serveArg = "serve"
 
-// boot makes the system, runs the child and reaps whatever is left to it.
+// boot makes the system, starts the child and reaps all orphans.
 func boot() error {
 	if err := makeSystem(); err != nil {
 		return err
@@ -54,7 +54,7 @@ func boot() error {
 	}
 }
 
-// environment of the guest's commands.
+// environment returns the environment of the guest's commands.
 func environment() []string {
 	env := []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

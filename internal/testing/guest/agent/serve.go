@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outputDelay is how long the output of a command that ended is waited for,
-// when a process that it left behind holds it open.
+// outputDelay is how long the agent waits for the output of a command that has ended, if
+// another process still has the output open.
 const outputDelay = time.Second
 
 // A server runs the commands of the host.
@@ -33,11 +33,11 @@ type server struct {
 	sendMu sync.Mutex
 
 	mu   sync.Mutex
-	pids map[uint32]int // process groups by command
+	pids map[uint32]int // process group by command
 }
 
-// serve runs commands until the host hangs up, which is the error that it
-// returns at the latest. The commands die with the machine.
+// serve runs commands until the host closes the port. The error is that of the port. The
+// commands end with the machine.
 func serve() error {
 	port, err := openPort()
 	if err != nil {
@@ -64,8 +64,8 @@ func serve() error {
 	}
 }
 
-// openPort opens the virtio-serial port of the control channel. There is no
-// udev to give it a name.
+// openPort opens the virtio-serial port of the control channel. It finds the port by
+// itself, because there is no udev.
 func openPort() (*os.File, error) {
 	ports, err := filepath.Glob("/sys/class/virtio-ports/*")
 	if err != nil {
@@ -111,8 +111,8 @@ func (s *server) sendJSON(typ control.Type, command uint32, v any) error {
 	return s.send(typ, command, b)
 }
 
-// signal signals a command's process group. One that ended is no error: its
-// exit is on the way.
+// signal sends a signal to the process group of a command. It is no error if the command
+// has ended: its exit is on the way.
 func (s *server) signal(command uint32, sig syscall.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,11 +121,11 @@ func (s *server) signal(command uint32, sig syscall.Signal) {
 	}
 }
 
-// start starts a command and leaves the rest to a goroutine. That the next frame
-// waits meanwhile keeps a signal from overtaking the start.
+// start starts a command and leaves the rest to a goroutine. The next frame waits
+// meanwhile, so that a signal cannot arrive before the start.
 func (s *server) start(f control.Frame) {
 	end := func(exit control.Exit) {
-		// When the host is gone, so is the machine in a moment.
+		// If the host has closed the port, the machine ends soon.
 		_ = s.sendJSON(control.TypeExit, f.Command, exit)
 	}
 	var start control.Start
@@ -160,7 +160,7 @@ func (s *server) startCommand(id uint32, start control.Start) (*exec.Cmd, error)
 		if err != nil {
 			return nil, err
 		}
-		defer tty.Close() // the command has its own descriptors
+		defer tty.Close() // the command has its own copies
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	} else {
@@ -190,7 +190,7 @@ func exitOf(state *os.ProcessState, err error) control.Exit {
 	return exit
 }
 
-// openTerminal opens the guest's terminal and tells it its size.
+// openTerminal opens the terminal of the guest and sets its size.
 func openTerminal(columns, rows uint16) (*os.File, error) {
 	tty, err := os.OpenFile("/dev/hvc0", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -206,14 +206,14 @@ func openTerminal(columns, rows uint16) (*os.File, error) {
 	return tty, nil
 }
 
-// output sends what a command writes as frames.
+// output sends the output of a command as frames.
 type output struct {
 	s       *server
 	typ     control.Type
 	command uint32
 }
 
-// Write sends one frame or, for long data, several.
+// Write sends one frame, or several if there is much data.
 func (o output) Write(b []byte) (int, error) {
 	for n := 0; n < len(b); {
 		chunk := b[n:min(len(b), n+control.MaxData)]

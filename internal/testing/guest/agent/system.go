@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A mountpoint is one file system to mount.
+// A mountpoint is a file system to mount.
 type mountpoint struct {
 	source, target, fstype string
 	flags                  uintptr
@@ -22,12 +22,12 @@ type mountpoint struct {
 	optional               bool
 }
 
-// plan9 are the options of a file system of the host. What the host alone
-// changes must not be cached; what nobody changes may.
+// plan9 are the mount options of a file system of the host. Files that the host changes
+// must not be cached; files that nobody changes may be.
 const plan9 = "trans=virtio,version=9p2000.L,msize=262144"
 
-// makeSystem mounts the root file system and all that belongs in it, and moves
-// there. The modules that this takes lie in /modules of the initramfs, named in
+// makeSystem mounts the root file system and the other file systems, and makes it the
+// root directory. The modules for this are in /modules of the initramfs. Their names give
 // the order of loading.
 func makeSystem() error {
 	if err := mountAll("", []mountpoint{
@@ -37,7 +37,7 @@ func makeSystem() error {
 	}); err != nil {
 		return err
 	}
-	modules, err := filepath.Glob("/modules/*") // sorted
+	modules, err := filepath.Glob("/modules/*") // in sorted order
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func makeSystem() error {
 	if err := switchRoot("/new"); err != nil {
 		return err
 	}
-	// Where /usr is not merged, the tools look in /lib.
+	// If /usr is not merged, the tools look in /lib.
 	if _, err := os.Stat("/lib/modules/" + release); errors.Is(err, os.ErrNotExist) {
 		if err := os.Symlink("/usr/lib/modules", "/lib/modules"); err != nil {
 			return err
@@ -108,7 +108,7 @@ func makeSystem() error {
 	return firstConnect()
 }
 
-// mountAll mounts in order, making the directories, which lie below root.
+// mountAll makes the directories below root and mounts the file systems, in order.
 func mountAll(root string, all []mountpoint) error {
 	for _, m := range all {
 		target := root + m.target
@@ -137,7 +137,7 @@ func switchRoot(dir string) error {
 	return os.Chdir("/")
 }
 
-// loadModule loads one module; one that is there is no error.
+// loadModule loads one module. It is no error if the module is loaded already.
 func loadModule(file string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -172,10 +172,11 @@ func raiseLoopback() error {
 	return nil
 }
 
-// firstConnect makes the first TCP connection. The kernel chooses its secrets
-// then and patches the code that looks for them, which must not be in use: an
-// emulated processor may run into the breakpoint of such a patch after it is
-// complete, and the kernel does not know it any more.
+// firstConnect makes the first TCP connection. At that time the kernel chooses its
+// secrets and patches the code that checks for them. No other connection may run this
+// code at the same time: an emulated processor may meet the breakpoint of such a patch
+// after the patch is complete, and then the kernel does not know this breakpoint any
+// more.
 func firstConnect() error {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -14,54 +14,54 @@ import (
 const PortName = "smcr.agent"
 
 const (
-	// headerSize is length (4 bytes), command (4 bytes), type (1 byte), all
-	// big endian. The length counts the data alone.
+	// headerSize is the size of length (4 bytes), command (4 bytes) and type (1 byte),
+	// all big endian. The length is that of the data only.
 	headerSize = 9
 
 	// MaxData is the greatest length of a frame's data in bytes.
 	MaxData = 1 << 20
 )
 
-// ErrFrame is matched by errors about frames that no peer of ours sends.
+// ErrFrame means that a frame is malformed.
 var ErrFrame = errors.New("control: malformed frame")
 
-// A Type says what a frame means.
+// A Type is the kind of a frame.
 type Type uint8
 
-// The frames. Those with a command's number belong to that command.
+// The kinds of frames. A frame with the number of a command belongs to that command.
 const (
-	// TypeHello is the agent's first frame, command 0; data: [Hello] in JSON.
+	// TypeHello is the first frame of the agent, with command 0. Data: [Hello] in JSON.
 	TypeHello Type = iota + 1
-	// TypeStart asks the agent for a command; data: [Start] in JSON.
+	// TypeStart makes the agent start a command. Data: [Start] in JSON.
 	TypeStart
-	// TypeSignal asks the agent to signal the command's process group; data:
+	// TypeSignal makes the agent send a signal to the process group of the command. Data:
 	// the number of the signal, one byte.
 	TypeSignal
-	// TypeStdout is what the command wrote to its standard output.
+	// TypeStdout has standard output of the command.
 	TypeStdout
-	// TypeStderr is what the command wrote to its standard error.
+	// TypeStderr has standard error of the command.
 	TypeStderr
-	// TypeExit ends a command, nothing follows of it; data: [Exit] in JSON.
+	// TypeExit is the last frame of a command. Data: [Exit] in JSON.
 	TypeExit
 
 	typeEnd
 )
 
-// Hello says that the guest is ready.
+// Hello reports that the guest is ready.
 type Hello struct {
-	Kernel string  `json:"kernel"` // release, as uname -r says
-	Uptime float64 `json:"uptime"` // seconds since the kernel began
+	Kernel string  `json:"kernel"` // release, as in uname -r
+	Uptime float64 `json:"uptime"` // seconds since the boot
 }
 
 // Start is a command to run.
 type Start struct {
 	Argv  []string `json:"argv"`
-	Env   []string `json:"env,omitempty"` // added to the agent's own
+	Env   []string `json:"env,omitempty"` // added to the environment of the agent
 	Dir   string   `json:"dir,omitempty"` // "" is /
 	Stdin []byte   `json:"stdin,omitempty"`
 
-	// Terminal connects the command to the guest's terminal, with the size
-	// in characters, rather than to frames.
+	// Terminal connects the command to the terminal of the guest, whose size is given in
+	// characters, instead of sending its output in frames.
 	Terminal bool   `json:"terminal,omitempty"`
 	Columns  uint16 `json:"columns,omitempty"`
 	Rows     uint16 `json:"rows,omitempty"`
@@ -81,7 +81,7 @@ type Frame struct {
 	Data    []byte
 }
 
-// AppendBinary appends the frame to b. Data beyond [MaxData] is an error.
+// AppendBinary appends the frame to b. More than [MaxData] bytes of data are an error.
 func (f Frame) AppendBinary(b []byte) ([]byte, error) {
 	if len(f.Data) > MaxData {
 		return b, fmt.Errorf("control: %d bytes of data, more than %d", len(f.Data), MaxData)
@@ -92,7 +92,7 @@ func (f Frame) AppendBinary(b []byte) ([]byte, error) {
 	return append(b, f.Data...), nil
 }
 
-// A Reader takes frames off a stream.
+// A Reader reads frames from a stream.
 type Reader struct {
 	r *bufio.Reader
 }
@@ -100,8 +100,8 @@ type Reader struct {
 // NewReader returns a Reader of r.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 64<<10)} }
 
-// Next returns the next frame, whose data is the caller's. The error is io.EOF
-// at the end of the stream, io.ErrUnexpectedEOF within a frame, or matches
+// Next returns the next frame. Its data belongs to the caller. The error is io.EOF at the
+// end of the stream and io.ErrUnexpectedEOF within a frame; otherwise it may match
 // [ErrFrame].
 func (r *Reader) Next() (Frame, error) {
 	var h [headerSize]byte

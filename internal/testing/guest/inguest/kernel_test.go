@@ -32,20 +32,20 @@ func dialKernel(t *testing.T) nl.Control {
 	return c
 }
 
-// TestControl changes the kernel's tables and needs them empty.
+// TestControl changes the tables of the kernel, which must be empty before.
 func TestControl(t *testing.T) {
 	nltest.RunControlSuite(t, dialKernel, nltest.Options{NetDev: "lo"})
 }
 
-// TestReadOnly reads whatever there is, such as link groups in use.
+// TestReadOnly reads all tables, with rows such as link groups in use.
 func TestReadOnly(t *testing.T) {
 	nltest.RunControlSuite(t, dialKernel, nltest.Options{ReadOnly: true})
 }
 
-// TestUnprivileged reads as everybody may and is refused every change.
+// TestUnprivileged: a user without privileges can read, but every change is refused.
 func TestUnprivileged(t *testing.T) {
 	onThread(t, func() error {
-		// Of the thread only: package syscall would change all.
+		// This system call changes only this thread; package syscall would change all.
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); e != 0 {
 			return e
 		}
@@ -75,8 +75,8 @@ func TestUnprivileged(t *testing.T) {
 	}
 }
 
-// TestNamespace looks at a network namespace in which nothing ever happened:
-// the client is that of the thread's namespace, and counters are too.
+// TestNamespace uses a new network namespace: the client asks for the namespace of its
+// thread, whose counters are zero.
 func TestNamespace(t *testing.T) {
 	onThread(t, func() error { return unix.Unshare(unix.CLONE_NEWNET) })
 	c := dialKernel(t)
@@ -94,8 +94,8 @@ func TestNamespace(t *testing.T) {
 	}
 }
 
-// onThread keeps the test on its thread and changes that thread for good: it
-// ends with the test's goroutine.
+// onThread keeps the test on its thread and changes that thread. The thread ends with the
+// goroutine of the test.
 func onThread(t *testing.T, change func() error) {
 	t.Helper()
 	runtime.LockOSThread()

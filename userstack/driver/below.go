@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"io"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/engine"
+)
+
+// The TCP connection below one of SMC-R carries nothing but its end. The engine
+// watches it, or a goroutine where there is none, or where the connection is no
+// socket.
+
+// tcpWatch is the engine's watch on a TCP connection.
+type tcpWatch struct {
+	c  *Conn
+	rc syscall.RawConn
+	w  *engine.Watch
+}
+
+// watch begins to watch the TCP connection below.
+func (b *tcpWatch) watch() {
+	c := b.c
+	if b.watchByEngine() {
+		return
+	}
+	c.g.s.wg.Add(1)
+	go func() {
+		defer c.g.s.wg.Done()
+		if c.g.s.Guard.Do("the watch on a TCP connection", b.watchTCP) != nil {
+			c.End.Abort()
+		}
+	}()
+}
+
+// watchByEngine reports false if a goroutine has to watch.
+func (b *tcpWatch) watchByEngine() bool {
+	c := b.c
+	loop := c.g.loop
+	sc, ok := c.tcp.(syscall.Conn)
+	if loop == nil || !ok {
+		return false
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	watched := false
+	c.g.do(func(time.Time) {
+		if c.End.over {
+			watched = true // nothing is left to see
+			return
+		}
+		_ = rc.Control(func(fd uintptr) {
+			w, err := loop.Watch(int(fd), unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLET&0xffffffff, func(uint32) { b.lookTCP(rc) })
+			if watched = err == nil; watched {
+				b.rc, b.w = rc, w
+			}
+		})
+	})
+	return watched
+}
+
+// lookTCP is called by the engine when something happened on the TCP connection.
+func (b *tcpWatch) lookTCP(rc syscall.RawConn) {
+	c := b.c
+	var one [1]byte
+	n, err := 0, error(nil)
+	if cerr := rc.Control(func(fd uintptr) {
+		n, _, err = unix.Recvfrom(int(fd), one[:], unix.MSG_DONTWAIT)
+	}); cerr != nil {
+		err = cerr
+	}
+	switch {
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return
+	case n == 0 && err == nil:
+		err = io.EOF
+	}
+	if c.g.s.Guard.Do("the watch on a TCP connection", func() { b.sawTCP(n, err) }) != nil {
+		c.End.Abort()
+	}
+}
+
+// watchTCP waits for the end of the TCP connection.
+func (b *tcpWatch) watchTCP() {
+	c := b.c
+	var one [1]byte
+	n, err := c.tcp.Read(one[:])
+	b.sawTCP(n, err)
+}
+
+// sawTCP acts on what was read from the TCP connection.
+func (b *tcpWatch) sawTCP(n int, err error) {
+	c := b.c
+	select {
+	case <-c.End.done:
+		return
+	default:
+	}
+	c.g.do(func(now time.Time) {
+		switch {
+		case c.g.end.dead || c.End.over:
+		case n > 0:
+			c.g.s.Log.Warn("the peer sent data on the TCP connection below SMC-R", "remote", c.remote)
+			c.core.Abort(now)
+		default:
+			c.core.TCPClosed(now, err != io.EOF)
+		}
+	})
+}
+
+// stop ends the watch. It is for the time before the TCP connection is closed.
+func (b *tcpWatch) stop() {
+	if b.w != nil {
+		_ = b.rc.Control(func(fd uintptr) { b.w.Stop(int(fd)) })
+		b.w = nil
+	}
+}

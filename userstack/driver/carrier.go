@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"io"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
+	"smcr/userstack/relay"
+)
+
+// Carriage is the part of a connection that lets the engine carry its bytes.
+type Carriage struct {
+	c *Conn
+	p atomic.Pointer[carrier] // nil: not attached
+}
+
+// carrier moves the bytes between a connection and a program's socket on the
+// engine's thread, without a goroutine to wake: what arrives is written to the
+// socket at once, and what the program writes goes into the send buffer at once.
+//
+// It works while the connection rides, which takes no goroutine, and while
+// goroutines are in ReadFrom or WriteTo, which own the two directions and wait
+// here. Whatever is not plain data (the end of a stream, errors, urgent bytes,
+// the end of the connection) ends the ride and the wait, and a goroutine deals
+// with it as it would without an engine.
+//
+//	direction | begins               | moves bytes when               | is handed back when
+//	in        | Ride, ReadFrom waits | the socket is readable and the | the socket has an urgent byte, ended or
+//	          |                      | send buffer has room           | failed; the connection takes no more
+//	out       | Ride, WriteTo waits  | data has arrived and the       | the socket failed; the connection has an
+//	          |                      | socket has room                | urgent byte, ended or failed
+//
+//	state           | event                                    | next state
+//	rides           | a direction is handed back; Recall       | goroutines, which back starts
+//	goroutines      | ReadFrom and WriteTo both wait, and no   | ErrRides for both; the caller may Ride
+//	                | Recall came                              |
+//	either          | Detach                                   | not attached
+//
+// A direction that was not handed back goes on while the goroutines start.
+type carrier struct {
+	c    *Conn
+	sock *engine.Socket
+	task *engine.Task
+	both func()           // moveBoth, kept so that calling it allocates nothing
+	use  func(fd uintptr) // moveOn, likewise
+	msg  engine.Message   // used by the loop
+
+	mu       sync.Mutex // guards what follows; taken before the group's
+	in       direction
+	out      direction
+	plain    bool   // the last event was of data only, and nothing was read since; see moveIn
+	current  bool   // events are of the time since in is active
+	back     func() // while the connection rides
+	mayRide  bool   // Ride was called
+	recalled bool
+}
+
+// direction is one of the two of a carrier.
+type direction struct {
+	active  bool // the loop moves bytes
+	over    bool // it was handed back, and nobody took it yet
+	waiting bool // a goroutine waits at back
+	ready   bool // the socket may be readable, or have room
+	n       int64
+	err     error // of the socket; io.EOF at its end
+	back    chan struct{}
+}
+
+// Loop returns the engine that serves the connection, or nil. The socket for Attach must
+// belong to it.
+func (x *Carriage) Loop() *engine.Loop { return x.c.g.loop }
+
+// Attach lets the engine carry the bytes between c and a program's socket while
+// the connection rides, or ReadFrom and WriteTo are called with what [inside.EngineEnd]
+// finds to be that socket. Detach ends that, before the socket is closed.
+func (x *Carriage) Attach(sock *engine.Socket) {
+	c := x.c
+	k := &carrier{c: c, sock: sock}
+	k.in = direction{ready: true, back: make(chan struct{}, 1)}
+	k.out = direction{ready: true, back: make(chan struct{}, 1)}
+	k.task, k.both, k.use = sock.Loop().Task(k.move), k.moveBoth, k.moveOn
+	x.p.Store(k)
+	sock.Hook(k.events)
+}
+
+// Detach undoes attach: ReadFrom and WriteTo go on without the engine.
+func (x *Carriage) Detach() {
+	k := x.p.Swap(nil)
+	if k == nil {
+		return
+	}
+	k.sock.Hook(nil)
+	k.mu.Lock()
+	k.handBack(&k.in)
+	k.handBack(&k.out)
+	k.mu.Unlock()
+}
+
+// Ride makes the engine carry both directions of an attached connection without
+// goroutines in ReadFrom and WriteTo, which nobody may call meanwhile. back is
+// called once when they are to be called again, which may be at once; it must not
+// block. They return [relay.ErrRides] when the connection can ride again. Ride reports
+// false if the connection is not attached.
+func (x *Carriage) Ride(back func()) bool {
+	k := x.p.Load()
+	if k == nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if x.p.Load() != k {
+		return false
+	}
+	k.back, k.mayRide = back, true
+	k.begin(&k.in)
+	k.begin(&k.out)
+	if k.recalled {
+		k.endRide()
+	}
+	return true
+}
+
+// Recall ends the ride of an attached connection, which cannot ride again: the
+// caller needs its goroutines.
+func (x *Carriage) Recall() {
+	k := x.p.Load()
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	k.recalled = true
+	k.endRide()
+	k.mu.Unlock()
+}
+
+// events is called by the loop.
+func (k *carrier) events(readable, writable, plain bool) {
+	k.mu.Lock()
+	if readable {
+		k.in.ready, k.plain = true, plain && k.current
+	}
+	k.out.ready = k.out.ready || writable
+	k.mu.Unlock()
+	k.task.Schedule()
+}
+
+// CarryIn and CarryOut move bytes in one direction until something else than
+// data is to be dealt with. They return the bytes moved and the socket's error,
+// and nothing at once if end is not the socket of Attach.
+func (x *Carriage) CarryIn(end any) (n int64, err error) {
+	if k := x.carrierOf(end); k != nil {
+		return k.wait(&k.in)
+	}
+	return 0, nil
+}
+
+// CarryOut writes to the socket what has arrived: see CarryIn.
+func (x *Carriage) CarryOut(end any) (n int64, err error) {
+	if k := x.carrierOf(end); k != nil {
+		return k.wait(&k.out)
+	}
+	return 0, nil
+}
+
+func (x *Carriage) carrierOf(end any) *carrier {
+	k := x.p.Load()
+	if k == nil {
+		return nil
+	}
+	if e, ok := end.(inside.EngineEnd); !ok || e.Conn() != syscall.Conn(k.sock) {
+		return nil
+	}
+	return k
+}
+
+// begin has the loop move bytes in direction d. mu is held.
+func (k *carrier) begin(d *direction) {
+	if d.active || d.over {
+		return
+	}
+	d.active, d.n, d.err = true, 0, nil
+	if d == &k.in {
+		// Others may have read since epoll was asked.
+		d.ready, k.plain, k.current = true, false, false
+	}
+	k.task.Schedule()
+}
+
+// wait has the loop move bytes in direction d until it hands d back.
+func (k *carrier) wait(d *direction) (n int64, err error) {
+	k.mu.Lock()
+	if k.c.Carried.p.Load() != k {
+		d.active, d.over = false, false
+		k.mu.Unlock()
+		return 0, nil
+	}
+	k.begin(d)
+	if d.active {
+		d.waiting = true
+		if k.in.waiting && k.out.waiting && k.mayRide && !k.recalled {
+			k.in.err, k.out.err = relay.ErrRides, relay.ErrRides
+			k.handBack(&k.in)
+			k.handBack(&k.out)
+		}
+		k.mu.Unlock()
+		<-d.back
+		k.mu.Lock()
+	}
+	d.over = false
+	n, err = d.n, d.err
+	k.mu.Unlock()
+	return n, err
+}
+
+// handBack ends the carrying of a direction. mu is held.
+func (k *carrier) handBack(d *direction) {
+	if !d.active {
+		return
+	}
+	d.active, d.over = false, true
+	if d.waiting {
+		d.waiting = false
+		d.back <- struct{}{}
+	}
+	k.endRide()
+}
+
+// endRide has goroutines called. mu is held.
+func (k *carrier) endRide() {
+	if back := k.back; back != nil {
+		k.back = nil
+		back()
+	}
+}
+
+// move carries what can be carried now. It runs in the loop.
+func (k *carrier) move() {
+	k.mu.Lock()
+	if k.in.active || k.out.active {
+		if err := k.sock.Control(k.use); err != nil {
+			k.in.err, k.out.err = err, err
+			k.handBack(&k.in)
+			k.handBack(&k.out)
+		}
+	}
+	k.mu.Unlock()
+}
+
+// moveOn is move while the descriptor of the socket stays open. k.mu is held.
+func (k *carrier) moveOn(uintptr) {
+	g := k.c.g
+	g.mu.Lock()
+	g.call(k.both)
+	g.unlockLate(k.sock.Loop())
+}
+
+// moveBoth carries in both directions. k.mu and the group's are held.
+func (k *carrier) moveBoth() {
+	if k.out.active {
+		k.moveOut()
+	}
+	if k.in.active {
+		k.moveIn()
+	}
+}
+
+// moveOut writes what has arrived to the program. k.mu and g.mu are held.
+func (k *carrier) moveOut() {
+	c, d := k.c, &k.out
+	for {
+		a, b, err := c.In.readable()
+		if err != nil || c.In.deadline.expired() || c.core.AtMark() && (len(a) > 0 || c.In.urgentApart()) {
+			k.handBack(d)
+			return
+		}
+		if len(a) == 0 || !d.ready {
+			return
+		}
+		n, errno := k.sock.Send(&k.msg, a, b)
+		if n > 0 {
+			d.n += int64(n)
+			c.core.Consumed(time.Now(), n)
+			c.rxBytes += uint64(n)
+			c.In.received(n, len(a)+len(b))
+		}
+		switch {
+		case errno == unix.EAGAIN:
+			d.ready = false
+			k.sock.AwaitRoom()
+			return
+		case errno == unix.EINTR:
+		case errno != 0:
+			d.err = errno
+			k.handBack(d)
+			return
+		}
+	}
+}
+
+// moveIn takes what the program has written, as one piece for the peer. k.mu and
+// g.mu are held.
+//
+// A read must not begin at an urgent byte, which would be taken for another, but
+// it may come upon one: it ends there. Most often epoll has told enough. poll,
+// and so epoll, reports POLLPRI as long as an urgent byte is queued, and a byte
+// that is queued does not become urgent. So if an event was of plain data only,
+// the byte that was first then is no urgent one, until it is read. And after a
+// short read nothing is left but what came after that event, or after the poll:
+// it brings an event of its own. Only a read that was short because a message had
+// descriptors leaves more.
+func (k *carrier) moveIn() {
+	c, d := k.c, &k.in
+	k.current = true
+	if err := c.Out.writable(); err != nil || c.Out.deadline.expired() {
+		k.handBack(d)
+		return
+	}
+	var a, b []byte
+	total, here := 0, 0 // bytes read, and those of them in the last memory from reserve
+	defer func() {
+		if total == 0 {
+			c.Out.dropSpace()
+			return
+		}
+		d.n += int64(total)
+		c.Out.produced(time.Now(), here, false)
+		c.txBytes += uint64(total)
+		c.g.s.Stats.TX(total, total)
+	}()
+	for d.ready {
+		if len(a) == 0 {
+			a, b = b, nil
+		}
+		if len(a) == 0 {
+			c.Out.placed(here)
+			here = 0
+			var err error
+			if a, b, err = c.Out.reserve(1, c.core.SendChunk()); err != nil {
+				k.handBack(d)
+				return
+			}
+			if len(a) == 0 {
+				return // ActWakeWrite comes
+			}
+		}
+		other := false // something else than data was there before the read
+		if !k.plain {
+			readable, mark, plain := k.sock.Pending()
+			switch {
+			case !readable:
+				d.ready = false
+				return
+			case mark:
+				k.handBack(d)
+				return
+			}
+			other = !plain
+		}
+		k.plain = false
+		n, cut, errno := k.sock.Recv(&k.msg, a, b)
+		switch {
+		case errno == unix.EINTR:
+		case errno == unix.EAGAIN:
+			d.ready = false
+			return
+		case errno != 0:
+			d.err = errno
+			k.handBack(d)
+			return
+		case n == 0:
+			d.err = io.EOF
+			k.handBack(d)
+			return
+		default:
+			total, here = total+n, here+n
+			if n < len(a)+len(b) && !cut && !other {
+				d.ready = false
+				return
+			}
+			m := min(n, len(a))
+			a, b = a[m:], b[n-m:]
+		}
+	}
+}

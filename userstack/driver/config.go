@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"smcr/guard"
+	"smcr/smc"
+	"smcr/stats"
+	"smcr/userstack/devices"
+	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
+)
+
+// Config is what a stack gives to its driver. All fields that are pointers or interfaces
+// must be set, except where a comment says otherwise.
+type Config struct {
+	Network network.Network
+	Devices *devices.Set
+	Stats   *stats.Collector
+	Guard   *guard.Guard
+	Log     *slog.Logger
+
+	// Engines serve the link groups in turns. None means that goroutines do.
+	Engines []*engine.Loop
+	// Loop is the engine of the stack itself, or nil. Goroutines that read and write do
+	// its work where they can.
+	Loop *engine.Loop
+
+	RecvBuf    int           // bytes of an RMB element, at least
+	SendBuf    int           // bytes of a send buffer
+	SendChunk  int           // bytes of a piece of send memory; 0 means the default of linkgroup
+	EyeCatcher bool          // RMB elements begin with the eye catcher (RFC 7609, section 4.2)
+	GroupIdle  time.Duration // for how long a server keeps a group without connections; 0 means the default
+
+	// Limits bound what the link groups may take.
+	Limits Limits
+
+	// Random returns random numbers.
+	Random func() uint32
+	// TuneTimers changes the timers of each new link group, for tests. It may be nil.
+	TuneTimers func(smc.Role, *linkgroup.Timers)
+}
+
+// GroupConfig is what a first contact decides for its link group.
+type GroupConfig struct {
+	Role smc.Role
+	// PeerID is the peer's, as in its PROPOSAL or ACCEPT, and LocalPeerID that of this
+	// stack.
+	PeerID, LocalPeerID smc.PeerID
+	// Terms are what version 2 has agreed on, nil in version 1.
+	Terms *rendezvous.Terms
+	// LAN is the network of the connection.
+	LAN LAN
+	// Ports are those that may have links, the preferred one first.
+	Ports []*devices.Port
+	// MaxLinks and MaxConns bound the group, as in userstack.Config.
+	MaxLinks, MaxConns int
+}
+
+// LAN is the network of the connection of a first contact. All links of the group are
+// on ports of this LAN and VLAN.
+type LAN struct {
+	Route         network.Route
+	Local, Remote netip.Addr
+	PNETID        string
+}
+
+// TCP is the TCP connection below a connection of SMC-R. *net.TCPConn is one.
+type TCP interface {
+	net.Conn
+	// SetLinger(0) makes Close send RST.
+	SetLinger(sec int) error
+}
+
+// ConnConfig is what a rendezvous knows of its connection.
+type ConnConfig struct {
+	// TCP belongs to the connection from Start on.
+	TCP TCP
+	// Local and Remote are its addresses.
+	Local, Remote netip.AddrPort
+	// Owner is the process that has the connection, for listings and limits.
+	Owner inside.Owner
+	// RecvBuf is what the program has asked for with SO_RCVBUF, in bytes, or 0.
+	RecvBuf int
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"time"
+
+	"smcr/userstack/conn"
+)
+
+var _ member = (*Conn)(nil)
+
+func (c *Conn) wakeRead() {
+	c.In.tell()
+	c.kick()
+}
+
+func (c *Conn) wakeWrite() {
+	c.Out.tell()
+	c.kick()
+}
+
+func (c *Conn) wakeUrgent() {
+	wake(c.urgent)
+	// WriteTo takes the byte although no data is behind it.
+	c.In.tell()
+	c.kick()
+}
+
+func (c *Conn) announced(err error) {
+	select {
+	case c.ready <- err:
+	default:
+	}
+}
+
+func (c *Conn) closed(err error) { c.End.finish(err) }
+
+func (c *Conn) setOver() { c.End.over = true }
+
+func (c *Conn) broken(err error) {
+	started := false
+	c.g.do(func(time.Time) { started = c.End.started })
+	if started {
+		c.End.finish(conn.ErrReset)
+		return
+	}
+	c.announced(err) // its rendezvous is under way, and ends it
+}
+
+func (c *Conn) abort() {
+	started := false
+	c.g.do(func(time.Time) { started = c.End.started })
+	if started {
+		c.End.finish(conn.ErrReset)
+	}
+}
+
+func (c *Conn) number() uint64 { return c.ino }
+
+func (c *Conn) rmbe() int { return int(c.core.Info().RMBE) }
+
+// readErr and writeErr are those of the core. The group's lock is held.
+func (e *Ending) readErr() error {
+	if e.c.g.end.broken {
+		return conn.ErrReset
+	}
+	return e.c.core.ReadErr()
+}
+
+func (e *Ending) writeErr() error {
+	if e.c.g.end.broken {
+		return conn.ErrReset
+	}
+	return e.c.core.WriteErr()
+}
+
+// finish ends a connection once the core does not need it any more. Only the first call
+// counts. No lock is held.
+func (e *Ending) finish(err error) {
+	if e.ended.Swap(true) {
+		return
+	}
+	c, s := e.c, e.c.g.s
+	defer c.tcp.Close() //nolint:errcheck // nobody is left to be told
+	defer c.kick()
+	var after []func()
+	defer func() {
+		close(e.done)
+		for _, f := range after {
+			f()
+		}
+	}()
+	e.err = err
+	c.g.do(func(time.Time) {
+		c.forget()
+		if e.over = true; e.counted {
+			s.open.Add(-1)
+		}
+		c.below.stop()
+		after, e.after = e.after, nil
+		if e.holds == 0 {
+			e.freeBuffers()
+		}
+	})
+	s.trim.count()
+	if err != nil {
+		_ = c.tcp.SetLinger(0)
+	}
+}
+
+// AfterDone calls f once when Done is closed, or at once if it is. f must not block.
+func (e *Ending) AfterDone(f func()) {
+	over := false
+	e.c.g.do(func(time.Time) {
+		if over = e.over; !over {
+			e.after = append(e.after, f)
+		}
+	})
+	if over {
+		<-e.done // it is being closed
+		f()
+	}
+}
+
+// Done returns a channel that is closed when the connection has ended on both sides and
+// its resources are free. Err then tells how.
+func (e *Ending) Done() <-chan struct{} { return e.done }
+
+// Err returns nil for an orderly end, or why the connection was reset: an error of package
+// conn or linkgroup. It may be called after Done is closed.
+func (e *Ending) Err() error { return e.err }
+
+// Closed reports whether Close or Abort was called.
+func (e *Ending) Closed() bool { return e.closed.Load() }
+
+// SetLinger0 makes Close a reset, or an orderly close again.
+func (e *Ending) SetLinger0(on bool) { e.linger0.Store(on) }
+
+// shut hands a kind of close to the core.
+func (e *Ending) shut(f func(now time.Time)) {
+	g := e.c.g
+	g.s.beginPost()
+	defer g.s.endPost()
+	g.do(func(now time.Time) {
+		if !g.end.dead && !e.over {
+			f(now)
+		}
+	})
+}
+
+// Close closes the connection. Data that was written is still sent; data that was not read
+// makes it a reset (RFC 7609, section 4.8.1). It returns false if Close or Abort was called
+// before.
+func (e *Ending) Close() bool {
+	c := e.c
+	return e.close(func(now time.Time) {
+		switch {
+		case e.linger0.Load():
+			c.core.Abort(now)
+		case c.In.delivering:
+			// What the reader has been given already is not unread data.
+			e.closeAfter = true
+		default:
+			c.core.Close(now)
+		}
+	})
+}
+
+// Abort resets the connection: what is unsent is dropped. It returns false if Close or
+// Abort was called before.
+func (e *Ending) Abort() bool { return e.close(e.c.core.Abort) }
+
+func (e *Ending) close(how func(now time.Time)) bool {
+	if e.closed.Swap(true) {
+		return false
+	}
+	e.shut(how)
+	e.c.In.tell()
+	e.c.Out.tell()
+	e.c.kick()
+	return true
+}
+
+// CloseWrite tells the peer that no more data follows; reading goes on.
+func (e *Ending) CloseWrite() { e.shut(e.c.core.CloseWrite) }

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"time"
+
+	"smcr/rdmaverbs"
+	"smcr/userstack/engine"
+	"smcr/userstack/linkgroup"
+)
+
+// executor is the part of a link group that carries out what the protocol core wants
+// done: actions, releases and the timer. The group's lock guards it. acts and wrs are an
+// exception: while running is set, only the goroutine that carries out actions uses them,
+// and it does so without the lock.
+type executor struct {
+	running bool               // a goroutine carries out actions
+	acts    []linkgroup.Action // reused
+	later   []func()           // releases, carried out after the actions queued before them
+	late    *engine.Task       // carries out actions at the end of a round of the engine
+	timer   *time.Timer
+	armed   time.Time // when timer fires; zero if it is stopped
+
+	// Memory that is reused from call to call.
+	wrs []rdmaverbs.SendWR // for posting
+	wc  [32]rdmaverbs.WC   // for polling
+	wc2 [8]rdmaverbs.WC    // for the rest of a link that is closed
+}
+
+// after has f called without the group's lock, once the actions that are queued now are
+// carried out.
+func (x *executor) after(f func()) { x.later = append(x.later, f) }
+
+// takeLater returns the releases that are queued, and forgets them.
+func (x *executor) takeLater() []func() {
+	later := x.later
+	x.later = nil
+	return later
+}
+
+// arm sets the timer to d, unless it fires before that. A timer that is early only costs a
+// look, so it is never set later.
+func (x *executor) arm(d time.Time) {
+	if !x.armed.IsZero() && !d.Before(x.armed) {
+		return
+	}
+	x.armed = d
+	x.timer.Reset(max(0, time.Until(d)))
+}
+
+// forget drops the actions that nobody carries out any more.
+func (x *executor) forget() { x.acts = nil }

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"smcr/nl"
+	"smcr/smc"
+	"smcr/userstack/engine"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/rendezvous"
+)
+
+// Group drives one link group: it owns the lock of the protocol core, its queue pairs,
+// memory and timer.
+//
+// Completions may be announced while the lock is held, even by its holder (closing a queue
+// pair flushes it). So the announcement only marks pollWanted and lets the holder look.
+type Group struct {
+	s     *shared
+	owner owner
+	log   *slog.Logger
+	peer  smc.PeerID // as in the PROPOSAL or ACCEPT
+	role  smc.Role
+	lan   LAN
+	// terms are nil in version 1. terms.Peer is guarded by mu.
+	terms *rendezvous.Terms
+
+	// mu guards the core and what follows.
+	mu         sync.Mutex
+	core       *linkgroup.Group
+	pollWanted atomic.Bool // without mu
+	exec       executor
+	mem        groupMemory
+	end        groupEnd
+	loop       *engine.Loop // that serves its queue pairs and connections, or nil
+	links      []*link
+	leftover   []leftover
+	first      chan error // the outcome of the first contact, buffered
+	conns      map[member]struct{}
+	peerAddr   netip.Addr              // of the first connection
+	peers      map[netip.Addr]struct{} // of later ones, on the server
+}
+
+// owner has the link groups of a stack.
+type owner interface {
+	// ended is called when a link group has ended.
+	ended(g *Group)
+	// over is called when it has given back everything.
+	over(g *Group)
+}
+
+// member is a connection as its link group sees it.
+type member interface {
+	// wakeRead, wakeWrite and wakeUrgent tell that there is something to read, room to
+	// write, or urgent data. No lock is held.
+	wakeRead()
+	wakeWrite()
+	wakeUrgent()
+	// announced gives the outcome of announcing the RMB to the peer.
+	announced(err error)
+	// closed is called once, when the core does not need the connection any more.
+	closed(err error)
+	// setOver marks a connection of a broken group, whose core must not be used. mu is held.
+	setOver()
+	// broken ends such a connection. mu is not held.
+	broken(err error)
+	// row describes the connection for listings, and rmbe returns the size of its RMB element
+	// in bytes. mu is held.
+	row() nl.Connection
+	rmbe() int
+	// abort resets a connection that was given out, when its stack ends; others are left
+	// alone.
+	abort()
+	number() uint64
+}
+
+// leftover is a message that had arrived on a link before the link was closed. The core
+// must see it: what was acknowledged to the peer must not be lost.
+type leftover struct {
+	link *linkgroup.Link
+	msg  []byte
+}
+
+// Name returns the ID of the group as listings print it.
+func (g *Group) Name() string {
+	id := g.core.ID()
+	return hex.EncodeToString(id[:])
+}
+
+// ID returns the ID of the group as the kernel shows it: the number whose memory bytes
+// it is.
+func (g *Group) ID() nl.LinkGroupID {
+	id := g.core.ID()
+	return nl.LinkGroupID(binary.BigEndian.Uint32(id[:]))
+}
+
+// Role returns what this stack is in the group.
+func (g *Group) Role() smc.Role { return g.role }
+
+// PeerID returns the ID of the peer, as in its PROPOSAL or ACCEPT.
+func (g *Group) PeerID() smc.PeerID { return g.peer }
+
+// Version returns the version of SMC: 1 or 2.
+func (g *Group) Version() uint8 { return g.terms.Version() }
+
+// FirstContact returns a channel with the outcome of the LLC exchange of the first
+// contact, for the one who has made the group. The error may be that of the end of the
+// group.
+func (g *Group) FirstContact() <-chan error { return g.first }

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"smcr/guard"
+	"smcr/userstack/linkgroup"
+)
+
+// A panic while the lock of a link group is held, or while its actions are
+// carried out, leaves the core in a state that nobody knows. The core is not
+// called again then, and the group ends without it:
+//
+//	part                   | how it ends
+//	-----------------------+--------------------------------------------------
+//	group                  | dead and broken, forgotten by the stack
+//	queue pairs            | closed at once: from then on no peer writes to memory
+//	connections given out  | reset, programs are woken
+//	handshakes under way   | fail with ErrGroupDead
+//	buffers                | freed when no reader or writer is in one
+//
+// So each call of the core, or of what the core calls, is within a function that
+// defers caught (with the lock held) or fell (without it), and what runs after
+// the end of a group (dead) calls the core only through functions that know of
+// broken.
+
+// errBroken is why a group ended that a panic has ended.
+var errBroken = errors.New("userstack: internal error, see the log")
+
+// call hands an event to the core. mu is held, also afterwards.
+func (g *Group) call(f func()) {
+	defer g.caught()
+	f()
+}
+
+// caught is deferred by functions that call the core with mu held.
+func (g *Group) caught() {
+	if v := recover(); v != nil {
+		g.fault(g.s.Guard.Caught("link group "+g.Name(), v))
+	}
+}
+
+// fell is deferred by functions that carry out actions, without mu.
+func (g *Group) fell() {
+	if v := recover(); v != nil {
+		e := g.s.Guard.Caught("link group "+g.Name(), v)
+		g.mu.Lock()
+		g.fault(e)
+		g.mu.Unlock()
+	}
+}
+
+// fault ends a group whose core cannot be trusted any more. mu is held; who
+// releases it, or carries out actions, does the rest.
+func (g *Group) fault(e *guard.Error) {
+	if g.end.broken {
+		return
+	}
+	if !g.end.dead {
+		g.exec.after(func() { g.owner.ended(g) })
+	}
+	g.end.broken, g.end.dead = true, true
+	g.exec.timer.Stop()
+	g.exec.after(func() { g.collapse(e) })
+}
+
+// collapse is what onDead and the core do for a group that ends in order.
+func (g *Group) collapse(cause error) {
+	g.log.Error("link group ended by an internal error", "err", cause)
+	err := errors.Join(linkgroup.ErrGroupDead, errBroken)
+	select {
+	case g.first <- err:
+	default:
+	}
+	g.mu.Lock()
+	links := g.links
+	g.links, g.leftover, g.exec.acts = nil, nil, nil
+	g.mem.slab = sendSlab{} // all of it is in regions
+	conns := slices.Collect(maps.Keys(g.conns))
+	for _, c := range conns {
+		c.setOver()
+	}
+	g.mu.Unlock()
+	for _, l := range links {
+		_ = g.s.Guard.Do("the end of a link", l.destroy)
+	}
+	for _, c := range conns {
+		c.broken(err)
+	}
+	g.mu.Lock()
+	g.end.fallen = true
+	g.freeFallen()
+	g.mu.Unlock()
+}
+
+// freeFallen frees the buffers of a broken group once its queue pairs are closed
+// and no reader or writer is in one. mu is held.
+func (g *Group) freeFallen() {
+	if !g.end.fallen || g.mem.inUse() {
+		return
+	}
+	regions := g.mem.takeRegions()
+	if len(regions) == 0 {
+		return
+	}
+	g.exec.after(func() {
+		for r := range regions {
+			_ = g.s.Guard.Do("the end of a buffer", func() { r.free(g.s.pool) })
+		}
+	})
+}

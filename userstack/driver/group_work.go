@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"time"
+
+	"smcr/rdmaverbs"
+	"smcr/stats"
+	"smcr/userstack/linkgroup"
+)
+
+// poll takes all completions and hands them to the core. mu is held.
+func (g *Group) poll() {
+	defer g.caught()
+	if g.end.broken {
+		return
+	}
+	for len(g.leftover) > 0 {
+		m := g.leftover[0]
+		g.leftover = g.leftover[1:]
+		g.core.Received(time.Now(), m.link, m.msg)
+	}
+	for i := 0; i < len(g.links); i++ {
+		l := g.links[i]
+		if l.gone.Load() {
+			continue
+		}
+		for {
+			n := l.cq.Poll(g.exec.wc[:])
+			if n == 0 {
+				break
+			}
+			now := time.Now()
+			for j := range g.exec.wc[:n] {
+				g.complete(now, l, &g.exec.wc[j])
+			}
+			if l.gone.Load() {
+				break
+			}
+		}
+	}
+}
+
+// complete handles one work completion. mu is held.
+func (g *Group) complete(now time.Time, l *link, wc *rdmaverbs.WC) {
+	if wc.Status != rdmaverbs.StatusSuccess {
+		if !l.gone.Load() {
+			g.core.LinkFailed(now, l.core, wc.Status.Err())
+		}
+		return
+	}
+	if wc.ID&tokenFlag != 0 {
+		if t := wc.ID &^ tokenFlag; t != 0 && !l.gone.Load() {
+			g.core.Sent(now, l.core, t)
+		}
+		return
+	}
+	slot := int(wc.ID)
+	g.core.Received(now, l.core, l.message(slot, wc.Len))
+	if l.gone.Load() {
+		return
+	}
+	if _, err := l.qp.PostRecv(l.recvWR(slot)); err != nil {
+		g.core.LinkFailed(now, l.core, err)
+	}
+}
+
+// execute carries out actions in order; mu is not held. Runs of work
+// requests for one link are posted together.
+func (g *Group) execute(acts []linkgroup.Action) {
+	defer g.fell()
+	var on *link
+	g.exec.wrs = g.exec.wrs[:0]
+	flush := func() {
+		if len(g.exec.wrs) == 0 {
+			return
+		}
+		if on != nil && !on.gone.Load() {
+			if _, err := on.qp.PostSend(g.exec.wrs...); err != nil && !on.gone.Load() {
+				g.log.Debug("post failed", "link", on.core.ID(), "err", err)
+				g.lostLink(on, err)
+			}
+		}
+		g.exec.wrs = g.exec.wrs[:0]
+	}
+	for i := range acts {
+		a := &acts[i]
+		switch a.Kind {
+		case linkgroup.ActSend, linkgroup.ActWrite:
+			if a.PeerFull {
+				g.s.Stats.Buffer(stats.TX, stats.FullPeer)
+			}
+			l, _ := a.Link.Data.(*link)
+			if l == nil || l.gone.Load() {
+				continue
+			}
+			if l != on {
+				flush()
+				on = l
+			}
+			wr, err := g.workRequest(l, a)
+			if err != nil {
+				g.log.Error("no memory region for send memory", "err", err)
+				g.lostLink(l, err)
+				continue
+			}
+			g.exec.wrs = append(g.exec.wrs, wr)
+		default:
+			flush()
+			g.notify(a)
+		}
+	}
+	flush()
+}
+
+// lostLink tells the core of a link that takes no work request. mu is not held;
+// what follows is carried out by the caller.
+func (g *Group) lostLink(l *link, err error) {
+	g.mu.Lock()
+	if !g.end.dead && !l.gone.Load() {
+		g.call(func() { g.core.LinkFailed(time.Now(), l.core, err) })
+	}
+	g.mu.Unlock()
+}
+
+// workRequest makes the work request of an action. mu is not held.
+func (g *Group) workRequest(l *link, a *linkgroup.Action) (rdmaverbs.SendWR, error) {
+	wr := rdmaverbs.SendWR{ID: a.Token | tokenFlag}
+	if a.Token != 0 {
+		wr.Flags |= rdmaverbs.Signaled
+	}
+	if a.Kind == linkgroup.ActSend {
+		wr.Op = rdmaverbs.OpSend
+		wr.Flags |= rdmaverbs.Solicited
+		if len(a.Long) > maxInline && l.more != nil {
+			wr.SG[0] = l.more.send(a.Long)
+			return wr, nil
+		}
+		wr.Flags |= rdmaverbs.Inline
+		wr.InlineData = a.Message()
+		return wr, nil
+	}
+	k := a.Chunk.Data.(*slabChunk)
+	mr := k.r.registration(l.port.Device())
+	if mr == nil {
+		var err error
+		if mr, err = g.register(l, k.r); err != nil {
+			return wr, err
+		}
+	}
+	wr.Op = rdmaverbs.OpWrite
+	wr.SG[0] = rdmaverbs.SGE{MR: mr, Off: k.off + a.Off, Len: a.Len}
+	wr.RemoteAddr, wr.RKey = a.RemoteAddr, uint32(a.RKey)
+	return wr, nil
+}
+
+// register registers send memory with the device of a link. mu is not held.
+func (g *Group) register(l *link, r *region) (rdmaverbs.MR, error) {
+	dev := l.port.Device()
+	g.mu.Lock()
+	pd, err := g.mem.pd(dev)
+	g.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return r.register(dev, pd)
+}

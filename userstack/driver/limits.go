@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"fmt"
+	"sync"
+)
+
+// Limits bound what the link groups of a stack may take, in sum and for each user. Zero
+// means no limit. A connection that is above a limit is declined with a *LimitError, and
+// its program uses TCP. Connections that exist go on.
+//
+// Memory is counted by what a connection may use at most: its RMB element and its send
+// buffer. So send memory never runs out for a connection that exists. What is really mapped
+// and written to is less.
+type Limits struct {
+	Memory     int64 // bytes, of all connections together
+	UserMemory int64 // bytes, of the connections of one user
+	Conns      int   // connections
+	UserConns  int   // connections of one user
+	Groups     int   // link groups, also those that have ended and still have memory
+}
+
+// LimitError tells that a limit of the stack has been reached.
+type LimitError struct {
+	What string // what would be too much: "connections of user 1000", for example
+	Max  int64
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("userstack: limit of the stack: %d %s", e.Max, e.What)
+}
+
+// accounts count what connections may use, by user. The zero value has no limits.
+type accounts struct {
+	max Limits
+	// exempt is the user for whom the limits of a user do not hold, besides root: that of
+	// the process itself.
+	exempt uint32
+
+	mu    sync.Mutex
+	all   account
+	users map[uint32]account // entries that are not zero
+}
+
+// account is what connections may use.
+type account struct {
+	memory int64
+	conns  int
+}
+
+// take counts a connection of a user that may use memory bytes. The error is a *LimitError;
+// nothing is counted then.
+func (a *accounts) take(user uint32, memory int64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all, own := a.all, a.users[user]
+	all.add(memory, 1)
+	own.add(memory, 1)
+	if err := all.check(a.max.Memory, a.max.Conns, ""); err != nil {
+		return err
+	}
+	if user != 0 && user != a.exempt {
+		if err := own.check(a.max.UserMemory, a.max.UserConns, fmt.Sprintf(" of user %d", user)); err != nil {
+			return err
+		}
+	}
+	if a.users == nil {
+		a.users = map[uint32]account{}
+	}
+	a.all, a.users[user] = all, own
+	return nil
+}
+
+// give undoes take.
+func (a *accounts) give(user uint32, memory int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all.add(-memory, -1)
+	own := a.users[user]
+	if own.add(-memory, -1); own == (account{}) {
+		delete(a.users, user)
+	} else {
+		a.users[user] = own
+	}
+}
+
+func (c *account) add(memory int64, conns int) {
+	c.memory += memory
+	c.conns += conns
+}
+
+// check returns an error if an account is above its limits. whose is the end of the text.
+func (c *account) check(memory int64, conns int, whose string) error {
+	switch {
+	case memory > 0 && c.memory > memory:
+		return &LimitError{What: "bytes of memory for connections" + whose, Max: memory}
+	case conns > 0 && c.conns > conns:
+		return &LimitError{What: "connections" + whose, Max: int64(conns)}
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/internal/inside"
+)
+
+// TestAccounts checks what is counted, in which order the limits apply, and that a
+// refused connection is not counted.
+func TestAccounts(t *testing.T) {
+	a := accounts{max: Limits{Memory: 1000, UserMemory: 600, Conns: 4, UserConns: 2}, exempt: 7}
+	for i, tt := range []struct {
+		give   bool
+		user   uint32
+		memory int64
+		want   string // "" means no error
+	}{
+		{false, 1, 500, ""},
+		{false, 1, 101, "userstack: limit of the stack: 600 bytes of memory for connections of user 1"},
+		{false, 1, 100, ""},
+		{false, 1, 0, "userstack: limit of the stack: 2 connections of user 1"},
+		{false, 2, 401, "userstack: limit of the stack: 1000 bytes of memory for connections"},
+		{false, 2, 100, ""},
+		{false, 7, 100, ""},
+		{false, 0, 0, "userstack: limit of the stack: 4 connections"},
+		{true, 1, 500, ""},
+		{false, 0, 1, ""},
+		{true, 1, 100, ""},
+		{true, 0, 1, ""},
+		{false, 0, 700, ""},
+		{false, 7, 100, ""},
+		{true, 7, 100, ""},
+		{true, 7, 100, ""},
+		{true, 0, 700, ""},
+		{true, 2, 100, ""},
+	} {
+		var err error
+		if tt.give {
+			a.give(tt.user, tt.memory)
+		} else {
+			err = a.take(tt.user, tt.memory)
+		}
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%d: %q, want %q", i, got, tt.want)
+		}
+	}
+	if a.all != (account{}) || len(a.users) > 0 {
+		t.Errorf("left: %+v, %v", a.all, a.users)
+	}
+}
+
+// TestLimits: at a limit, a connection is refused. Existing connections continue, and
+// there is room again when one has ended.
+func TestLimits(t *testing.T) {
+	const each = 128 << 10 // bytes of the buffers of a connection
+	for name, max := range map[string]Limits{
+		"memory":           {Memory: 2 * each},
+		"memory of a user": {UserMemory: 2*each + 1},
+		"connections":      {Conns: 2},
+		"user connections": {UserConns: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, func(c *Config) { c.Limits = max })
+				b.client.s.accounts.exempt = 1
+				b.owner = inside.Owner{UID: 1000}
+				c1, s1 := b.connect()
+				c2, s2 := b.connect()
+				cc, _ := b.tcp()
+				accept := b.accept()
+				c, err := b.client.Join(b.demand(accept), cc)
+				if _, ok := errors.AsType[*LimitError](err); !ok || c != nil {
+					t.Errorf("%v, %v, want a *LimitError", c, err)
+				}
+				b.exchange(c1, s1, pattern(1, 100_000))
+				b.exchange(s2, c2, pattern(2, 100_000))
+				b.finish(c1, s1)
+				b.finish(b.connect())
+				b.finish(c2, s2)
+				if a := &b.client.s.accounts; a.all != (account{}) {
+					t.Errorf("%+v are counted without connections", a.all)
+				}
+			})
+		})
+	}
+}
+
+// TestLimitOfGroups: a link group counts until it has released its memory.
+func TestLimitOfGroups(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, func(c *Config) { c.Limits = Limits{Groups: 1} })
+		c, s := b.connect()
+		lan, ports := b.lan(b.client, b.server)
+		another := func() (*Group, error) {
+			return b.client.NewGroup(GroupConfig{Role: smc.Client, PeerID: b.server.id, LocalPeerID: b.client.id, LAN: lan, Ports: ports})
+		}
+		if _, err := another(); err == nil {
+			t.Error("a second link group")
+		} else if _, ok := errors.AsType[*LimitError](err); !ok {
+			t.Errorf("%v, want a *LimitError", err)
+		}
+		b.exchange(c, s, pattern(1, 1000))
+		c.g.Drop(nil)
+		b.ended(c)
+		b.ended(s)
+		time.Sleep(settled)
+		g, err := another()
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Drop(nil)
+	})
+}

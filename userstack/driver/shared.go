@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"smcr/userstack/engine"
+	"smcr/userstack/internal/mempool"
+)
+
+// shared is what the link groups of a stack have in common.
+type shared struct {
+	Config
+	pool     *mempool.Pool
+	trim     trimmer
+	accounts accounts
+
+	groups atomic.Uint32  // link groups made
+	placed atomic.Uint32  // link groups given to an engine
+	socks  atomic.Uint64  // connections made
+	open   atomic.Int64   // connections that were given out and have not ended
+	wg     sync.WaitGroup // goroutines that watch TCP connections
+}
+
+// nextGroupID numbers link groups as the kernel does: in steps that leave the low bits
+// for link numbers.
+func (s *shared) nextGroupID() (id [4]byte) {
+	n := s.groups.Add(1)
+	return [4]byte{byte(n >> 16), byte(n >> 8), byte(n), 0}
+}
+
+// place returns the engine of a new link group and its number, in turns.
+func (s *shared) place() (loop *engine.Loop, shard int) {
+	if len(s.Engines) == 0 {
+		return nil, 0
+	}
+	shard = int(s.placed.Add(1)-1) % len(s.Engines)
+	return s.Engines[shard], shard
+}
+
+// beginPost begins a section in which the calling goroutine may cause something to be
+// sent. endPost must follow: it sends it if the engine of the stack sleeps.
+func (s *shared) beginPost() {
+	if s.Loop != nil {
+		s.Loop.Enter()
+	}
+}
+
+func (s *shared) endPost() {
+	if s.Loop != nil {
+		s.Loop.Leave()
+	}
+}

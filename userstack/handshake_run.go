@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
+)
+
+// Client runs the client's side of the rendezvous (RFC 7609, section 3.5) on
+// a TCP connection whose peer is known to speak SMC, and returns the SMC-R
+// connection, which then owns tcp. A peer that does not would take the messages
+// of the rendezvous for data: [Stack.Dial] finds that out in the TCP handshake.
+// The end of ctx ends the rendezvous.
+//
+// If the error is a [*DeclineError], no message of the rendezvous goes over tcp
+// any more, and it carries the connection's data. After any other error close
+// tcp.
+func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
+	return s.handshake(ctx, tcp, smc.Client, rendezvous.Config{})
+}
+
+// Server runs the server's side of the rendezvous on an accepted TCP
+// connection whose peer is known to speak SMC. It returns as [Stack.Client]
+// does.
+func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
+	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{})
+}
+
+// serverLook is Server for a peer that may not speak CLC: the machine looks at the first
+// bytes before it reads. If they are data, they stay unread, and the error is a
+// *DeclineError made of notCLC. If refuse is not nil, every PROPOSAL is declined with it.
+func (s *Stack) serverLook(ctx context.Context, tcp TCPConn, notCLC rendezvous.Refusal, refuse *rendezvous.Refusal) (*Conn, error) {
+	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{Look: true, OptionSeen: s.opt.marker != nil, NotCLC: notCLC, Refuse: refuse})
+}
+
+// handshake drives one side of the rendezvous on tcp, and counts how it ended.
+func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf rendezvous.Config) (*Conn, error) {
+	if err := s.reg.enter(); err != nil {
+		return nil, err
+	}
+	defer s.reg.wg.Done()
+	h := newHandshake(ctx, s, tcp, role, conf)
+	var c *Conn
+	var err error
+	if perr := s.guard.Do("a rendezvous as "+role.String(), func() { c, err = h.run() }); perr != nil {
+		h.giveUp()
+		c, err = nil, fmt.Errorf("userstack: %w", perr)
+	}
+	if err != nil {
+		s.account(role, 0, err)
+		return nil, err
+	}
+	s.account(role, c.d.Group().Version(), nil)
+	return c, nil
+}
+
+// run drives the machine to its end.
+func (h *handshake) run() (*Conn, error) {
+	defer h.end()
+	_ = h.tcp.SetDeadline(time.Time{})
+	h.writes.watch(h.tcp, h.ctx, h.s.ctx)
+	var actions []rendezvous.Action
+	for h.m.State() != rendezvous.Over {
+		actions = h.m.TakeActions(actions[:0])
+		for _, a := range actions {
+			if ev := h.carryOut(a); ev != nil {
+				h.m.Handle(time.Now(), ev)
+			}
+		}
+		if len(actions) == 0 {
+			h.m.Handle(time.Now(), h.next())
+		}
+	}
+	for _, a := range h.m.TakeActions(actions[:0]) {
+		h.carryOut(a)
+	}
+	h.end()
+	return h.outcome()
+}
+
+// outcome turns the outcome of the machine into results.
+func (h *handshake) outcome() (*Conn, error) {
+	o := h.m.Outcome()
+	switch {
+	case o.Refused != nil:
+		why := &DeclineError{Remote: o.Refused.Remote, Code: o.Refused.Code, Err: o.Refused.Err}
+		if err := h.openDeclined(why); err != nil {
+			return nil, fmt.Errorf("userstack: %w", err)
+		}
+		return nil, why
+	case h.cause != nil && errors.Is(o.Err, h.cause):
+		return nil, h.cause
+	case o.Err != nil:
+		return nil, fmt.Errorf("userstack: %w", o.Err)
+	}
+	h.conn.Start()
+	if g := h.fresh; g != nil {
+		h.s.log.Info("link group established", "lgr", g.Name(), "role", g.Role().String(), "peer", g.PeerID())
+	}
+	return newConn(&h.s.stats, h.conn, h.tcp), nil
+}
+
+// giveUp ends what the rendezvous has made, after a panic in it.
+func (h *handshake) giveUp() {
+	switch {
+	case h.fresh != nil:
+		h.fresh.Drop(h.conn)
+	case h.conn != nil:
+		h.conn.Cancel()
+	}
+}
+
+// carryOut carries out an action of the machine, and returns the answer if it is there
+// at once.
+func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
+	switch a := a.(type) {
+	case rendezvous.StopReading:
+		return h.stopReading()
+	case rendezvous.WatchDecline:
+		h.watching = true
+		return h.tcpState()
+	case rendezvous.Version1:
+		h.s.log.Debug("not version 2", "peer", a.PeerID, "err", &a.Why)
+	case rendezvous.EndTurn:
+		h.turn.leave()
+	case rendezvous.AwaitLLC:
+		h.awaitLLC()
+	case rendezvous.RefuseConn:
+		h.conn.Refuse(h.peerParams(a.Peer))
+	case rendezvous.CancelConn:
+		h.conn.Cancel()
+	case rendezvous.AbortConn:
+		h.conn.Abandon()
+	case rendezvous.EndGroup:
+		if h.fresh != nil {
+			h.fresh.Drop(h.conn)
+		}
+	case rendezvous.PeerLostGroup:
+		h.conn.Group().PeerLost(a.QPN, addrPort(h.tcp.RemoteAddr()).Addr(), &DeclineError{Remote: true, Code: a.Why.Code})
+	default:
+		if ev := h.interrupted(); ev != nil {
+			return ev
+		}
+		return h.answer(a)
+	}
+	return nil
+}
+
+// answer carries out an action that has an answer. It is not called any more when nobody
+// wants the connection.
+func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
+	switch a := a.(type) {
+	case rendezvous.Look:
+		h.look.on = true
+		return nil
+	case rendezvous.OpenToData:
+		return answerOf(rendezvous.Opened{}, h.openToData())
+	case rendezvous.Prepare:
+		return answerOf(rendezvous.Prepared{}, h.prepare())
+	case rendezvous.Send:
+		return h.send(a.Message)
+	case rendezvous.Admit:
+		return answerOf(rendezvous.Admitted{}, h.admit())
+	case rendezvous.Survey:
+		host, err := h.survey(a.PeerGID)
+		return answerOf(rendezvous.Surveyed{Host: host}, err)
+	case rendezvous.FindPath:
+		routed, err := h.s.routed(a.Local, a.PeerGID)
+		return answerOf(rendezvous.PathFound{Routed: routed}, err)
+	case rendezvous.AwaitTurn:
+		h.s.identity(h.host.ports(a.Terms)[0])
+		h.turn.of = peerKey{a.PeerID, a.GID}
+		return h.takeTurn()
+	case rendezvous.JoinGroup:
+		return h.join(a)
+	case rendezvous.MakeGroup:
+		return h.makeGroup(a)
+	case rendezvous.ConnectFirst:
+		return answerOf(rendezvous.Connected{}, h.connectFirst(a))
+	case rendezvous.Attach:
+		local, err := h.attach(a.Peer)
+		return answerOf(rendezvous.Attached{Local: local}, err)
+	}
+	panic(fmt.Sprintf("userstack: the rendezvous asks for %T", a))
+}
+
+// watchEvery is how often the state of TCP is looked at behind a DECLINE: Linux has no
+// event for what the peer acknowledges.
+const watchEvery = time.Millisecond
+
+// next waits for the next event.
+func (h *handshake) next() rendezvous.Event {
+	reads := h.read()
+	// What the peer has sent comes before the rest.
+	select {
+	case r := <-reads:
+		return h.wasRead(r)
+	default:
+	}
+	select {
+	case err := <-h.llc:
+		return h.llcOutcome(err)
+	default:
+	}
+	if h.llc != nil {
+		h.s.driver.Attend()
+	}
+	select {
+	case r := <-reads:
+		return h.wasRead(r)
+	case err := <-h.llc:
+		return h.llcOutcome(err)
+	case <-h.turn.busy:
+		if ev := h.takeTurn(); ev != nil {
+			return ev
+		}
+		return rendezvous.Tick{}
+	case <-h.canceled:
+		return h.interrupted()
+	case <-h.s.ctx.Done():
+		return h.interrupted()
+	case <-h.wake():
+		if h.watching {
+			return h.tcpState()
+		}
+		return rendezvous.Tick{}
+	}
+}
+
+// wake returns what is ready at the machine's deadline, or when the state of TCP is to be
+// looked at; nil without either.
+func (h *handshake) wake() <-chan time.Time {
+	d := watchEvery
+	if !h.watching {
+		at := h.m.Deadline()
+		if at.IsZero() {
+			return nil
+		}
+		d = max(0, time.Until(at))
+	}
+	if h.timer == nil {
+		h.timer = time.NewTimer(d)
+	} else {
+		h.timer.Reset(d)
+	}
+	return h.timer.C
+}
+
+// prepare prepares TCP for the messages.
+func (h *handshake) prepare() (err error) {
+	if err = hasPeer(h.tcp); err != nil {
+		return err
+	}
+	if h.gate, err = h.s.opt.gateOf(h.ctx, h.s.net, h.tcp); err != nil {
+		return err
+	}
+	if sc, ok := h.tcp.(syscall.Conn); ok {
+		h.recvBuf = network.RecvBuf(sc, h.s.tcpRcv)
+	}
+	return nil
+}
+
+// hasPeer returns an error for a TCP connection that has ended before anything
+// was sent: a socket that was reset has no peer's address any more.
+func hasPeer(tcp TCPConn) error {
+	if !addrPort(tcp.LocalAddr()).IsValid() || !addrPort(tcp.RemoteAddr()).IsValid() {
+		return fmt.Errorf("TCP connection ended before the rendezvous: %w", syscall.ECONNRESET)
+	}
+	return nil
+}

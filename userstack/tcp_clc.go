@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/guard"
+	"smcr/userstack/rendezvous"
+	"smcr/userstack/wire"
+)
+
+// The TCP connection as a source of events for the rendezvous. What Linux has no event
+// for is looked at again and again here, and nowhere else.
+
+// longAgo ends reads and writes that wait, as a deadline.
+var longAgo = time.Unix(1, 0)
+
+// tcpReader reads from a TCP connection in a goroutine of its own, a message for a request.
+// The messages share TCP with the data of a connection that falls back, so exactly the
+// bytes of a message are read.
+type tcpReader struct {
+	tcp     TCPConn
+	guard   *guard.Guard
+	buf     [wire.MaxCLCLen]byte
+	ask     chan readRequest // nil until the first request
+	got     chan readResult
+	pending bool // a request has no result yet
+	took    int  // bytes read from tcp in all
+}
+
+// readRequest asks for a message, or if look is set, for more than seen of the first bytes,
+// which stay unread.
+type readRequest struct {
+	look bool
+	seen int
+}
+
+type readResult struct {
+	b    []byte // valid until the next request
+	look bool
+	err  error
+}
+
+// request begins to read. Nothing is pending.
+func (r *tcpReader) request(q readRequest) {
+	if r.ask == nil {
+		r.ask, r.got = make(chan readRequest), make(chan readResult, 1)
+		go r.serve(r.ask)
+	}
+	r.pending = true
+	r.ask <- q
+}
+
+func (r *tcpReader) serve(ask <-chan readRequest) {
+	have := 0 // bytes of the message that is being read
+	for q := range ask {
+		res := readResult{look: q.look}
+		if err := r.guard.Do("reading a CLC message", func() {
+			if q.look {
+				n, err := peekMore(r.tcp, r.buf[:wire.HeaderLen], q.seen)
+				res.b, res.err = r.buf[:n], err
+				return
+			}
+			if rendezvous.Rest(r.buf[:have]) == 0 {
+				have = 0
+			}
+			from := have
+			for more := rendezvous.Rest(r.buf[:have]); more > 0 && res.err == nil; more = rendezvous.Rest(r.buf[:have]) {
+				var n int
+				n, res.err = r.tcp.Read(r.buf[have : have+more])
+				have += max(n, 0)
+			}
+			res.b = r.buf[from:have]
+		}); err != nil {
+			res.err = err
+		}
+		r.got <- res
+	}
+}
+
+// finish takes the result of the request.
+func (r *tcpReader) finish(res readResult) readResult {
+	r.pending = false
+	if !res.look {
+		r.took += len(res.b)
+	}
+	return res
+}
+
+// stop ends the request that is pending, if there is one, and returns what was read.
+func (r *tcpReader) stop() []byte {
+	if !r.pending {
+		return nil
+	}
+	_ = r.tcp.SetReadDeadline(longAgo)
+	res := r.finish(<-r.got)
+	_ = r.tcp.SetReadDeadline(time.Time{})
+	if res.look {
+		return nil
+	}
+	return res.b
+}
+
+// close ends the goroutine.
+func (r *tcpReader) close() {
+	r.stop()
+	if r.ask != nil {
+		close(r.ask)
+		r.ask = nil
+	}
+}
+
+// tcpWrites lets the end of a context or of the stack end writes.
+type tcpWrites struct {
+	tcp  TCPConn
+	stop [2]func() bool
+
+	mu      sync.Mutex
+	writing bool
+	cut     bool
+}
+
+// watch begins to watch the contexts.
+func (w *tcpWrites) watch(tcp TCPConn, a, b context.Context) {
+	w.tcp = tcp
+	w.stop = [2]func() bool{context.AfterFunc(a, w.end), context.AfterFunc(b, w.end)}
+}
+
+// close ends that.
+func (w *tcpWrites) close() {
+	for _, stop := range w.stop {
+		if stop != nil {
+			stop()
+		}
+	}
+}
+
+// end is the end of a context.
+func (w *tcpWrites) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cut = true; w.writing {
+		_ = w.tcp.SetWriteDeadline(longAgo)
+	}
+}
+
+// begin begins a write, which ends at the deadline.
+func (w *tcpWrites) begin(deadline time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.writing = true; w.cut {
+		deadline = longAgo
+	}
+	_ = w.tcp.SetWriteDeadline(deadline)
+}
+
+// finish ends a write. From then on the deadline of tcp is not touched.
+func (w *tcpWrites) finish() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writing = false
+	_ = w.tcp.SetWriteDeadline(time.Time{})
+}
+
+// A tcpProber tells whether the peer's TCP has yet to acknowledge anything, and
+// what can be read, which it leaves there: a CLC header's worth.
+type tcpProber interface {
+	Probe() (unacked bool, first []byte)
+}
+
+// probeTCP is Probe of any TCP connection. What cannot tell is taken to be
+// acknowledged.
+func probeTCP(tcp TCPConn) (unacked bool, first []byte) {
+	switch c := tcp.(type) {
+	case tcpProber:
+		return c.Probe()
+	case syscall.Conn:
+		return probeSocket(c)
+	}
+	return false, nil
+}
+
+// probeSocket is Probe of a kernel's TCP connection. A socket that does not say
+// has ended, which the next use of it will tell.
+func probeSocket(tcp syscall.Conn) (unacked bool, first []byte) {
+	rc, err := tcp.SyscallConn()
+	if err != nil {
+		return false, nil
+	}
+	var b [wire.HeaderLen]byte
+	_ = rc.Control(func(fd uintptr) {
+		// The other way round a message might come in between.
+		left, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+		unacked = err == nil && left > 0
+		if n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT); err == nil && n > 0 {
+			first = b[:n]
+		}
+	})
+	return unacked, first
+}
+
+// peekEvery is how often the first bytes are looked at while they are a part of a CLC
+// header: data that are there already raise no further event.
+const peekEvery = time.Millisecond
+
+// peekMore copies the first bytes that can be read to b once there are more than seen of
+// them, and leaves them unread. The read deadline of tcp ends it.
+func peekMore(tcp TCPConn, b []byte, seen int) (int, error) {
+	sc, ok := tcp.(syscall.Conn)
+	if !ok {
+		return 0, errors.ErrUnsupported
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	for {
+		n := 0
+		var perr error
+		if err := rc.Read(func(fd uintptr) bool {
+			n, _, perr = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			return perr != unix.EAGAIN && perr != unix.EINTR
+		}); err != nil {
+			return 0, err
+		}
+		switch {
+		case perr != nil:
+			return 0, os.NewSyscallError("recvfrom", perr)
+		case n == 0:
+			return 0, io.EOF
+		case n > seen:
+			return n, nil
+		}
+		time.Sleep(peekEvery)
+	}
+}
