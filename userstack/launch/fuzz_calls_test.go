@@ -84,7 +84,7 @@ func startCalls(how byte, addrs []string) (*callsProgram, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	cfg := Config{
-		Argv: append([]string{exe}, addrs...), Env: append(os.Environ(), probeEnv+"=calls"), Broker: stack.client(), NoAdapt: how&8 != 0,
+		Argv: append([]string{exe}, addrs...), Env: append(os.Environ(), probeEnv+"=calls", quietRuntime), Broker: stack.client(), NoAdapt: how&8 != 0,
 		Stdin: inr, Stdout: outw, Stderr: outw, Log: slog.New(slog.NewTextHandler(p, &slog.HandlerOptions{Level: slog.LevelError})),
 	}
 	go func() {
@@ -192,7 +192,7 @@ func FuzzCalls(f *testing.F) {
 	}
 	for seed := range byte(40) {
 		r := rand.NewChaCha8([32]byte{seed})
-		b := make([]byte, 1+12*fuzzCallLen)
+		b := make([]byte, 1+8*fuzzCallLen)
 		_, _ = r.Read(b)
 		f.Add(b)
 	}
@@ -236,7 +236,7 @@ func FuzzCalls(f *testing.F) {
 			}
 			*p = started
 		}
-		if err := (*p).run(in[1:min(len(in), 1+20*fuzzCallLen)]); err != nil {
+		if err := (*p).run(in[1:min(len(in), 1+8*fuzzCallLen)]); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -381,7 +381,7 @@ func (c *caller) disturber() {
 		disturbings.Lock()
 		d := disturbings.now
 		disturbings.Unlock()
-		for turn := byte(0); c.disturb.Load() == disturbOn; turn++ {
+		for turn := 0; c.disturb.Load() == disturbOn; turn++ {
 			c.disturbOnce(d, turn)
 		}
 		_ = unix.Mprotect(c.mem[callsPage:callsPage+callsUsed], unix.PROT_READ|unix.PROT_WRITE)
@@ -389,7 +389,7 @@ func (c *caller) disturber() {
 	}
 }
 
-func (c *caller) disturbOnce(d disturbing, turn byte) {
+func (c *caller) disturbOnce(d disturbing, turn int) {
 	at := c.inside(d.addr)
 	switch d.kind {
 	case 1: // another length
@@ -398,7 +398,7 @@ func (c *caller) disturbOnce(d disturbing, turn byte) {
 		}
 	case 2: // another address
 		if at != nil {
-			copy(at, c.addrs[int(turn+d.arg)%len(c.addrs)])
+			copy(at, c.addrs[(turn+int(d.arg))%len(c.addrs)])
 		}
 	case 3: // memory that cannot be used
 		prot := unix.PROT_NONE
@@ -407,16 +407,18 @@ func (c *caller) disturbOnce(d disturbing, turn byte) {
 		}
 		_ = unix.Mprotect(c.mem[callsPage:callsPage+callsUsed], prot)
 	case 4: // another descriptor
-		_ = unix.Dup3(callsFirstFD+int(d.arg+turn)%callsFDs, int(d.fd), 0)
+		_ = unix.Dup3(callsFirstFD+(int(d.arg)+turn)%callsFDs, int(d.fd), 0)
 	case 5:
 		_ = unix.Close(int(d.fd))
-	case 6:
-		_ = unix.Tgkill(os.Getpid(), c.tid, unix.SIGUSR1)
+	case 6: // each signal repeats the call, so there must be an end
+		if turn < 20 {
+			_ = unix.Tgkill(os.Getpid(), c.tid, unix.SIGUSR1)
+		}
 		time.Sleep(200*time.Microsecond + time.Duration(d.arg)*4*time.Microsecond)
 	case 7: // other bytes, of any kind
 		if at != nil {
 			for i := range at[:32] {
-				at[i] = d.arg + turn*byte(i)
+				at[i] = d.arg + byte(turn*i)
 			}
 		}
 	}
