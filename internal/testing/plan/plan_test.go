@@ -82,7 +82,10 @@ func TestPackages(t *testing.T) {
 
 func TestPlanNames(t *testing.T) {
 	for _, name := range planNames() {
-		steps := options{}.plan(name)
+		var steps []step
+		for _, s := range (options{}).plan(name) {
+			steps = append(append(steps, s), s.beside...)
+		}
 		if len(steps) == 0 {
 			t.Errorf("plan %s has no steps", name)
 		}
@@ -191,8 +194,8 @@ func TestInterrupted(t *testing.T) {
 	var out bytes.Buffer
 	r := newReport(&out)
 	runSteps(ctx, r, []step{
-		{"first", func(context.Context, *report) error { cancel(); return nil }},
-		{"second", func(context.Context, *report) error { t.Error("the second step runs"); return nil }},
+		{name: "first", run: func(context.Context, *job) error { cancel(); return nil }},
+		{name: "second", run: func(context.Context, *job) error { t.Error("the second step runs"); return nil }},
 	})
 	if r.summary("test") {
 		t.Error("the summary says that all passed")
