@@ -187,6 +187,50 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestBeside checks that the steps beside a step run at the same time, one after another
+// and with low priority, and that the next step waits for them.
+func TestBeside(t *testing.T) {
+	own, err := exec.Command("nice").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	r := newReport(&out)
+	ended := make(chan struct{})
+	main := step{name: "main", run: func(context.Context, *job) error {
+		<-ended
+		return nil
+	}}
+	main.beside = []step{command("priority", "nice"), {name: "last", run: func(context.Context, *job) error {
+		close(ended)
+		return errors.New("no moon")
+	}}}
+	runSteps(t.Context(), r, []step{main, command("next", "nice")})
+	r.summary("test")
+	for _, want := range []string{"[2/4] beside it: priority\n    19\n", "[4/4] next\n    " + string(own), "FAILED STEP: last: no moon\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no text %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// TestWaited checks that the time for which a test has waited for a guest does not count.
+func TestWaited(t *testing.T) {
+	var out bytes.Buffer
+	r := newReport(&out)
+	e := newEvents(r, 1, true, false)
+	for _, line := range []string{
+		`{"Action":"run","Package":"smcr/a","Test":"TestBoot"}`,
+		`{"Action":"output","Package":"smcr/a","Test":"TestBoot","Output":"    a_test.go:7: waited for the guests of other tests: 1m2s\n"}`,
+		`{"Action":"pass","Package":"smcr/a","Test":"TestBoot","Elapsed":70}`,
+	} {
+		e.line([]byte(line))
+	}
+	if want := "--- PASS: TestBoot (8.0 s)\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
 // TestInterrupted checks that no step begins after an interrupt, and that the plan
 // then counts as failed.
 func TestInterrupted(t *testing.T) {
