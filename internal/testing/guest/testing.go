@@ -17,7 +17,7 @@ func New(t testing.TB, cfg Config) *Guest {
 	if !cfg.Short {
 		SkipShort(t)
 	}
-	awaitTurn(t)
+	AwaitTurn(t)
 	g, err := Boot(t.Context(), cfg)
 	Check(t, err)
 	closeAfter(t, g)
@@ -29,7 +29,7 @@ func New(t testing.TB, cfg Config) *Guest {
 func Pair(t testing.TB) (a, b *Guest) {
 	t.Helper()
 	SkipShort(t)
-	awaitTurn(t)
+	AwaitTurn(t)
 	a, b, err := BootPair(t.Context(), Config{})
 	Check(t, err)
 	closeAfter(t, a)
@@ -66,6 +66,11 @@ func closeAfter(t testing.TB, g *Guest) {
 		}
 		if err := g.Close(); err != nil {
 			t.Error(err)
+		}
+		if st := g.proc.cmd.ProcessState; st != nil {
+			f, _ := os.OpenFile("/tmp/tt/cpu.txt", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+			f.WriteString(t.Name() + " " + g.Name() + " " + st.UserTime().String() + " " + st.SystemTime().String() + "\n")
+			f.Close()
 		}
 	})
 }

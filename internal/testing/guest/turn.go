@@ -67,8 +67,9 @@ func takeTurn(ctx context.Context, dir string) (giveBack func() error, err error
 // A duration follows.
 const WaitedText = "waited for the guests of other tests: "
 
-// awaitTurn takes a turn until the end of the test, if there are turns.
-func awaitTurn(t testing.TB) {
+// AwaitTurn takes a turn until the end of the test, if there is a limit of guests. [New]
+// and [Pair] call it. A test that has its guests in another way calls it itself.
+func AwaitTurn(t testing.TB) {
 	t.Helper()
 	dir := os.Getenv(TurnsVariable)
 	if dir == "" {

@@ -243,20 +243,21 @@ func (e *events) endPackage(ev event) {
 	delete(e.output, id)
 }
 
-// failPackage reports a package that failed without a failed test (it panicked, ran
-// out of time, or a test called os.Exit), with the tests that did not end.
+// failPackage reports the tests of a failed package that did not end, because it panicked,
+// ran out of time, or a test called os.Exit. It also reports the package itself, unless a
+// failed test says why.
 func (e *events) failPackage(id testID, lines []string) {
-	for t := range e.failed {
-		if t.pkg == id.pkg {
-			return
-		}
-	}
 	for t := range e.running {
 		if t.pkg == id.pkg {
 			e.r.endTest("fail")
 			e.r.fail(t.pkg+" "+t.name+" (did not end)", e.output[t])
 			e.rests(t)
 			delete(e.output, t)
+		}
+	}
+	for t := range e.failed {
+		if t.pkg == id.pkg {
+			return
 		}
 	}
 	e.r.fail(id.pkg, lines)

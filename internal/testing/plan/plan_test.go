@@ -118,6 +118,8 @@ func TestEvents(t *testing.T) {
 {"Action":"output","Package":"smcr/b","Test":"TestBad/x","Output":"    b_test.go:9: wrong\n"}
 {"Action":"fail","Package":"smcr/b","Test":"TestBad/x","Elapsed":0}
 {"Action":"fail","Package":"smcr/b","Test":"TestBad","Elapsed":0}
+{"Action":"run","Package":"smcr/b","Test":"TestEndless"}
+{"Action":"output","Package":"smcr/b","Test":"TestEndless","Output":"panic: test timed out\n"}
 {"Action":"output","Package":"smcr/b","Output":"FAIL\tsmcr/b\t0.1s\n"}
 {"Action":"fail","Package":"smcr/b","Elapsed":0.1}
 {"ImportPath":"smcr/c","Action":"build-output","Output":"c/c.go:1:1: syntax error\n"}
@@ -152,14 +154,15 @@ no event
 	end := out.String()
 	for _, want := range []string{
 		"    1.0     2.0  tests\n", "    3.0 s  a TestOne\n", "      1    needs a moon (a TestTwo)\n",
-		"FAILED: smcr/b TestBad\n        b_test.go:9: wrong\n", "FAILED: smcr/c does not build\n    c/c.go:1:1: syntax error\n",
+		"FAILED: smcr/b TestBad\n        b_test.go:9: wrong\n", "FAILED: smcr/b TestEndless (did not end)\n    panic: test timed out\n",
+		"FAILED: smcr/c does not build\n    c/c.go:1:1: syntax error\n",
 		"FAILED: smcr/d TestPanics (did not end)\n    panic: oh\n", "FAILED STEP: tests: exit status 1\n",
 	} {
 		if !strings.Contains(end, want) {
 			t.Errorf("no text %q in\n%s", want, end)
 		}
 	}
-	if want := "tests: 1 passed, 2 failed, 1 skipped\n"; !strings.HasSuffix(end, want) {
+	if want := "tests: 1 passed, 3 failed, 1 skipped\n"; !strings.HasSuffix(end, want) {
 		t.Errorf("the summary does not end with %q:\n%s", want, end)
 	}
 }
