@@ -9,16 +9,14 @@ import (
 	"time"
 
 	"smcr/smc"
-	"smcr/userstack/driver"
 	"smcr/userstack/linkgroup"
-	"smcr/userstack/rendezvous"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
 
-// wrongEndpoints are what no peer may say of a connection on a link group that
-// exists: numbers out of range, a queue pair that is no end of a link, an RMB
-// that was not told by CONFIRM RKEY.
+// wrongEndpoints are the changes that a peer must not make in the endpoint of a
+// connection on an existing link group: numbers out of range, a queue pair that is not
+// the end of a link, an RMB that was not announced by CONFIRM RKEY.
 var wrongEndpoints = map[string]func(*wire.Endpoint){
 	"queue pair 0": func(e *wire.Endpoint) { e.QPN = 0 },
 	"MTU 0":        func(e *wire.Endpoint) { e.MTU = 0 },
@@ -29,9 +27,9 @@ var wrongEndpoints = map[string]func(*wire.Endpoint){
 	"new address":  func(e *wire.Endpoint) { e.RMB.Addr += 4096 },
 }
 
-// said is what a side has said of itself with a connection, with another element
-// and alert token: what it would say of the next one.
-func (c *Conn) said() (e wire.Endpoint) {
+// nextEndpoint returns the endpoint of this side of a connection with another element and alert
+// token, as for a next connection.
+func (c *Conn) nextEndpoint() (e wire.Endpoint) {
 	id := c.localPeerID()
 	c.d.View(func(core *linkgroup.Conn) {
 		p := core.Local()
@@ -51,8 +49,8 @@ func (b *bed) third() (c, s *simfabric.TCPConn) {
 	return c, s
 }
 
-// unharmed checks that a link group carries its connection and takes another.
-func (b *bed) unharmed(c, s *Conn) {
+// stillWorks checks that a link group carries its connection and accepts another one.
+func (b *bed) stillWorks(c, s *Conn) {
 	b.t.Helper()
 	b.exchange(c, s, pattern(1, 200_000))
 	b.exchange(s, c, pattern(2, 200_000))
@@ -65,8 +63,8 @@ func (b *bed) unharmed(c, s *Conn) {
 	b.finish(c, s)
 }
 
-// TestSubsequentAccept: a client declines such an ACCEPT, and its link group is
-// as before.
+// TestSubsequentAccept: a client declines such an ACCEPT, and its link group does not
+// change.
 func TestSubsequentAccept(t *testing.T) {
 	for name, edit := range wrongEndpoints {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +72,7 @@ func TestSubsequentAccept(t *testing.T) {
 				b := newBed(t, bedConfig{})
 				c, s := b.connect()
 				ct, st := b.tcp()
-				e := s.said()
+				e := s.nextEndpoint()
 				edit(&e)
 				done := make(chan struct{})
 				go func() {
@@ -91,21 +89,22 @@ func TestSubsequentAccept(t *testing.T) {
 				wantDecline(t, "client", err, smc.DiagRToken, false)
 				ct.Close()
 				st.Close()
-				b.unharmed(c, s)
+				b.stillWorks(c, s)
 			})
 		})
 	}
 }
 
-// proposal is what the host of c has proposed with its first connection, which
-// everybody on the LAN can know.
+// proposal returns the PROPOSAL of the first connection of c. Every host on the LAN can
+// know it.
 func (c *Conn) proposal() wire.Proposal {
-	e := c.said()
+	e := c.nextEndpoint()
 	return wire.Proposal{PeerID: e.PeerID, GID: e.GID, MAC: e.MAC, IPv4: prefix(1, 0).Masked()}
 }
 
-// TestSubsequentConfirm: a server refuses such a CONFIRM, and its link group is as before.
-// A third host that proposes in the peer's name is not let into the link group.
+// TestSubsequentConfirm: a server refuses such a CONFIRM, and its link group does not
+// change. A third host that proposes in the name of the peer does not get into the link
+// group.
 func TestSubsequentConfirm(t *testing.T) {
 	for name, edit := range wrongEndpoints {
 		for _, from := range []string{"the peer", "a third host"} {
@@ -127,7 +126,7 @@ func TestSubsequentConfirm(t *testing.T) {
 					if a := as[wire.Accept](p); a.FirstContact != third {
 						t.Fatalf("first contact: %v, want %v", a.FirstContact, third)
 					}
-					e := c.said()
+					e := c.nextEndpoint()
 					edit(&e)
 					p.send(wire.Confirm{FirstContact: third, Endpoint: e})
 					switch err := <-done; {
@@ -139,117 +138,30 @@ func TestSubsequentConfirm(t *testing.T) {
 					ct.Close()
 					st.Close()
 					time.Sleep(settled)
-					b.unharmed(c, s)
+					b.stillWorks(c, s)
 				})
 			})
 		}
 	}
 }
 
-// TestSeveralAddresses: a host that connects from two addresses gets a link group for each,
-// and further connections from an address use the link group of that address.
-func TestSeveralAddresses(t *testing.T) {
-	for name, v2 := range map[string]bool{"version 1": false, "version 2": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				b := newBed(t, bedConfig{devices: 2})
-				for _, s := range []*Stack{b.client, b.server} {
-					if v2 {
-						if err := s.Control().AddUEID(t.Context(), "COMMON"); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
-				var groups [2]*driver.Group
-				var conns [][2]*Conn
-				for range 2 {
-					for i := range groups {
-						ct, st, err := b.w.Connect(netip.AddrPortFrom(addr(1, i), 0), netip.AddrPortFrom(addr(2, i), 80))
-						if err != nil {
-							t.Fatal(err)
-						}
-						c, s, cerr, serr := b.rendezvous(ct, st)
-						if cerr != nil || serr != nil {
-							t.Fatalf("client %v, server %v", cerr, serr)
-						}
-						if g := s.d.Group(); groups[i] == nil {
-							groups[i] = g
-						} else if groups[i] != g {
-							t.Errorf("address %d has two link groups", i)
-						}
-						b.exchange(c, s, pattern(1, 100_000))
-						conns = append(conns, [2]*Conn{c, s})
-						time.Sleep(time.Second)
-					}
-				}
-				if groups[0] == groups[1] {
-					t.Error("two addresses share a link group")
-				}
-				for _, c := range conns {
-					b.finish(c[0], c[1])
-				}
-			})
-		})
-	}
-}
-
-// TestTurnTooLate: a client whose first contact is under way for too long gets DECLINE for
-// the next one, in time for it to use TCP. Another client does not wait.
-func TestTurnTooLate(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		b := newBed(t, bedConfig{})
-		b.w.Host("third", netdevs(3, 1)...)
-		ct, st := b.third()
-		stuck := ended(t, b.server.Server, st)
-		p := scripted{t, ct}
-		id := smc.NewPeerID(9, smc.MAC{2, 3})
-		propose := func(p scripted) {
-			p.send(wire.Proposal{PeerID: id, GID: smc.GID{15: 3}, MAC: smc.MAC{2, 3}, IPv4: prefix(1, 0).Masked()})
-		}
-		propose(p)
-		if a := as[wire.Accept](p); !a.FirstContact {
-			t.Error("not a first contact")
-		}
-		ct2, st2 := b.third()
-		waits := ended(t, b.server.Server, st2)
-		began := time.Now()
-		p2 := scripted{t, ct2}
-		propose(p2)
-		b.finish(b.connect()) // of another client
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("another client waited %v", took)
-		}
-		if d := as[wire.Decline](p2); d.Diagnosis != smc.DiagMem || d.OutOfSync {
-			t.Errorf("declined with %+v", d)
-		}
-		if took := time.Since(began); took >= rendezvous.TurnWait+time.Second {
-			t.Errorf("DECLINE came after %v", took)
-		}
-		wantDecline(t, "server", <-waits, smc.DiagMem, false)
-		b.stillTCP(ct2, st2)
-		ct.Close()
-		wantBroken(t, <-stuck, nil)
-		st.Close()
-	})
-}
-
-// TestThirdHost: a third host that says that it is another one cannot end the
-// link group of two others, nor a connection in it.
+// TestThirdHost: a third host that claims to be another one cannot end the link group of
+// two others, or a connection in it.
 func TestThirdHost(t *testing.T) {
 	for name, say := range map[string]func(t *testing.T, b *bed, c *Conn, p scripted){
 		"a write to nowhere": func(t *testing.T, b *bed, c *Conn, p scripted) {
-			// What it cannot know it leaves zero or guesses.
+			// Fields that it cannot know are zero or guessed.
 			p.send(wire.Confirm{Endpoint: wire.Endpoint{
-				PeerID: c.said().PeerID, GID: c.said().GID, MAC: c.said().MAC, MTU: 3,
+				PeerID: c.nextEndpoint().PeerID, GID: c.nextEndpoint().GID, MAC: c.nextEndpoint().MAC, MTU: 3,
 				RMB: smc.RToken{RKey: 0x1234, Addr: 1 << 20}, RMBEIndex: 1, AlertToken: 77, RMBESize: 1,
 			}})
 		},
 		"out of sync": func(t *testing.T, b *bed, c *Conn, p scripted) {
-			p.send(wire.Decline{PeerID: c.said().PeerID, Diagnosis: smc.DiagSync, OutOfSync: true})
+			p.send(wire.Decline{PeerID: c.nextEndpoint().PeerID, Diagnosis: smc.DiagSync, OutOfSync: true})
 		},
 		"its alert token": func(t *testing.T, b *bed, c *Conn, p scripted) {
-			e := c.said()
-			e.AlertToken-- // that of the connection
+			e := c.nextEndpoint()
+			e.AlertToken-- // the alert token of the connection
 			e.RMB.RKey, e.RMB.Addr = 0x1234, 1<<20
 			p.send(wire.Confirm{Endpoint: e})
 		},
@@ -284,7 +196,7 @@ func TestThirdHost(t *testing.T) {
 					st.Close()
 					time.Sleep(settled)
 				}
-				b.unharmed(c, s)
+				b.stillWorks(c, s)
 			})
 		})
 	}

@@ -3,7 +3,6 @@
 package archtest
 
 import (
-	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -21,9 +20,10 @@ const moduleRoot = "../.."
 // documents are the texts that TestDocuments checks, relative to the module root.
 var documents = []string{"*.md", "docs/*.md", "deploy/*.md"}
 
-// A sourceTree is what documents may name: all functions and types, and all files.
+// A sourceTree is what documents may name: all functions and types, their fields and
+// methods, and all files.
 type sourceTree struct {
-	names map[string]bool // without package and receiver
+	names map[string]bool // without package: Name, Type.field, Type.Method
 	files map[string]bool // paths relative to the module root
 }
 
@@ -53,16 +53,7 @@ func readTree(root string) (sourceTree, error) {
 			return nil // the compiler reports it
 		}
 		for _, decl := range f.Decls {
-			switch decl := decl.(type) {
-			case *ast.FuncDecl:
-				tree.names[decl.Name.Name] = true
-			case *ast.GenDecl:
-				for _, spec := range decl.Specs {
-					if spec, ok := spec.(*ast.TypeSpec); ok {
-						tree.names[spec.Name.Name] = true // for example wire.TestLink
-					}
-				}
-			}
+			addNames(tree.names, decl)
 		}
 		return nil
 	})
@@ -82,6 +73,7 @@ func (s sourceTree) hasFile(name string) bool {
 
 var (
 	namedTest = regexp.MustCompile("`(?:[a-z0-9]+\\.)?((?:Test|Fuzz|Benchmark)[A-Z]\\w*)[^`]*`")
+	namedPart = regexp.MustCompile("`(?:[a-z0-9]+\\.)?(([A-Z]\\w*)\\.\\w+)(?:\\(\\))?`")
 	namedFile = regexp.MustCompile("`([a-z0-9_./-]+\\.go)`")
 	mdLink    = regexp.MustCompile(`\]\(([^()\s:]+)\)`)
 	heading   = regexp.MustCompile(`(?m)^#+ (.+)$`)
@@ -102,12 +94,17 @@ func anchor(heading string) string {
 	return b.String()
 }
 
-// checkDocument returns an error for each test, file and link in a document that does not
-// exist. name and text are those of the document, read returns the text of another one.
+// checkDocument returns an error for each test, field, method, file and link in a document
+// that does not exist. Fields and methods are checked if the module has their type. name and text are those of the document, read returns the text of another one.
 func (s sourceTree) checkDocument(name, text string, read func(string) (string, error)) (errs []string) {
 	for _, m := range namedTest.FindAllStringSubmatch(text, -1) {
 		if !s.names[m[1]] {
 			errs = append(errs, "no test "+m[1])
+		}
+	}
+	for _, m := range namedPart.FindAllStringSubmatch(text, -1) {
+		if s.names[m[2]] && !s.names[m[1]] {
+			errs = append(errs, "no field or method "+m[1])
 		}
 	}
 	for _, m := range namedFile.FindAllStringSubmatch(text, -1) {
@@ -140,7 +137,8 @@ func (s sourceTree) checkDocument(name, text string, read func(string) (string, 
 	return errs
 }
 
-// TestDocuments checks that the tests, Go files and links in the documents exist.
+// TestDocuments checks that the tests, fields, methods, Go files and links in the documents
+// exist.
 func TestDocuments(t *testing.T) {
 	tree, err := readTree(moduleRoot)
 	if err != nil {
@@ -178,11 +176,11 @@ func TestDocuments(t *testing.T) {
 
 // TestCheckDocument checks that TestDocuments finds errors.
 func TestCheckDocument(t *testing.T) {
-	tree := sourceTree{names: map[string]bool{"TestThere": true}, files: map[string]bool{"a/b/c.go": true}}
-	text := "# One *thing*\n`TestThere`, `e2e.TestThere/part`, `b/c.go`, `c.go`, [x](#one-thing)\n" +
-		"`TestGone`, `d/c.go`, [x](#two), [x](no.md), [x](https://example.com/)"
+	tree := sourceTree{names: map[string]bool{"TestThere": true, "Type": true, "Type.there": true}, files: map[string]bool{"a/b/c.go": true}}
+	text := "# One *thing*\n`TestThere`, `a.Type.there`, `Type.there()`, `Other.gone`, `e2e.TestThere/part`, `b/c.go`, `c.go`, [x](#one-thing)\n" +
+		"`TestGone`, `a.Type.gone`, `d/c.go`, [x](#two), [x](no.md), [x](https://example.com/)"
 	got := tree.checkDocument("docs/x.md", text, nil)
-	want := []string{"no test TestGone", "no file d/c.go", "no heading for link #two", "no link target no.md"}
+	want := []string{"no test TestGone", "no field or method Type.gone", "no file d/c.go", "no heading for link #two", "no link target no.md"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

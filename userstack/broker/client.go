@@ -364,7 +364,9 @@ const (
 	// EventLocal: the peer is a program of this host. End must become the
 	// program's descriptor; it is nil if this process could not receive it. On
 	// a connection that the program opens, the launcher must answer with
-	// Proceed if the program has End, and otherwise with Release.
+	// Proceed if the program has End, and otherwise with Release. On a connection that
+	// the program accepts, Errno is not 0 if the peer has reset it already: then the
+	// program reads ECONNRESET from End.
 	EventLocal
 )
 

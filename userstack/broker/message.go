@@ -105,7 +105,7 @@ const (
 	// pair.
 	TypeDropUrgent
 	// TypeLocal passes one end of the pair whose other end the program at the
-	// peer has: see ModeLocal.
+	// peer has: see ModeLocal. With an Errno that program has reset the connection.
 	TypeLocal
 )
 

@@ -250,7 +250,8 @@ func (a *accepted) conn(n *notif, s *supervisor) *conn {
 		a.c = &conn{
 			s: s, broker: a.broker, cc: a.cc, domain: a.domain, remote: a.remote, local: localAddr(a.sock), tcp: -1,
 			calls: newCallQueue(),
-			phase: phaseCarried, pair: a.pair, swapped: true, report: outcomeReport{connected: true}, unready: true,
+			phase: phaseCarried, pair: a.pair, swapped: true, unready: true,
+			report: outcomeReport{connected: true, err: a.broken, inPair: a.broken != 0},
 		}
 		close(a.c.calls.over)
 	}
@@ -403,7 +404,7 @@ func (l *listener) offered(a *accepted) bool {
 		case ev.Kind == broker.EventTaken:
 			a.cc, a.broker = cc, b
 		case ev.Kind == broker.EventLocal:
-			return l.offeredLocal(a, b, cc, ev.End)
+			return l.offeredLocal(a, b, cc, ev)
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
 			// The service may not have read from the socket, so it may not have

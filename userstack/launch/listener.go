@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -57,6 +58,7 @@ type accepted struct {
 	passed  bool               // the service has its end of the pair, or cannot get it
 	served  bool               // it has
 	local   bool               // a program has the other end of the pair
+	broken  syscall.Errno      // that program has reset the connection with this error
 	follows bool               // a goroutine follows c: it was not made for a call that waits
 
 	done     chan struct{} // if not nil, closed when the service has been asked

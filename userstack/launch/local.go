@@ -158,10 +158,10 @@ func (c *conn) divert(n *notif) error {
 
 // offeredLocal makes an accepted connection from the end that the service
 // passed. It returns false if a cannot be used.
-func (l *listener) offeredLocal(a *accepted, b Broker, cc *broker.ClientConn, end *broker.Descriptor) bool {
+func (l *listener) offeredLocal(a *accepted, b Broker, cc *broker.ClientConn, ev broker.Event) bool {
 	var err error
-	if end != nil {
-		a.pair, err = localPairOf(end, a.sock)
+	if ev.End != nil {
+		a.pair, err = localPairOf(ev.End, a.sock)
 	}
 	if a.pair == nil {
 		// This process has no free descriptor, and for the peer the connection
@@ -170,8 +170,11 @@ func (l *listener) offeredLocal(a *accepted, b Broker, cc *broker.ClientConn, en
 		_ = cc.Cancel()
 		return false
 	}
-	a.cc, a.broker, a.local = cc, b, true
+	a.cc, a.broker, a.local, a.broken = cc, b, true, ev.Errno
 	l.s.stats.mode(broker.ModeLocal)
+	if a.broken != 0 {
+		l.s.stats.broken()
+	}
 	return true
 }
 

@@ -102,10 +102,17 @@ func (s *script) recv(want broker.Type) (broker.Message, *broker.Descriptor) {
 	return m, d
 }
 
-func (s *script) send(m broker.Message) {
+func (s *script) send(m broker.Message) { s.sendWith(m) }
+
+// sendWith sends a message with descriptors.
+func (s *script) sendWith(m broker.Message, fds ...int) {
 	b, err := m.AppendBinary(nil)
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
 	if err == nil {
-		_, err = s.c.Write(b)
+		_, _, err = s.c.WriteMsgUnix(b, oob, nil)
 	}
 	if err != nil {
 		s.t.Errorf("%v: %v", m.Type, err)

@@ -81,12 +81,15 @@ func unixProgram(t testing.TB) (*program, int) {
 // relayBed is a relay at work.
 type relayBed struct {
 	*program
+	relay   *Relay
 	net     *fakeStream
 	linger0 atomic.Bool
 	stop    chan struct{}
 	ended   chan bool
 	left    chan struct{} // of the relay
 	brokens atomic.Int32  // calls of Broken
+
+	drainIdle time.Duration // of the relay
 }
 
 // newRelayBed makes a relay. before is called before it runs.
@@ -99,8 +102,8 @@ func newRelayBed(t *testing.T, before func(*relayBed)) *relayBed {
 	if before != nil {
 		before(b)
 	}
-	r := &Relay{App: app, Net: b.net, Linger0: &b.linger0, LauncherGone: b.left, Broken: b.broken}
-	go func() { b.ended <- r.Run(b.stop) }()
+	b.relay = &Relay{App: app, Net: b.net, Linger0: &b.linger0, LauncherGone: b.left, Broken: b.broken, DrainIdle: b.drainIdle}
+	go func() { b.ended <- b.relay.Run(b.stop) }()
 	return b
 }
 

@@ -62,9 +62,13 @@ func TestLastWords(t *testing.T) {
 			b.net.peerSends("nobody reads")
 			b.write("last words")
 			b.close()
+			if room {
+				b.drainIdle = testTime
+			}
 		})
-		// The relay knows by now that nobody reads.
-		time.Sleep(20 * time.Millisecond)
+		if !b.net.await(b.relay.undelivered.Load) {
+			t.Fatal("the relay does not see that nobody reads")
+		}
 		if room {
 			b.net.change(func() { b.net.full = false })
 			b.peerGets("last words", true)

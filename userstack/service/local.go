@@ -136,7 +136,7 @@ func idleTCP(fd int) error {
 // connectLocal serves the client of a localConn after its TCP connection is made.
 func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *localConn) (goesOn bool) {
 	hold(c, sock).setSide(&f.clientSide)
-	switch placed, err := c.Local(ctx, f.p); {
+	switch placed, err := f.clientSide.place(ctx, c); {
 	case err != nil:
 		s.local.finish(f, outcomeClosed)
 		return false
@@ -162,12 +162,9 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 		_ = c.NotCandidate(errNotPlaced.Error())
 		return false
 	}
-	s.local.mu.Lock()
-	f.serverSide.c = c
-	s.local.mu.Unlock()
 	hold(c, sock).setSide(&f.serverSide)
-	_, err := c.Local(ctx, f.q)
-	_ = f.q.Close() // from now on, only the launcher can do what carryOut needs
+	_, err := f.serverSide.place(ctx, c)
+	_ = f.q.Close()
 	if err == nil {
 		select {
 		case <-f.finished:

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -55,14 +56,31 @@ func (s *Service) Divert(ctx context.Context, c *broker.Conn, former, end *broke
 	s.relay(ctx, c, h.sock, end, p)
 }
 
+// place has the launcher give the program of x its end of the pair: see
+// broker.Conn.Local.
+func (x *localSide) place(ctx context.Context, c *broker.Conn) (placed bool, err error) {
+	defer close(x.placed)
+	var reset syscall.Errno
+	x.f.table.mu.Lock()
+	x.c = c
+	if x.reset {
+		reset = unix.ECONNRESET
+	}
+	x.f.table.mu.Unlock()
+	return c.Local(ctx, x.end(), reset)
+}
+
 // carryOut does at side x what the other side needs. It returns false if x is not at
 // this stack, or has ended.
 //
 // For opBroken, a byte must be written into the pair at x: if nobody has read it, the
-// kernel turns the close of the other end into a reset. The program of x may not have
-// its end yet, because it has not accepted the connection. Then the service has the
-// end. During a detour of x, the service has it too. Otherwise only the launcher can
-// write.
+// kernel turns the close of the other end into a reset.
+//
+//	x                                        | who writes the byte
+//	-----------------------------------------+--------------------------------------
+//	the server's, which has not accepted yet | the service; place tells the launcher
+//	on a detour                              | the service, which has the former end
+//	otherwise                                | the launcher
 func (x *localSide) carryOut(ctx context.Context, op neighbourOp) bool {
 	if op == opBroken && x.leaveUnread() {
 		return true
@@ -70,39 +88,54 @@ func (x *localSide) carryOut(ctx context.Context, op neighbourOp) bool {
 	x.f.table.mu.Lock()
 	c := x.c
 	x.f.table.mu.Unlock()
-	switch {
-	case c == nil:
+	if c == nil {
 		return false
-	case op == opBroken:
+	}
+	ctx, cancel := context.WithTimeout(ctx, launcherTime)
+	defer cancel()
+	select {
+	case <-x.placed: // the launcher knows the connection
+	case <-ctx.Done():
+		return true
+	}
+	if op == opBroken {
 		_ = c.Broken(ctx, unix.ECONNRESET)
-	default:
+	} else {
 		_ = c.DropUrgent(ctx)
 	}
 	return true
 }
 
-// leaveUnread writes a byte into the pair at x. It returns false if the service does
-// not have that end.
-func (x *localSide) leaveUnread() (had bool) {
-	x.f.table.mu.Lock()
-	former := x.former
-	x.f.table.mu.Unlock()
+// leaveUnread writes a byte into the pair at x. It returns false if only the launcher
+// can do that, or the other stack.
+func (x *localSide) leaveUnread() (left bool) {
+	t := x.f.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	write := func(fd int) error {
-		had = true
-		// If it fails, the buffer is full of unread data, or the other end is closed.
+		left = true
+		// If it fails, there is unread data already, or the other end is closed.
 		return unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 	}
-	if former != nil {
-		if rc, err := former.Conn().SyscallConn(); err == nil {
+	switch {
+	case x.former != nil:
+		if rc, err := x.former.Conn().SyscallConn(); err == nil {
 			_ = rc.Control(func(fd uintptr) { _ = write(int(fd)) })
 		}
-		return had
+	case x.c == nil && x.here():
+		_ = x.end().Control(write)
+		x.reset = left
 	}
-	_ = x.end().Control(write)
-	return had
+	return left
 }
 
-// end returns the end of the pair at x. It is closed when a program has it.
+// here reports whether x is at this stack.
+func (x *localSide) here() bool {
+	client := x == &x.f.clientSide
+	return x.f.remote == nil || client == (x.f.sock != nil)
+}
+
+// end returns the end of the pair at x. The service closes it when a program has it.
 func (x *localSide) end() *broker.Descriptor {
 	if x == &x.f.clientSide {
 		return x.f.p

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -109,12 +110,16 @@ func TestLocalReset(t *testing.T) {
 			}
 			var sc *broker.ClientConn
 			var server net.Conn
-			accept := func() {
+			accept := func(reset syscall.Errno) {
 				sc = b.handOver(b.server, b.accept())
-				server = b.end(next(t, sc, broker.EventLocal))
+				ev := next(t, sc, broker.EventLocal)
+				if ev.Errno != reset {
+					t.Errorf("the launcher is told of error %v, want %v", ev.Errno, reset)
+				}
+				server = b.end(ev)
 			}
 			if tt.accepted {
-				accept()
+				accept(0)
 				exchange(t, client, server)
 			}
 			if tt.detour {
@@ -126,7 +131,7 @@ func TestLocalReset(t *testing.T) {
 			_ = client.Close()
 			if !tt.accepted {
 				b.awaitHangUp()
-				accept()
+				accept(unix.ECONNRESET)
 				wantProgramReset(t, nil, server)
 			} else {
 				wantProgramReset(t, sc, server)
@@ -151,6 +156,10 @@ func TestNeighbourReset(t *testing.T) {
 	b.asks(&neighbourMessage{op: opBroken, machine: m.machine, netns: m.netns, name: m.name}, wordYes)
 	_ = p.Close()
 	sc := b.handOver(b.server, b.accept())
-	wantProgramReset(t, nil, b.end(next(t, sc, broker.EventLocal)))
+	ev := next(t, sc, broker.EventLocal)
+	if ev.Errno != unix.ECONNRESET {
+		t.Errorf("the launcher is told of error %v", ev.Errno)
+	}
+	wantProgramReset(t, nil, b.end(ev))
 	next(t, sc, broker.EventClosed)
 }

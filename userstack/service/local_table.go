@@ -98,8 +98,8 @@ func (t *localTable) newLocalConn(c *broker.Conn, sock *broker.Descriptor, port 
 		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed, missing: 2,
 		taken: make(chan struct{}), finished: make(chan struct{}), otherProcess: make(chan struct{}),
 	}
-	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide}
-	f.serverSide = localSide{f: f, peer: &f.clientSide}
+	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide, placed: make(chan struct{})}
+	f.serverSide = localSide{f: f, peer: &f.clientSide, placed: make(chan struct{})}
 	return f
 }
 
@@ -380,13 +380,15 @@ func (t *localTable) withdraw(f *localConn) bool {
 	return true
 }
 
-// localSide is one side of a localConn after its handler has returned.
+// localSide is one side of a localConn.
 type localSide struct {
-	f    *localConn
-	c    *broker.Conn
-	peer *localSide
+	f      *localConn
+	peer   *localSide
+	placed chan struct{} // closed when place has returned
 
 	// Guarded by localTable.mu.
+	c      *broker.Conn  // nil: at the other stack, or not accepted yet
+	reset  bool          // the other side has reset the connection before place
 	leave  func()        // ends it; nil until its handler has returned
 	detour bool          // the service carries its bytes, and calls leave then
 	former *relay.Socket // its end of the pair during a detour

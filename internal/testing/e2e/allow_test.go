@@ -49,9 +49,9 @@ func TestAllowed(t *testing.T) {
 	terminate(t, stack)
 }
 
-// TestToldToOthers: a user without privileges sees all rows of a listing, but not the
+// TestListingsOfOtherUsers: a user without privileges sees all rows of a listing, but not the
 // fields that identify a host in CLC messages and packets.
-func TestToldToOthers(t *testing.T) {
+func TestListingsOfOtherUsers(t *testing.T) {
 	l := newLab(t, "setpriv")
 	stack := l.serve(l.A)
 	server := l.server()

@@ -12,8 +12,8 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// pourer is a server that sends without end on each connection.
-const pourer = `
+// endlessServer is a server that sends without end on each connection.
+const endlessServer = `
 import socket, sys, threading
 l = socket.socket()
 l.bind((sys.argv[1], 7400)); l.listen(128)
@@ -41,7 +41,7 @@ func TestEnd(t *testing.T) {
 			l := newLab(t, "/usr/bin/python3")
 			stack := l.serve(l.A)
 			l.serve(l.B)
-			server := l.under(l.B, "/usr/bin/python3", "-u", "-c", pourer, l.B.Addr())
+			server := l.under(l.B, "/usr/bin/python3", "-u", "-c", endlessServer, l.B.Addr())
 			if err := server.WaitOutput("listening", startTime); err != nil {
 				t.Fatal(err)
 			}
@@ -68,8 +68,8 @@ time.sleep(60)`, l.B.Addr())
 						t.Fatal(err)
 					}
 				}
-				hostile = l.A.Go(t, bin("hostile"), "cling", kind, addr)
-				if err := hostile.WaitOutput("clinging", startTime); err != nil {
+				hostile = l.A.Go(t, bin("hostile"), "block", kind, addr)
+				if err := hostile.WaitOutput("blocking", startTime); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -69,7 +69,7 @@ func TestHostileUser(t *testing.T) {
 	for _, kind := range []string{"idle", "hello", "half", "sessions", "crowded", "control", "garbage", "unread", "all"} {
 		t.Run(kind, func(t *testing.T) {
 			l := &lab{Pair: l.Pair, t: t}
-			hostile := l.press(kind)
+			hostile := l.exhaust(kind)
 			for _, uid := range []string{"0", otherUser} {
 				l.exchanges(uid, addr)
 				l.commands(uid)
@@ -77,7 +77,7 @@ func TestHostileUser(t *testing.T) {
 			var said string
 			switch kind {
 			case "hello":
-				l.toldOfLimit()
+				l.limitReported()
 			case "sessions":
 				said = "kind 1: user " + hostileUser + " has"
 			case "crowded":
@@ -117,15 +117,15 @@ func TestHostileUser(t *testing.T) {
 	terminate(t, stack)
 }
 
-// press starts the program of the hostile user.
-func (l *lab) press(kind string) *netnstest.Process {
+// exhaust starts the program of the hostile user.
+func (l *lab) exhaust(kind string) *netnstest.Process {
 	l.t.Helper()
 	// Nobody has this address, so connections to it take long.
 	absent := l.A.Links[0].IPv4.As4()
 	absent[3] = 200
-	argv := as(hostileUser, bin("hostile"), "press", kind, netip.AddrPortFrom(netip.AddrFrom4(absent), 9).String())
+	argv := as(hostileUser, bin("hostile"), "exhaust", kind, netip.AddrPortFrom(netip.AddrFrom4(absent), 9).String())
 	p := l.A.Go(l.t, argv[0], argv[1:]...)
-	if err := p.WaitOutput("pressing", time.Minute); err != nil {
+	if err := p.WaitOutput("exhausting", time.Minute); err != nil {
 		l.t.Fatal(err)
 	}
 	return p
@@ -141,9 +141,9 @@ func (l *lab) commands(uid string) {
 	}
 }
 
-// toldOfLimit: a user who is beyond the limits gets a message, and the program runs over
+// limitReported: a user who is beyond the limits gets a message, and the program runs over
 // TCP.
-func (l *lab) toldOfLimit() {
+func (l *lab) limitReported() {
 	l.t.Helper()
 	out, err := l.asUser(hostileUser, bin("smcr"), "run", "-v", "--", "echo", "ran")
 	if err != nil || !strings.Contains(out, "ran\n") {
@@ -197,9 +197,9 @@ func TestBeyondQuota(t *testing.T) {
 	terminate(t, stack)
 }
 
-// TestStrangeNamespace: sockets of another network namespace, which a user without
+// TestForeignNamespace: sockets of another network namespace, which a user without
 // privileges can make, stay plain TCP and are not changed.
-func TestStrangeNamespace(t *testing.T) {
+func TestForeignNamespace(t *testing.T) {
 	l := newLab(t, "setpriv", "unshare")
 	stack := l.serve(l.A)
 	addr := l.B.Addr() + ":5001"
@@ -208,7 +208,7 @@ func TestStrangeNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := l.watch()
-	out, err := l.asUser(hostileUser, bin("hostile"), "strange", addr)
+	out, err := l.asUser(hostileUser, bin("hostile"), "foreign", addr)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

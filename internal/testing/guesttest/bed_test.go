@@ -17,14 +17,14 @@ import (
 // commandLimit bounds each command in a guest.
 const commandLimit = time.Minute
 
-// A host is a guest with what the tests need in it.
+// A host is a guest with the programs of the tests.
 type host struct {
 	*guest.Guest
-	smcr, peer, tests string // programs, by their names in the guest
+	smcr, peer, tests string // programs, by the names of their files in the guest
 	addr, addr6       string // of eth0
 }
 
-// bed makes the pair of guests that all tests share.
+// bed returns the pair of guests that all tests share.
 func bed(t *testing.T) (a, b *host) {
 	t.Helper()
 	ga, gb := guest.Pair(t)
@@ -65,8 +65,7 @@ func (h *host) run(t *testing.T, argv ...string) string {
 	return r.Stdout
 }
 
-// fails runs a command that must end with the status, and returns what it said
-// on standard error.
+// fails runs a command that must end with this status, and returns its standard error.
 func (h *host) fails(t *testing.T, status int, argv ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
@@ -82,8 +81,8 @@ func (h *host) fails(t *testing.T, status int, argv ...string) string {
 	return r.Stderr
 }
 
-// start starts a command, waits until it has written ready, and returns a
-// function that kills it; the end of the test does too.
+// start starts a command and waits until it has written ready. It returns a function that
+// kills the command. The end of the test kills it too.
 func (h *host) start(t *testing.T, ready string, argv ...string) (kill func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), commandLimit)
@@ -94,7 +93,7 @@ func (h *host) start(t *testing.T, ready string, argv ...string) (kill func()) {
 	}
 	kill = func() {
 		cancel()
-		// Its error says that it was killed.
+		// The error is that the command was killed.
 		_, _ = c.Wait(ctx)
 	}
 	t.Cleanup(kill)
@@ -104,7 +103,7 @@ func (h *host) start(t *testing.T, ready string, argv ...string) (kill func()) {
 	return kill
 }
 
-// query asks the product for the rows of a list in JSON.
+// query returns the rows of a list in JSON.
 func query[T any](t *testing.T, h *host, argv ...string) []T {
 	t.Helper()
 	argv = append(append([]string{h.smcr}, argv...), "--backend", "kernel", "-o", "json")
@@ -116,7 +115,7 @@ func query[T any](t *testing.T, h *host, argv ...string) []T {
 	return rows
 }
 
-// queryOne is query for a list of exactly one row.
+// queryOne is query for a list with exactly one row.
 func queryOne[T any](t *testing.T, h *host, argv ...string) T {
 	t.Helper()
 	rows := query[T](t, h, argv...)
@@ -126,7 +125,7 @@ func queryOne[T any](t *testing.T, h *host, argv ...string) T {
 	return rows[0]
 }
 
-// eventually waits until ok says so: the kernel frees in its own time.
+// eventually waits until ok returns true: the kernel frees some objects later.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(commandLimit); !ok(); time.Sleep(100 * time.Millisecond) {
@@ -137,8 +136,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// setUp makes a host an SMC-Rv2 node on eth0, with the product wherever it has
-// a command for it.
+// setUp makes a host an SMC-Rv2 node on eth0, with commands of smcr where they exist.
 func (h *host) setUp(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
@@ -157,8 +155,8 @@ func (h *host) setUp(t *testing.T) {
 	h.run(t, h.smcr, "ueid", "add", "SMCV2-EXAMPLE-UEID", "--backend", "kernel")
 }
 
-// passed checks the verbose output of a test binary: tests ran, none failed,
-// none was skipped.
+// passed checks the verbose output of a test binary: tests ran, and none failed or was
+// skipped.
 func passed(t *testing.T, out string, want ...string) {
 	t.Helper()
 	for _, bad := range []string{"--- FAIL", "--- SKIP"} {

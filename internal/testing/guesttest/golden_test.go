@@ -18,19 +18,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A printed is what a program printed and how it ended.
+// A printed has the output and the exit status of a program.
 type printed struct {
 	out, err string
 	status   int
 }
 
-// recorded is what smc-tools 1.8.5 printed on a guest much like ours, by the
-// command line: a server called guest with three connections of one link group.
+// recorded has the output of smc-tools 1.8.5 on a similar guest, by command line: a
+// server named guest with three connections of one link group.
 type recorded map[string]printed
 
-// readRecorded reads a phase of the recordings that package smctools has, whose
-// README says how they came about. Of a command line that occurs more than once
-// the first occurrence counts.
+// readRecorded reads a phase of the recordings of package smctools, which the README
+// there describes. If a command line occurs more than once, the first one counts.
 func readRecorded(t *testing.T, phase string) recorded {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "smctools", "testdata", "golden", phase+".txt"))
@@ -76,7 +75,7 @@ func readRecorded(t *testing.T, phase string) recorded {
 	return all
 }
 
-// of returns what a command printed.
+// of returns the output of a command.
 func (r recorded) of(t *testing.T, command string) printed {
 	t.Helper()
 	p, ok := r[command]
@@ -86,20 +85,20 @@ func (r recorded) of(t *testing.T, command string) printed {
 	return p
 }
 
-// A tools is a host with the product under the names of smc-tools, and what
-// smc-tools printed in its place.
+// A tools is a host with the program under the names of smc-tools, and with the recorded
+// output of smc-tools.
 type tools struct {
 	*host
 	t         *testing.T
-	dir       string   // of the names
-	live      recorded // with connections
-	edit      recorded // of changes
+	dir       string   // directory of the names
+	live      recorded // recorded with connections
+	edit      recorded // recorded for changes
 	env       []string
 	linkGroup linkGroup
 	link      link
 }
 
-// newTools gives a host the names.
+// newTools makes the names of smc-tools on a host.
 func newTools(t *testing.T, h *host) *tools {
 	t.Helper()
 	x := &tools{host: h, t: t, dir: path.Dir(h.smcr), live: readRecorded(t, "p3live"), edit: readRecorded(t, "p2edit")}
@@ -108,7 +107,7 @@ func newTools(t *testing.T, h *host) *tools {
 	return x
 }
 
-// prints runs a program by its name with its arguments.
+// prints runs a program by its name and returns its output.
 func (x *tools) prints(argv ...string) printed {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(x.t.Context(), commandLimit)
@@ -127,7 +126,7 @@ func (x *tools) prints(argv ...string) printed {
 	return p
 }
 
-// same runs a command line and wants what p says.
+// same runs a command line and checks that its output is p.
 func (x *tools) same(p printed, command string) {
 	x.t.Helper()
 	got := x.prints(strings.Fields(command)...)
@@ -136,8 +135,8 @@ func (x *tools) same(p printed, command string) {
 	}
 }
 
-// asRecorded runs a command line and wants what was recorded of it, with the
-// values of the recorded machine replaced: pairs of old and new.
+// asRecorded runs a command line and checks that its output is the recorded one. values
+// are pairs of old and new: they replace values of the recorded machine.
 func (x *tools) asRecorded(in recorded, command string, values ...string) {
 	x.t.Helper()
 	p := in.of(x.t, command)
@@ -150,23 +149,23 @@ func (x *tools) asRecorded(in recorded, command string, values ...string) {
 	x.same(p, command)
 }
 
-// numbers are what the statistics have: right-aligned in columns of fixed
-// width, or in parentheses as wide as they need.
+// numbers match the numbers in statistics: right-aligned in columns of fixed width, or in
+// parentheses of any width.
 var (
 	bracketed = regexp.MustCompile(`\((client )?[0-9.]+[%KMGTP]?(, server )?[0-9]*\)`)
 	aligned   = regexp.MustCompile(` *\b[0-9]+(\.[0-9]+)?[KMGTP]?( |$)`)
 	reasons   = regexp.MustCompile(`(?m)^(     [A-Z_]+ +\d+|    (Server|Client))\n`)
 )
 
-// shape returns the text of statistics with its numbers made equal in as far as
-// they may differ, and without the reasons of fallbacks.
+// shape returns the text of statistics without the reasons of fallbacks, and with equal
+// numbers where they may differ.
 func shape(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(reasons.ReplaceAllString(text, "")) {
 		line = strings.TrimSuffix(line, "\n")
 		line = bracketed.ReplaceAllString(line, "(${1}#$2)")
 		line = aligned.ReplaceAllStringFunc(line, func(s string) string {
-			end := len(strings.TrimRight(s, " ")) // the column's right edge
+			end := len(strings.TrimRight(s, " ")) // right end of the column
 			return strings.Repeat(" ", end-1) + "#" + s[end:]
 		})
 		b.WriteString(line + "\n")

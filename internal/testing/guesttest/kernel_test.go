@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestKernel boots one pair of guests; its parts build on each other.
+// TestKernel boots one pair of guests. Each part uses the state that the part before has
+// left.
 func TestKernel(t *testing.T) {
 	a, b := bed(t)
 	t.Run("NoModule", func(t *testing.T) { testNoModule(t, a) })
@@ -26,7 +27,7 @@ func TestKernel(t *testing.T) {
 	t.Run("Undo", func(t *testing.T) { testUndo(t, a) })
 }
 
-// testNoModule is about a kernel that has no SMC, nor can load it.
+// testNoModule tests with a kernel that has no SMC and cannot load it.
 func testNoModule(t *testing.T, h *host) {
 	loader := strings.TrimSpace(h.run(t, "cat", "/proc/sys/kernel/modprobe"))
 	set := func(program string) {
@@ -61,7 +62,7 @@ func testNoModule(t *testing.T, h *host) {
 	}
 }
 
-// testAutoload checks that asking the kernel loads its SMC.
+// testAutoload checks that a request to the kernel loads its SMC.
 func testAutoload(t *testing.T, h *host) {
 	x := queryOne[info](t, h, "info")
 	if want := (info{Stack: "kernel", Version: 2, Release: 1, Host: "a", V2: true}); x != want {
@@ -83,7 +84,7 @@ func testControl(t *testing.T, h *host) {
 		"TestUnprivileged", "TestNamespace")
 }
 
-// testTables compares what setUp wrote with what the product reads.
+// testTables compares the settings of setUp with the listings of smcr.
 func testTables(t *testing.T, h *host) {
 	type row struct {
 		Stack  string `json:"stack"`
@@ -115,7 +116,7 @@ func testTables(t *testing.T, h *host) {
 	h.fails(t, 4, "setpriv", "--reuid=65534", "--clear-groups", h.smcr, "pnet", "flush", "--backend", "kernel")
 }
 
-// testUndo empties the tables again.
+// testUndo empties the tables.
 func testUndo(t *testing.T, h *host) {
 	h.run(t, h.smcr, "ueid", "del", "SMCV2-EXAMPLE-UEID", "--backend", "kernel")
 	h.run(t, h.smcr, "pnet", "del", "SMC1", "--backend", "kernel")

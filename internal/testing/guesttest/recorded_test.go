@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestRecorded checks what the comparisons in guests rest on with the recordings
-// alone: numbers are read and abbreviated as smc-tools writes them, and the shape
-// of statistics is the same for all numbers, but not for other names or columns.
+// TestRecorded checks the comparisons in guests with the recordings alone: numbers are
+// read and abbreviated in the form of smc-tools. The shape of statistics is the same for
+// all numbers, but not for other names or columns.
 func TestRecorded(t *testing.T) {
 	live := readRecorded(t, "p3live")
 	texts, numbers := 0, 0

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// testPNET changes the table of pnetids and restores it. The link group has its
-// own copy of the pnetid.
+// testPNET changes the table of pnetids and restores it. The link group has a separate
+// copy of the pnetid.
 func (x *tools) testPNET() {
 	type row struct {
 		PNETID string `json:"pnetid"`
@@ -24,8 +24,7 @@ func (x *tools) testPNET() {
 		IBDev  string `json:"ibdev"`
 		IBPort int    `json:"ibport"`
 	}
-	// table wants smc_pnet to print what our own command lists, both of which is
-	// rows.
+	// table checks that smc_pnet prints rows, and that smcr lists the same.
 	table := func(rows ...row) {
 		x.t.Helper()
 		if got := query[row](x.t, x.host, "pnet", "list"); !slices.Equal(got, rows) {
@@ -79,7 +78,7 @@ func (x *tools) testPNET() {
 	x.asRecorded(x.live, "smc_chk -i nosuch")
 }
 
-// testDebug wants smc_dbg to collect what the programs print one by one: their
+// testDebug checks that smc_dbg collects what the programs print one by one. Their
 // connections are idle.
 func (x *tools) testDebug() {
 	sections := []struct{ file, commands string }{
@@ -127,8 +126,7 @@ func (x *tools) testDebug() {
 	}
 }
 
-// testCheck has smc_chk and our own check connect from a to a server of smc_chk
-// on b.
+// testCheck makes smc_chk and smcr check connect from a to a server of smc_chk on b.
 func testCheck(t *testing.T, a, b *tools) {
 	stop := b.start(t, "Server started on port 37373\n", path.Join(b.dir, "smc_chk"), "-S")
 	defer stop()
@@ -157,7 +155,7 @@ func testCheck(t *testing.T, a, b *tools) {
 	}
 }
 
-// testRun runs a TCP program by smc_run, toward the AF_SMC server on b.
+// testRun runs a TCP program with smc_run, as client of the AF_SMC server on b.
 func testRun(t *testing.T, a *tools, b *host) {
 	a = a.in(t)
 	server := netip.MustParseAddrPort(b.addr + ":5001")
@@ -187,7 +185,7 @@ func testRun(t *testing.T, a *tools, b *host) {
 	if out := a.run(t, a.smcr, "run", "--mode", "kernel", "--", "sh", "-c", "echo ran"); out != "ran\n" {
 		t.Errorf("smcr run: %q", out)
 	}
-	// Our own list of RNICs, of which smc_rnics knows those of IBM Z only.
+	// smcr lists all RNICs. smc_rnics lists only those of IBM Z.
 	type rnic struct {
 		IBDev  string `json:"ibdev"`
 		NetDev string `json:"netdev"`
@@ -202,8 +200,8 @@ func testRun(t *testing.T, a *tools, b *host) {
 	}
 }
 
-// testFallbackTools wants smcss and smcr stats to tell of a connection that uses
-// TCP for a reason, one of so many that do or did.
+// testFallbackTools checks that smcss and smcr stats show a connection that uses TCP for
+// a reason, one of total such connections so far.
 func testFallbackTools(x *tools, server netip.AddrPort, reason, short string, total int) {
 	row := regexp.MustCompile(fmt.Sprintf(`(?m)^ACTIVE {9}00000 \d{7} .{23} %s +0000 TCP %s$`,
 		regexp.QuoteMeta(fmt.Sprintf("%s:%d", server.Addr(), server.Port())), reason))

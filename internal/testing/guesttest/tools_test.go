@@ -13,11 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// testTools runs the program by every name that smc-tools has on both hosts
-// while their connections stand, and wants the state that its own commands tell
-// of, in the form that was recorded of smc-tools.
+// testTools runs the program by every name of smc-tools on both hosts while their
+// connections are open. The state must be that of smcr's own commands, in the recorded
+// form of smc-tools.
 func testTools(t *testing.T, a, b *host) {
-	// The guests have a processor each.
+	// Each guest has one processor.
 	t.Run("Lists", func(t *testing.T) {
 		for _, h := range []*host{a, b} {
 			t.Run(h.Name(), func(t *testing.T) {
@@ -39,7 +39,7 @@ func testTools(t *testing.T, a, b *host) {
 	t.Run("Run", func(t *testing.T) { testRun(t, newTools(t, a), b) })
 }
 
-// in returns x for the parts of another test.
+// in returns x for a subtest.
 func (x *tools) in(t *testing.T) *tools {
 	y := *x
 	y.t = t
@@ -61,8 +61,8 @@ func (x *tools) testInfo() {
 	x.strict().asRecorded(x.live, "smcr info bad")
 }
 
-// strict returns x for command lines that are smc-tools' only where SMCR_COMPAT
-// says so: ours names the word that is wrong.
+// strict returns x with SMCR_COMPAT=strict, for command lines that otherwise have another
+// meaning for smcr.
 func (x *tools) strict() *tools {
 	y := *x
 	y.env = append(slices.Clone(x.env), "SMCR_COMPAT=strict")
@@ -84,8 +84,8 @@ func (x *tools) testDevice() {
 	for _, command := range []string{"smcr device", "smcr device show", "smcr device ibdev rxe0", "smcr device netdev eth0"} {
 		x.asRecorded(x.live, command, values...)
 	}
-	// smc-tools printed what was in its memory as FID of a device without PCI
-	// function.
+	// For a device without a PCI function, smc-tools printed a FID from memory that it
+	// had not initialized.
 	got := x.prints("smcr", "-d", "device")
 	want := x.live.of(x.t, "smcr -d device")
 	head, row, _ := strings.Cut(want.out, "\n")
@@ -105,7 +105,8 @@ func (x *tools) testLinkGroup() {
 	if g.V2 == nil || g.V2R == nil || !g.V2R.Direct || g.VLAN != 0 || l.LinkGroup != g.ID || l.Type != g.Type {
 		x.t.Fatalf("%+v, %+v", g, l)
 	}
-	// One row, and the same by the identifier, which may be abbreviated.
+	// There is one row, also if it is selected by its identifier, which may be
+	// abbreviated.
 	row := []string{"00000100 SERV     SINGLE  ", fmt.Sprintf("%s %-8s %-8s", g.ID, g.Role, g.Type)}
 	group := append(slices.Clone(row), "      3  SMC1             ", fmt.Sprintf("%7d  %-16s ", g.Conns, g.PNETID))
 	for _, command := range []string{"smcr linkgroup", "smcr linkgroup show", "smcr linkgroup all", "smcr lin"} {
@@ -116,7 +117,7 @@ func (x *tools) testLinkGroup() {
 	x.same(p, "smcr linkgroup show "+g.ID)
 	p.out, _, _ = strings.Cut(p.out, "\n")
 	p.out += "\n"
-	x.same(p, "smcr linkgroup show ffffff00") // no such group
+	x.same(p, "smcr linkgroup show ffffff00") // there is no such group
 
 	details := []string{
 		"LG-ID    : 00000100", "LG-ID    : " + g.ID,
@@ -179,7 +180,7 @@ func (x *tools) testEID() {
 		x.asRecorded(x.edit, command)
 	}
 	x.same(printed{err: "Error: specified User EID is already defined\n", status: 255}, "smcr ueid add SMCV2-EXAMPLE-UEID")
-	// The link group goes on with the identifier that it has.
+	// The link group keeps its identifier.
 	x.same(printed{}, "smcr ueid flush")
 	if rows := query[row](x.t, x.host, "ueid", "list"); len(rows) != 0 {
 		x.t.Errorf("ueid list after smcr ueid flush: %v", rows)
@@ -202,7 +203,7 @@ func (x *tools) testEID() {
 	x.asRecorded(x.live, "smcr seid")
 }
 
-// recordedRow returns a row of smcss in its recorded form.
+// recordedRow returns a row of smcss in the recorded form.
 func (x *tools) recordedRow(command, part string) string {
 	x.t.Helper()
 	for line := range strings.Lines(x.live.of(x.t, command).out) {
@@ -217,9 +218,9 @@ func (x *tools) recordedRow(command, part string) string {
 var (
 	hexDigit = regexp.MustCompile("[0-9a-f]")
 
-	// producerFlags match the flags of a direction, of which connection list
-	// shows nothing. Those of the producer may be set in idle connections, those
-	// of the state behind them are not.
+	// producerFlags match the flags of one direction, which connection list does not
+	// show. Producer flags may be set in idle connections. The state flags after them are
+	// not.
 	producerFlags = regexp.MustCompile(`\b[0-9a-f]{2}(:00   )`)
 )
 
@@ -228,7 +229,7 @@ func (x *tools) testSockets() {
 	conns := query[connection](x.t, x.host, "connection", "list", "--all")
 	address := func(a netip.AddrPort) string { return fmt.Sprintf("%-23s ", fmt.Sprintf("%s:%d", a.Addr(), a.Port())) }
 	socket := func(c connection) string { return fmt.Sprintf("%05d %07d ", c.UID, c.Inode) }
-	// active returns the row of a connection as smcss prints it with options.
+	// active returns the row of a connection in the output of smcss with options.
 	active := func(c connection, options string) string {
 		row := x.recordedRow("smcss"+options, "0001733")
 		if at := strings.Index(row, "<->"); at >= 0 {
@@ -288,7 +289,7 @@ func (x *tools) testSockets() {
 	}
 	for _, command := range []string{"smcss --bad", "smcss -l -a", "smcss -R -D", "smcss -h"} {
 		p := x.live.of(x.t, command)
-		// getopt names the program as it was called.
+		// getopt prints the name by which the program was called.
 		p.err = strings.ReplaceAll(p.err, "SMCTOOLS/", x.dir+"/")
 		x.same(p, command)
 	}

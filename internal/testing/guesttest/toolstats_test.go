@@ -13,12 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// cacheFile is where smcr stats has the values of the last reset, for root.
+// cacheFile is the file in which smcr stats keeps the values of the last reset, for root.
 const cacheFile = "/tmp/.smcstats.u0"
 
-// testStats compares the forms of smcr stats and smcd stats with our own.
+// testStats compares the output of smcr stats and smcd stats with that of smcr's own
+// command.
 func (x *tools) testStats() {
-	// A file from before the guest started would hide what it counts.
+	// A file from before the start of the guest would hide counts.
 	x.run(x.t, "rm", "-f", cacheFile)
 	defer x.run(x.t, "rm", "-f", cacheFile)
 	c := queryOne[counters](x.t, x.host, "stats", "show")
@@ -36,8 +37,8 @@ func (x *tools) testStats() {
 	x.asRecorded(x.live, "smcd stats help")
 	x.strict().asRecorded(x.live, "smcr stats bad")
 
-	// A reset shows the values once more, and all that comes after is counted
-	// from there, by smcr and smcd alike, and by our own command; -a goes on.
+	// A reset shows the values once more. Later counts begin there, for smcr and smcd and
+	// for smcr's own command. With -a, counts go on.
 	x.statsText("smcr stats reset", &c, &c.SMCR)
 	zero := counters{}
 	for _, d := range []*direction{&zero.SMCR.RX, &zero.SMCR.TX} {
@@ -73,7 +74,7 @@ func (x *tools) statsText(command string, c *counters, v *tech) {
 	}
 	details := strings.Contains(got.out, "(client ")
 	values := statsValues(got.out)
-	// number wants a number, and what stands behind it.
+	// number checks a number and the text after it.
 	number := func(key string, n uint64, behind string) {
 		x.t.Helper()
 		got, ok := values[key]
@@ -141,7 +142,7 @@ func (x *tools) statsText(command string, c *counters, v *tech) {
 			name string
 			all  []bucket
 		}{{"Bufs", d.BufferSizes}, {"Reqs", d.CallSizes}} {
-			// Eight columns: the last is of all beyond 512 KiB.
+			// The last of the eight columns is for everything above 512 KiB.
 			var want []string
 			for i := range 8 {
 				n := row.all[i].Count
@@ -157,8 +158,8 @@ func (x *tools) statsText(command string, c *counters, v *tech) {
 	}
 }
 
-// abbreviated returns a number as smc-tools abbreviates it: four digits and a
-// decimal unit, unless three digits suffice.
+// abbreviated returns a number in the form of smc-tools: as it is below 1000, otherwise
+// with four digits and a decimal unit.
 func abbreviated(n uint64) string {
 	if n < 1000 {
 		return strconv.FormatUint(n, 10)
@@ -167,18 +168,18 @@ func abbreviated(n uint64) string {
 	for v >= 1000 {
 		v, unit = v/1000, unit+1
 	}
-	digits := 3 // behind the point
+	digits := 3 // after the decimal point
 	for limit := 10.0; v >= limit; limit *= 10 {
 		digits--
 	}
 	return strconv.FormatFloat(v, 'f', digits, 64) + "KMGTP"[unit:unit+1]
 }
 
-// statsRow is a name and what stands behind it.
+// statsRow matches a name and the text after it.
 var statsRow = regexp.MustCompile(`^ +(\S+(?: \S+)*) {2,}(\S.*)$`)
 
-// statsValues takes the text of statistics apart: by section, which is
-// Connections, RX, TX or Extras, a slash and the name of the row.
+// statsValues returns the values in the text of statistics. A key is the section
+// (Connections, RX, TX or Extras), a slash and the name of the row.
 func statsValues(text string) map[string]string {
 	values := make(map[string]string)
 	section := ""
@@ -196,7 +197,7 @@ func statsValues(text string) map[string]string {
 	return values
 }
 
-// statsJSON runs smcr stats json or smcd stats json.
+// statsJSON compares smcr stats json or smcd stats json.
 func (x *tools) statsJSON(command, name string, v *tech) {
 	x.t.Helper()
 	got := x.prints(strings.Fields(command)...)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What the tests look at in the product's JSON.
+// The fields of smcr's JSON output that the tests check.
 type (
 	info struct {
 		Stack   string `json:"stack"`
@@ -150,8 +150,8 @@ type (
 	}
 )
 
-// testTraffic has two kernels speak SMC-Rv2 and compares what the product says
-// on both sides, while the connections stand and afterwards.
+// testTraffic makes two kernels use SMC-Rv2 and compares the listings on both sides,
+// while the connections are open and afterwards.
 func testTraffic(t *testing.T, a, b *host) {
 	const (
 		conns = 4
@@ -184,7 +184,7 @@ func testTraffic(t *testing.T, a, b *host) {
 		if d := queryOne[device](t, h, "device", "list"); len(d.Ports) != 1 || d.Ports[0].Links != 1 {
 			t.Errorf("%s: device list: %+v", h.Name(), d)
 		}
-		// The suite checks that the kernel's tables agree with each other.
+		// The suite checks that the tables of the kernel agree with each other.
 		passed(t, h.run(t, h.tests, "-test.v", "-test.run", "^TestReadOnly$", "-test.timeout=50s"), "TestReadOnly/Consistency")
 	}
 	la, lb := queryOne[link](t, a, "link", "list"), queryOne[link](t, b, "link", "list")
@@ -239,18 +239,18 @@ func testTraffic(t *testing.T, a, b *host) {
 	}
 }
 
-// activeConnections returns those in which the program or the peer is still
-// interested.
+// activeConnections returns the connections that neither the program nor the peer has
+// closed.
 func activeConnections(t *testing.T, h *host) []connection {
 	t.Helper()
 	return slices.DeleteFunc(query[connection](t, h, "connection", "list"), func(c connection) bool { return c.State == "CLOSED" })
 }
 
-// testFallback has AF_SMC sockets use TCP for several reasons.
+// testFallback makes AF_SMC sockets use TCP for several reasons.
 func testFallback(t *testing.T, a, b *host) {
 	tests := []struct {
 		name, server, reason string
-		short                string // as smcr stats has it
+		short                string // the form of smcr stats
 		tcp                  bool
 	}{
 		// SMC_CLC_DECL_PEERNOSMC: the server has a TCP socket.

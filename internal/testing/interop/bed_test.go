@@ -19,12 +19,11 @@ const (
 	// commandLimit bounds each command in the guest.
 	commandLimit = 2 * time.Minute
 
-	// settleLimit bounds what happens by itself, in moments unless the machine
-	// is busy.
+	// settleLimit is the time for what happens without a command, which takes moments
+	// unless the machine is busy.
 	settleLimit = time.Minute
 
-	// guestLimit bounds the life of a guest: more than a test takes on a
-	// machine that is busy with others.
+	// guestLimit is the time limit of a guest: more than a test takes on a busy machine.
 	guestLimit = 20 * time.Minute
 
 	netns      = "user"
@@ -33,41 +32,42 @@ const (
 	eid        = "SMCV2-EXAMPLE-UEID"
 )
 
-// bed is a guest with the kernel's SMC at one end of a veth pair and the stack
-// in user space at the other.
+// bed is a guest with the kernel's SMC at one end of a veth pair and the user-space stack
+// at the other.
 type bed struct {
 	*guest.Guest
-	smcr, peer string // programs, by their names in the guest
+	smcr, peer string // programs, by the names of their files in the guest
 	stack      *guest.Cmd
 }
 
-// A side of the veth pair.
+// A side is one end of the veth pair.
 type side struct {
 	*bed
 	backend string
 	addr    string
-	prefix  []string // begins every command there
-	under   []string // begins the commands that make connections
-	sockets []string // option of the peer
+	prefix  []string // the beginning of every command line on this side
+	under   []string // the beginning of command lines that make connections
+	sockets []string // options of program peer
 }
 
-// A setup says what both sides have.
+// A setup is the configuration of both sides.
 type setup struct {
-	devices  int  // soft-RoCE devices on the LAN, each
-	version1 bool // of SMC-R, and no enterprise ID
-	mtu      int  // of the LAN: of 1500, the default, RoCE makes a path MTU of 1024, of 9000 one of 4096
+	devices  int  // soft-RoCE devices of each side on the LAN
+	version1 bool // version 1 of SMC-R, without an enterprise ID
+	mtu      int  // of the LAN: 1500 is the default; the path MTU of RoCE is 1024 then, and 4096 for 9000
 
-	// kernelIdle is how long link groups of the kernel live on unused, as a
-	// server; as a client guest.IdleClient longer. 0: Linux's ten minutes.
+	// kernelIdle is how long unused link groups of the kernel exist if the kernel is the
+	// server. If it is the client, guest.IdleClient is added. 0 means ten minutes, as in
+	// Linux.
 	kernelIdle time.Duration
 
-	short bool // boots in the short form of tests, too
+	short bool // the guest boots in the short form of tests, too
 
 	options []string // of smcr serve
 }
 
-// newBed makes both sides, on one LAN with the given number of devices each,
-// for SMC-R version 2.
+// newBed makes both sides for SMC-R version 2, on one LAN with this number of devices
+// each.
 func newBed(t *testing.T, devices int) (kernel, user *side) {
 	t.Helper()
 	return newBedOf(t, setup{devices: devices})
@@ -81,7 +81,7 @@ func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	b := &bed{Guest: g}
 	b.programs(t)
 	kernel = &side{bed: b, backend: "kernel", addr: kernelAddr, sockets: []string{"-smc"}}
-	// Signals by which the Go runtime preempts goroutines interrupt a connect.
+	// The Go runtime preempts goroutines by signals, which would interrupt a connect.
 	kernel.under = []string{"env", "GODEBUG=asyncpreemptoff=1"}
 	user = &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"ip", "netns", "exec", netns}}
 	user.under = []string{b.smcr, "run", "--mode", "user", "--no-adapt", "--"}
@@ -95,7 +95,7 @@ func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	b.batch(t, nil, "link set lan up\n")
 	b.batch(t, user.prefix, "link set lo up\n")
 	for i := range with.devices {
-		// The kernel's end of its own wire to the bridge is k0, k1.
+		// k0 and k1 are the kernel's ends of separate links to the bridge.
 		b.wire(t, kernel, fmt.Sprintf("k%d", i), addrOf(kernelAddr, i), mtu)
 		b.wire(t, user, fmt.Sprintf("u%d", i), addrOf(userAddr, i), mtu)
 		rxe := fmt.Sprintf("rxe%d", i)
@@ -115,7 +115,7 @@ func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	return kernel, user
 }
 
-// serve starts the stack of the user's side.
+// serve starts the user-space stack.
 func (s *side) serve(t *testing.T, args ...string) {
 	t.Helper()
 	c := s.Command(append(append(append([]string{}, s.prefix...), s.smcr, "serve", "--no-default-eid", "--roce", "v2", "--log-level", "debug"), args...)...)
@@ -137,7 +137,7 @@ func (s *side) serve(t *testing.T, args ...string) {
 	})
 }
 
-// programs brings the programs into the guest.
+// programs copies the programs to the guest.
 func (b *bed) programs(t *testing.T) {
 	t.Helper()
 	push := func(pkg string) string {
@@ -154,7 +154,7 @@ func (b *bed) programs(t *testing.T) {
 	b.smcr, b.peer = push("smcr/cmd/smcr"), push("smcr/internal/testing/programs/peer")
 }
 
-// addrOf returns the address of a side's device.
+// addrOf returns the address of device i of a side whose first address is given.
 func addrOf(first string, i int) string {
 	a := netip.MustParseAddr(first).As4()
 	a[3] += byte(10 * i)
@@ -170,7 +170,7 @@ func (b *bed) wire(t *testing.T, s *side, name, addr string, mtu int) {
 		lines += fmt.Sprintf("link set %s netns %s\n", name, netns)
 	}
 	b.batch(t, nil, lines)
-	// Two netdevs in one subnet: each answers for its own address only.
+	// Two netdevs are in one subnet, so each must answer only for its own address.
 	sysctl := []string{"sysctl", "-qw"}
 	for _, set := range []string{"arp_ignore=1", "arp_announce=2", "rp_filter=0"} {
 		sysctl = append(sysctl, "net.ipv4.conf."+name+"."+set)
@@ -179,8 +179,7 @@ func (b *bed) wire(t *testing.T, s *side, name, addr string, mtu int) {
 	b.batch(t, s.prefix, fmt.Sprintf("addr add %[2]s/24 dev %[1]s\nlink set %[1]s up\n", name, addr))
 }
 
-// batch runs ip once for all lines: in the guest, beginning a process takes
-// longer than what it does.
+// batch runs ip once for all lines, because starting a process takes long in the guest.
 func (b *bed) batch(t *testing.T, prefix []string, lines string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
@@ -209,26 +208,26 @@ func (s *side) run(t *testing.T, argv ...string) string {
 	return r.Stdout
 }
 
-// smcrun runs an smcr command about this side's stack.
+// smcrun runs an smcr command for the stack of this side.
 func (s *side) smcrun(t *testing.T, args ...string) string {
 	t.Helper()
 	return s.run(t, append([]string{s.smcr, "--backend", s.backend}, args...)...)
 }
 
-// peerArgs is the command line of a peer that uses this side's stack.
+// peerArgs returns the command line of a peer that uses the stack of this side.
 func (s *side) peerArgs(command string, args ...string) []string {
 	argv := append(append([]string{}, s.under...), s.peer, command)
 	return append(append(argv, s.sockets...), args...)
 }
 
-// connect runs a peer to its end, against the server on the other side.
+// connect runs a peer to its end, with the server on the other side.
 func (s *side) connect(t *testing.T, command string, to netip.AddrPort, args ...string) {
 	t.Helper()
 	t.Logf("%s: %s", s.backend, s.run(t, s.peerArgs(command, append(args, to.String())...)...))
 }
 
-// start starts a peer and waits until it has written ready. stop ends it and
-// returns what it wrote.
+// start starts a peer and waits until it has written ready. stop ends it and returns its
+// output.
 func (s *side) start(t *testing.T, ready, command string, args ...string) (stop func() guest.Result) {
 	t.Helper()
 	c := s.Command(append(append([]string{}, s.prefix...), s.peerArgs(command, args...)...)...)
@@ -252,18 +251,18 @@ func (s *side) start(t *testing.T, ready, command string, args ...string) (stop 
 	return stop
 }
 
-// stop ends a command by SIGTERM.
+// stop ends a command with SIGTERM.
 func (b *bed) stop(t *testing.T, c *guest.Cmd) guest.Result {
 	if err := c.Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), settleLimit)
 	defer cancel()
-	r, _ := c.Wait(ctx) // its status is that of the signal, for some programs
+	r, _ := c.Wait(ctx) // for some programs, the status is that of the signal
 	return r
 }
 
-// query asks a side for the rows of a list.
+// query returns the rows of a list of a side.
 func query[T any](t *testing.T, s *side, args ...string) []T {
 	t.Helper()
 	out := s.smcrun(t, append(args, "-o", "json")...)
@@ -274,7 +273,7 @@ func query[T any](t *testing.T, s *side, args ...string) []T {
 	return rows
 }
 
-// eventually waits until ok says so.
+// eventually waits until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(settleLimit); !ok(); time.Sleep(100 * time.Millisecond) {

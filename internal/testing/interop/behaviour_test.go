@@ -27,29 +27,29 @@ var (
 	updateHere    = flag.Bool("update-here", false, "record what differs when one side is ours (TestBehaviour)")
 )
 
-// recorded is the directory of what two kernels did and what differs here.
+// recorded is the directory with the behaviour of two kernels, and with differences.
 const recorded = "testdata/behaviour"
 
-// A behaviour is one connection with what both programs do on it, in steps of
-// the program peer. The file NAME.txt tells how two kernels behave. Where one
-// side is ours the same has to happen, unless there is a reason: then
-// NAME.user-client.txt or NAME.user-server.txt has what does.
+// A behaviour is one connection with the actions of both programs, in steps of program
+// peer. The file NAME.txt records the behaviour of two kernels. If one side is the
+// user-space stack, the behaviour must be the same, unless there is a reason for a
+// difference: then NAME.user-client.txt or NAME.user-server.txt records it.
 type behaviour struct {
 	name           string
 	client, server string
-	limit          time.Duration // of a step between two kernels; 0 is that of peer
-	race           bool          // both sides act at once: who is first is no matter
-	because        string        // why it differs here
+	limit          time.Duration // of a step between two kernels; 0 means the limit of peer
+	race           bool          // both sides act at the same time, in any order
+	because        string        // why the behaviour of the user-space stack differs
 }
 
-// urgentLimit is how long a sender behind urgent data is waited for where two
-// kernels are recorded, which hang.
+// urgentLimit is how long to wait for a sender that hangs after urgent data, when two
+// kernels are recorded.
 const urgentLimit = 5 * time.Second
 
-// answerLimit is how long a reply to an LLC message may take, and the end of TCP.
+// answerLimit is how long a reply to an LLC message, and the end of TCP, may take.
 const answerLimit = 10 * time.Second
 
-// Why something differs where one side is ours.
+// Reasons for differences if one side is the user-space stack.
 const (
 	becauseReset  = "a reset ends TCP below by RST (RFC 7609, 4.8.2), and poll, recv and SO_ERROR tell the program of it as they do with TCP: HUP beside ERR, ECONNRESET in place of the end"
 	becauseLate   = "the first data for a peer that has closed makes the connection a reset, as with TCP, where Linux refuses it and goes on"
@@ -59,7 +59,7 @@ const (
 	becauseUrgent = "two kernels wait for each other; a kernel that sends does not wait with us, and we do not wait for a kernel that is known never to confirm the urgent byte"
 )
 
-// Steps wait=go are the moment at which the states of both sides are looked at.
+// moment is the step at which the states of both sides are compared.
 const moment = "wait=go"
 
 var behaviours = []behaviour{
@@ -234,12 +234,12 @@ var behaviours = []behaviour{
 	},
 }
 
-// TestBehaviour compares with two kernels: one side is the kernel, the other
-// ours.
+// TestBehaviour compares with the behaviour of two kernels: one side is the kernel, the
+// other the user-space stack.
 func TestBehaviour(t *testing.T) {
 	t.Parallel()
 	kernel, user := newBed(t, 1)
-	// Many messages in one frame are hard to tell.
+	// Each message must be in a frame of its own.
 	user.run(t, "ethtool", "-K", "u0", "tx-udp-segmentation", "off")
 	messages := newCapture(t, kernel.Guest, "k0")
 	messages.start(t)
@@ -278,7 +278,7 @@ func TestBehaviour(t *testing.T) {
 	}
 }
 
-// read returns a record, or nothing if there is none.
+// read returns a record, or "" if there is none.
 func (b behaviour) read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(recorded, name))
@@ -288,7 +288,7 @@ func (b behaviour) read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// want returns what is recorded for a role.
+// want returns the record for a role.
 func (b behaviour) want(t *testing.T, role string) string {
 	t.Helper()
 	kernels, ours := b.read(t, b.name+".txt"), b.read(t, b.name+"."+role+".txt")
@@ -305,7 +305,7 @@ func (b behaviour) want(t *testing.T, role string) string {
 	return ours
 }
 
-// compare compares with what is recorded, or records it.
+// compare compares with the record, or writes it.
 func (b behaviour) compare(t *testing.T, role, want, got string) {
 	t.Helper()
 	if !*updateHere {
@@ -326,8 +326,8 @@ func (b behaviour) compare(t *testing.T, role, want, got string) {
 	}
 }
 
-// observe runs the programs, whose steps may take the limit or that of peer if
-// it is 0, and returns what they saw, the states and what went over the wire.
+// observe runs the programs and returns their output, the states and the messages on the
+// wire. limit is the limit of each step; 0 means that of peer.
 func (b behaviour) observe(t *testing.T, client, server *side, messages *capture, port uint16, limit time.Duration) string {
 	t.Helper()
 	from := messages.size()
@@ -379,12 +379,12 @@ func (b behaviour) observe(t *testing.T, client, server *side, messages *capture
 	for _, s := range []*side{client, server} {
 		eventually(t, s.backend+": no connection is left", func() bool { return len(active(t, s)) == 0 })
 	}
-	without := wire.ProdCursorRequest // depends on pauses
+	without := wire.ProdCursorRequest // it depends on pauses
 	if !strings.Contains(b.client+b.server, "eager") && !strings.Contains(b.server, "slow") {
-		without |= wire.ProdWriterBlocked // by chance
+		without |= wire.ProdWriterBlocked // it depends on the order
 	}
-	// A kernel closes TCP and answers from work queues: on a busy machine after
-	// all else.
+	// A kernel closes TCP and sends answers in work queues, which on a busy machine run
+	// last.
 	for deadline := time.Now().Add(answerLimit); ; {
 		frames := messages.since(t, from)
 		list := unanswered(frames)
@@ -401,7 +401,7 @@ func (b behaviour) observe(t *testing.T, client, server *side, messages *capture
 	}
 }
 
-// script starts a peer that does steps; dir is where their files are.
+// script starts a peer that runs steps. dir is the directory of their files.
 func (s *side) script(t *testing.T, command, dir string, limit time.Duration, at netip.AddrPort, steps string) *guest.Cmd {
 	t.Helper()
 	args := []string{"-dir", dir}
@@ -416,11 +416,11 @@ func (s *side) script(t *testing.T, command, dir string, limit time.Duration, at
 	return c
 }
 
-// stateAt names the state of the connection to or from a port.
+// stateAt returns the name of the state of the connection that has this port.
 func stateAt(t *testing.T, s *side, port uint16) string {
 	t.Helper()
 	list := slices.DeleteFunc(query[connection](t, s, "connection", "list"), func(c connection) bool {
-		// Linux lists none where TCP below has ended in both directions.
+		// Linux lists no state if the TCP connection below has ended in both directions.
 		unnamed := c.Local.Port() == 0 && c.State != "INIT"
 		return c.State == "LISTEN" || !unnamed && c.Local.Port() != port && c.Remote.Port() != port
 	})
@@ -430,8 +430,8 @@ func stateAt(t *testing.T, s *side, port uint16) string {
 	return list[0].State
 }
 
-// exchange makes a directory in which the programs of both sides see the same
-// files. In two guests that takes copies.
+// exchange makes a directory with the same files for the programs of both sides. Between
+// two guests, it copies the files.
 func (s *side) exchange(t *testing.T, other *side) (name string, done func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp(s.Share(), "files-")
@@ -469,7 +469,7 @@ func (s *side) exchange(t *testing.T, other *side) (name string, done func()) {
 	}
 }
 
-// copyNew copies the files that are missing.
+// copyNew copies the files that the other directory does not have.
 func copyNew(from, to string) error {
 	list, err := os.ReadDir(from)
 	if err != nil {

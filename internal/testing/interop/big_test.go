@@ -14,23 +14,21 @@ import (
 )
 
 const (
-	// shortConns is how many connections come one after another in each
-	// direction: 2,000 in all, twice as many with -long. An emulated guest
-	// spends 0.1 s of processor time on each.
+	// shortConns is the number of connections one after another in each direction: 2,000
+	// in all, twice as many with -long. An emulated guest needs 0.1 s of processor time
+	// for each.
 	shortConns = 1000
 
-	// longLimit bounds what takes a minute on an idle machine.
+	// longLimit is the limit for what takes a minute on an idle machine.
 	longLimit = 8 * time.Minute
 
-	// stallLimit is what no connect may take, but for the time that the machine
-	// stood still. Linux puts off a first contact for 3 s where it misses ADD
-	// LINK, and sends a SYN again after 1 s. The rest is for a machine that is
-	// slow.
+	// stallLimit is the longest time of a connect, without the time in which the machine
+	// did not run the program. If Linux does not receive ADD LINK, a first contact takes
+	// 3 s; it sends a SYN again after 1 s. The rest is for a slow machine.
 	stallLimit = 2500 * time.Millisecond
 )
 
-// TestBig has messages of 64 MiB, and connections that are many: the server is
-// once here and once there.
+// TestBig has messages of 64 MiB, and many connections, with the server on either side.
 func TestBig(t *testing.T) {
 	short := shortConns
 	if *long {
@@ -44,7 +42,7 @@ func TestBig(t *testing.T) {
 			at := netip.AddrPortFrom(netip.MustParseAddr(tt.server.addr), 5500)
 			stop := tt.server.start(t, "listening", "serve", at.String())
 			c := count(t, tt.client, tt.server)
-			// The group stays, however long nobody uses it.
+			// This connection keeps the group.
 			tt.client.start(t, "done", "echo", "-hold", at.String())
 			t.Run("64MiB", func(t *testing.T) { tt.client.long(t, "echo", at, "-bytes", fmt.Sprint(64<<20)) })
 			t.Run("Short", func(t *testing.T) { testShort(t, tt.client, tt.server, user, at, short) })
@@ -72,7 +70,7 @@ func TestBig(t *testing.T) {
 	}
 }
 
-// long is connect for what takes long.
+// long is connect with longLimit. It returns the output of the peer.
 func (s *side) long(t *testing.T, command string, to netip.AddrPort, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longLimit)
@@ -85,8 +83,8 @@ func (s *side) long(t *testing.T, command string, to netip.AddrPort, args ...str
 	return r.Stdout
 }
 
-// testShort makes conns connections one after another. None stalls, and of none
-// anything stays with the stack.
+// testShort makes conns connections one after another. None may stall, and the stack must
+// keep nothing of them.
 func testShort(t *testing.T, client, server, user *side, at netip.AddrPort, conns int) {
 	batch := func(n int) {
 		t.Helper()
@@ -101,7 +99,7 @@ func testShort(t *testing.T, client, server, user *side, at netip.AddrPort, conn
 		}
 		t.Logf("%.0f connections/s", float64(n)/time.Since(begin).Seconds())
 		for _, s := range []*side{client, server} {
-			// The connection that keeps the link group.
+			// This is the connection that keeps the link group.
 			eventually(t, s.backend+": one connection is left", func() bool { return len(active(t, s)) == 1 })
 		}
 	}
@@ -116,12 +114,11 @@ func testShort(t *testing.T, client, server, user *side, at netip.AddrPort, conn
 	t.Logf("the stack has %d descriptors and %d KiB, before %d and %d KiB", after.files, after.memory>>10, before.files, before.memory>>10)
 }
 
-// footprintSlack is what the memory of the stack may vary by between
-// collections of garbage: less than the buffers of 40 connections, let alone
-// of 900.
+// footprintSlack is how much the memory of the stack may change between garbage
+// collections: less than the buffers of 40 connections, and the test makes 900 or more.
 const footprintSlack = 16 << 20
 
-// A footprint is what the stack's process holds.
+// A footprint has the resources of the process of the stack.
 type footprint struct {
 	files  int   // descriptors
 	memory int64 // bytes resident

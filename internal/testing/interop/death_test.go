@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// The kernel tests a link that is silent for this long; 30 s by default.
+	// kernelTestLink is the time after which the kernel tests an idle link; the default
+	// is 30 s.
 	kernelTestLink = 3 * time.Second
-	// noticeLimit is how long either side may take to notice that the other is
-	// gone: TEST LINK after 30 s of silence, its answer 2 s, and a machine that
-	// is busy with other things.
+	// noticeLimit is how long a side may take to notice that the other one does not
+	// answer: TEST LINK after 30 s, 2 s for its answer, and time for a busy machine.
 	noticeLimit = 50 * time.Second
 )
 
@@ -63,8 +63,8 @@ func open(t *testing.T, name string, client, server *side, port uint16, clientDo
 	return x
 }
 
-// ended waits for the end of both programs, or of those named, and logs what
-// they saw and how long that took.
+// ended waits for the end of both programs, or of those in who. It logs their output and
+// the time.
 func (x *session) ended(t *testing.T, since time.Time, who ...string) {
 	t.Helper()
 	if who == nil {
@@ -84,7 +84,7 @@ func (x *session) ended(t *testing.T, since time.Time, who ...string) {
 	}
 }
 
-// works makes connections in both directions.
+// works checks that connections in both directions work.
 func works(t *testing.T, kernel, user *side, port uint16) {
 	t.Helper()
 	for i, p := range [][2]*side{{kernel, user}, {user, kernel}} {
@@ -97,7 +97,7 @@ func works(t *testing.T, kernel, user *side, port uint16) {
 	}
 }
 
-// groupsGone waits until a side lists no link group.
+// groupsGone waits until the sides list no link group.
 func groupsGone(t *testing.T, sides ...*side) {
 	t.Helper()
 	for _, s := range sides {
@@ -105,26 +105,26 @@ func groupsGone(t *testing.T, sides ...*side) {
 	}
 }
 
-// TestEnds ends what connections live on.
+// TestEnds ends link groups and stacks that connections use.
 func TestEnds(t *testing.T) {
 	t.Parallel()
 	kernel, user := newBedOf(t, setup{devices: 1, options: []string{"--group-idle", "4s"}})
 	kernel.run(t, "sysctl", "-qw", fmt.Sprintf("net.smc.smcr_testlink_time=%d", int(kernelTestLink.Seconds())))
-	user.run(t, "ethtool", "-K", "u0", "tx-udp-segmentation", "off") // one message a frame
+	user.run(t, "ethtool", "-K", "u0", "tx-udp-segmentation", "off") // one message in each frame
 	messages := newCapture(t, kernel.Guest, "k0")
 	messages.start(t)
 	t.Run("Idle", func(t *testing.T) { testIdle(t, kernel, user, messages) })
 	t.Run("StackKilled", func(st *testing.T) {
 		testStackKilled(st, kernel, user, func() {
-			// For what follows, too. The enterprise ID is still there.
+			// The stack is needed for the next parts too. It still has its enterprise ID.
 			user.serve(t, "--group-idle", "4s")
 		})
 	})
 	t.Run("WireCut", func(t *testing.T) { testWireCut(t, kernel, user) })
 }
 
-// testIdle: a link group that is idle ends with DELETE LINK for all links, by
-// our server in order, by our client too, and the kernel's list empties.
+// testIdle: an idle link group ends with DELETE LINK for all links, which the user-space
+// stack sends as server and as client. Then the kernel has no link group.
 func testIdle(t *testing.T, kernel, user *side, messages *capture) {
 	for i, p := range [][2]*side{{kernel, user}, {user, kernel}} {
 		from := messages.size()
@@ -154,8 +154,8 @@ func testIdle(t *testing.T, kernel, user *side, messages *capture) {
 	}
 }
 
-// testStackKilled kills the stack in user space. Its programs notice at once,
-// the kernel by its own means; a new stack works at once.
+// testStackKilled kills the user-space stack. Its programs notice at once, the kernel
+// notices by TEST LINK or a failed send. A new stack works at once.
 func testStackKilled(t *testing.T, kernel, user *side, again func()) {
 	sessions := []*session{
 		open(t, "idle, kernel to user", kernel, user, 7010, "drain error", "drain error"),
@@ -185,8 +185,7 @@ func testStackKilled(t *testing.T, kernel, user *side, again func()) {
 	}
 }
 
-// testWireCut has the LAN lose all frames without a sign, as if the other host
-// had died.
+// testWireCut makes the LAN drop all frames, as if the other host had lost its power.
 func testWireCut(t *testing.T, kernel, user *side) {
 	sessions := []*session{
 		open(t, "idle, kernel to user", kernel, user, 7030, "drain error", "drain error"),
@@ -210,9 +209,9 @@ func testWireCut(t *testing.T, kernel, user *side) {
 	works(t, kernel, user, 7040)
 }
 
-// TestKernelDeviceDeleted takes the kernel's device away while data flows. The
-// command for that may hang in the kernel; ours ends the connections and goes
-// on.
+// TestKernelDeviceDeleted deletes the device of the kernel while data is sent. The
+// command for this may hang in the kernel. The user-space stack ends the connections and
+// still works.
 func TestKernelDeviceDeleted(t *testing.T) {
 	t.Parallel()
 	kernel, user := newBed(t, 1)
@@ -236,7 +235,7 @@ func TestKernelDeviceDeleted(t *testing.T) {
 	if _, err := remove.Wait(ctx); err != nil {
 		t.Logf("rdma link delete: %v", err)
 	}
-	// A program of ours still reaches another of ours.
+	// Connections between two programs of the user-space stack work.
 	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 7060)
 	user.start(t, "listening", "serve", at.String())
 	user.connect(t, "echo", at, "-n", "3")

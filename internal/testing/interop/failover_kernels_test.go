@@ -19,25 +19,25 @@ import (
 	"smcr/internal/testing/guest"
 )
 
-// failoverRecord is what two kernels did when devices went down and up.
+// failoverRecord records what two kernels do when devices go down and up.
 const failoverRecord = "testdata/failover/two-kernels.txt"
 
 const (
-	// downAfter is how long data flows before a device goes down.
+	// downAfter is how long data is sent before a device goes down.
 	downAfter = 500 * time.Millisecond
 
-	// transferLimit bounds the connections of one step, symmetricLimit the
-	// time in which a second link is waited for.
+	// transferLimit limits the connections of one step, symmetricLimit the wait for a
+	// second link.
 	transferLimit  = time.Minute
 	symmetricLimit = 20 * time.Second
 	stuckLimit     = 30 * time.Second
 )
 
-// TestTwoKernelsDown records what two Linux kernels with two devices each do
-// when a device of one goes down and up again under connections: the set-up
-// and the steps of TestDeviceDown and TestFlap with a kernel on either side.
-// Which connections live through it varies, so that nothing compares with the
-// record; it is what TestDeviceDown's demands are measured by.
+// TestTwoKernelsDown records what two Linux kernels with two devices each do when a
+// device of one of them goes down and up again while connections are open: the
+// configuration and the steps of TestDeviceDown and TestFlap, but with a kernel on both
+// sides. It varies which connections survive, so no test compares with the record. It
+// shows what TestDeviceDown can demand.
 func TestTwoKernelsDown(t *testing.T) {
 	t.Parallel()
 	if !*updateKernels {
@@ -56,24 +56,24 @@ func TestTwoKernelsDown(t *testing.T) {
 		} {
 			t.Run(who+"/"+name, func(t *testing.T) {
 				p := newPair(t)
-				// Also of a run that a kernel does not survive.
+				// This also records a run in which a kernel panics.
 				defer func() {
 					if t.Failed() {
-						p.tell("the run ends here%s", p.panics())
+						p.record("the run ends here%s", p.panics())
 					}
-					if err := addRun(failoverRecord, who+"'s "+c.title, "  "+strings.Join(p.told, "\n  ")+"\n"); err != nil {
+					if err := addRun(failoverRecord, who+"'s "+c.title, "  "+strings.Join(p.lines, "\n  ")+"\n"); err != nil {
 						t.Error(err)
 					}
 				}()
 				c.do(t, p)
-				p.complaints(t)
+				p.kernelErrors(t)
 			})
 		}
 	}
 }
 
-// addRun adds a run to a section of a file, which begins with "== NAME". What
-// is to be recorded anew has to be deleted.
+// addRun adds a run to a section of a file, which begins with "== NAME". Delete what must
+// be recorded again.
 func addRun(file, name, text string) error {
 	old, err := os.ReadFile(file)
 	if err != nil && !os.IsNotExist(err) {
@@ -100,12 +100,12 @@ func addRun(file, name, text string) error {
 type pair struct {
 	client, server *side
 	messages       *capture
-	ahead          time.Duration // the clock of the capture, before ours
-	told           []string      // what is to be recorded
+	ahead          time.Duration // how much the clock of the capture is ahead of the host's
+	lines          []string      // the lines to record
 }
 
-func (p *pair) tell(format string, args ...any) {
-	p.told = append(p.told, fmt.Sprintf(format, args...))
+func (p *pair) record(format string, args ...any) {
+	p.lines = append(p.lines, fmt.Sprintf(format, args...))
 }
 
 func (p *pair) side(who string) *side {
@@ -139,9 +139,9 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-// newKernelOnLAN sets SMC up in one of two guests that a wire joins, with two
-// soft-RoCE devices behind a bridge on the wire: the netdevs of both guests are
-// on one LAN and in one subnet, as Linux wants it for two links of version 2.
+// newKernelOnLAN configures SMC in one of two linked guests, with two soft-RoCE devices
+// behind a bridge on the link. So the netdevs of both guests are on one LAN and in one
+// subnet, as Linux requires for two links of version 2.
 func newKernelOnLAN(t *testing.T, g *guest.Guest, addr string) *side {
 	t.Helper()
 	b := &bed{Guest: g}
@@ -152,7 +152,7 @@ func newKernelOnLAN(t *testing.T, g *guest.Guest, addr string) *side {
 		t.Fatal(err)
 	}
 	s.run(t, "ip", "link", "add", "lan", "type", "bridge")
-	s.run(t, "sysctl", "-qw", "net.ipv4.conf.lan.arp_ignore=8") // the bridge is not to answer for k0 and k1
+	s.run(t, "sysctl", "-qw", "net.ipv4.conf.lan.arp_ignore=8") // the bridge must not answer for k0 and k1
 	s.run(t, "ip", "link", "set", "lan", "up")
 	s.run(t, "ip", "link", "set", "eth0", "master", "lan", "up")
 	for i := range 2 {
@@ -167,7 +167,7 @@ func newKernelOnLAN(t *testing.T, g *guest.Guest, addr string) *side {
 	return s
 }
 
-// groups tells the link groups of both sides.
+// groups records the link groups of both sides.
 func (p *pair) groups(t *testing.T) string {
 	t.Helper()
 	var text []string
@@ -191,7 +191,7 @@ func (p *pair) symmetric(t *testing.T) bool {
 	return true
 }
 
-// within waits until ok says so, and returns how long that took.
+// within waits until ok returns true, and returns how long that took.
 func within(limit time.Duration, ok func() bool) (time.Duration, bool) {
 	begin := time.Now()
 	for !ok() {
@@ -203,8 +203,8 @@ func within(limit time.Duration, ok func() bool) (time.Duration, bool) {
 	return time.Since(begin).Round(10 * time.Millisecond), true
 }
 
-// echoes runs connections to their end, or to the limit's, and returns what
-// became of each and of all.
+// echoes runs connections until they end, or until limit. It returns the result of each
+// and of all.
 func (p *pair) echoes(t *testing.T, limit time.Duration, at netip.AddrPort, args ...string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -225,8 +225,8 @@ func (p *pair) echoes(t *testing.T, limit time.Duration, at netip.AddrPort, args
 	return lines
 }
 
-// down takes a device of one side away under connections and brings it back.
-// The device first, if any, is away for a second before that, without load.
+// down sets a device of one side down while connections are open, and up again. Before
+// that, it sets the device first, if given, down for a second without load.
 func (p *pair) down(t *testing.T, of *side, device, first string) {
 	t.Helper()
 	at := netip.AddrPortFrom(netip.MustParseAddr(p.server.addr), 7300)
@@ -235,17 +235,17 @@ func (p *pair) down(t *testing.T, of *side, device, first string) {
 	if _, ok := within(symmetricLimit, func() bool { return p.symmetric(t) }); !ok {
 		t.Fatalf("no second link: %s", p.groups(t))
 	}
-	p.tell("before: %s", p.groups(t))
+	p.record("before: %s", p.groups(t))
 	if first != "" {
-		// Their RMBs will be used again.
+		// The RMBs of these connections are reused later.
 		p.echoes(t, transferLimit, at, "-n", "4", "-parallel", "-bytes", "100000")
 		of.run(t, "ip", "link", "set", first, "down")
 		within(symmetricLimit, func() bool { return !p.symmetric(t) })
 		time.Sleep(flapPeriod)
-		p.tell("%s down: %s", first, p.groups(t))
+		p.record("%s down: %s", first, p.groups(t))
 		of.run(t, "ip", "link", "set", first, "up")
 		took, ok := within(symmetricLimit, func() bool { return p.symmetric(t) })
-		p.tell("%s up, two links again: %v, after %v", first, ok, took)
+		p.record("%s up, two links again: %v, after %v", first, ok, took)
 	}
 	from := p.messages.size()
 
@@ -259,41 +259,41 @@ func (p *pair) down(t *testing.T, of *side, device, first string) {
 			t.Error(err)
 		}
 	}()
-	p.tell("4 while it goes down:")
-	p.tell("  %s", strings.Join(p.echoes(t, transferLimit, at, "-n", "4", "-parallel", "-bytes", "2000000"), "\n    "))
+	p.record("4 while it goes down:")
+	p.record("  %s", strings.Join(p.echoes(t, transferLimit, at, "-n", "4", "-parallel", "-bytes", "2000000"), "\n    "))
 	downAt := <-moment
-	p.tell("after them: %s", p.groups(t))
-	// The first devices have the addresses of TCP.
+	p.record("after them: %s", p.groups(t))
+	// TCP uses the addresses of the first devices.
 	if device == "k1" {
 		p.waiting(t)
-		p.tell("3 while it is down:")
-		p.tell("  %s", strings.Join(p.echoes(t, transferLimit, at, "-n", "3"), "\n    "))
-		p.tell("after them: %s", p.groups(t))
+		p.record("3 while it is down:")
+		p.record("  %s", strings.Join(p.echoes(t, transferLimit, at, "-n", "3"), "\n    "))
+		p.record("after them: %s", p.groups(t))
 	}
 	upAt := time.Now()
 	of.run(t, "ip", "link", "set", device, "up")
-	p.tell("3 after it came up, %v after it went down:", upAt.Sub(downAt).Round(100*time.Millisecond))
-	p.tell("  %s", strings.Join(p.echoes(t, transferLimit, at, "-n", "3"), "\n    "))
+	p.record("3 after it came up, %v after it went down:", upAt.Sub(downAt).Round(100*time.Millisecond))
+	p.record("  %s", strings.Join(p.echoes(t, transferLimit, at, "-n", "3"), "\n    "))
 	_, ok := within(symmetricLimit-time.Since(upAt), func() bool { return p.symmetric(t) })
 	left := time.Since(upAt).Round(100 * time.Millisecond)
 	if !ok {
-		p.tell("not two links again within %v of that: %s", left, p.groups(t))
+		p.record("not two links again within %v of that: %s", left, p.groups(t))
 		p.waiting(t)
 		if took, ok := within(stuckLimit, func() bool { return p.symmetric(t) }); ok {
-			p.tell("two links again %v after that", took)
+			p.record("two links again %v after that", took)
 		} else {
-			p.tell("nor within another %v: %s", took, p.groups(t))
+			p.record("nor within another %v: %s", took, p.groups(t))
 		}
 	} else {
-		p.tell("two links again %v after that: %s", left, p.groups(t))
+		p.record("two links again %v after that: %s", left, p.groups(t))
 	}
-	p.tell("the server's program: %s", spoken(stop()))
+	p.record("the server's program: %s", serverOutput(stop()))
 	p.wire(t, from, downAt)
 }
 
-// flap takes the devices of a side down and up, one after the other, as
-// testFlap does, while data flows. With connects it makes new connections
-// meanwhile, whenever TCP has its address.
+// flap sets the devices of a side down and up, one after the other, while data is sent,
+// like testFlap. If connects is true, it makes new connections meanwhile, whenever the
+// address of TCP can be reached.
 func (p *pair) flap(t *testing.T, of *side, connects bool) {
 	t.Helper()
 	at := netip.AddrPortFrom(netip.MustParseAddr(p.server.addr), 7300)
@@ -358,17 +358,17 @@ func (p *pair) flap(t *testing.T, of *side, connects bool) {
 			}
 		}
 	}
-	p.tell("4 connections: %v", time.Since(begin).Round(100*time.Millisecond))
-	p.tell("  %s", strings.Join(ended, "\n    "))
-	p.tell("two links again after: %s", cmp.Or(strings.Join(back, ", "), "no flap"))
+	p.record("4 connections: %v", time.Since(begin).Round(100*time.Millisecond))
+	p.record("  %s", strings.Join(ended, "\n    "))
+	p.record("two links again after: %s", cmp.Or(strings.Join(back, ", "), "no flap"))
 	if probing {
 		made = append(made, <-probed...)
 	}
 	if connects {
-		p.tell("new connections: %d", len(made))
-		p.tell("  %s", strings.Join(made, "\n    "))
+		p.record("new connections: %d", len(made))
+		p.record("  %s", strings.Join(made, "\n    "))
 	}
-	p.tell("at the end: %s", p.groups(t))
-	p.tell("the server's program: %s", spoken(stop()))
+	p.record("at the end: %s", p.groups(t))
+	p.record("the server's program: %s", serverOutput(stop()))
 	p.answers(t, from)
 }

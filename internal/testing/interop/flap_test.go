@@ -21,10 +21,9 @@ const (
 	flapLimit = 2 * time.Minute
 )
 
-// TestFlap takes devices down and up, one after the other, while data flows in
-// both directions, and wants what either side receives to be right and the links
-// to come back. It logs which connections end: Linux resets some
-// (docs/interop.md).
+// TestFlap sets devices down and up, one after the other, while data is sent in both
+// directions. It checks that each side receives the right data and that the links are
+// added again. It logs which connections end: Linux resets some (docs/interop.md).
 func TestFlap(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SMCR_INTEROP_FLAP") == "" {

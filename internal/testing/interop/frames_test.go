@@ -17,11 +17,10 @@ import (
 	"smcr/userstack/wire"
 )
 
-// allowedMarks are what tshark 4.0 says of frames between two Linux 6.12
-// kernels, whatever its severity, behind TCP or the frame's last protocol. They
-// were recorded by the tshark of tsharkFrames from all captures that the README
-// of userstack/wire/testdata names, of either sender. Numbers of ports are cut
-// off.
+// allowedMarks are the remarks of tshark 4.0, of any severity, on frames between two
+// Linux 6.12 kernels, with TCP or the last protocol of the frame. They were recorded by
+// the tshark command of tsharkFrames from all captures that the README of
+// userstack/wire/testdata names, for both senders. Port numbers are removed.
 var allowedMarks = map[string]bool{
 	"tcp: Connection establish request (SYN): server port":              true,
 	"tcp: Connection establish acknowledge (SYN+ACK): server port":      true,
@@ -38,12 +37,12 @@ var allowedMarks = map[string]bool{
 	"data: Illegal checksum value (0)":                                  true,
 	"smc: Illegal checksum value (0)":                                   true,
 
-	// Not between Linux kernels, which end the TCP connection of an aborted
-	// SMC-R connection by FIN: RFC 7609, section 4.8.2, wants it reset.
+	// This does not occur between Linux kernels: they end the TCP connection of an
+	// aborted SMC-R connection by FIN. RFC 7609, section 4.8.2, requires a reset.
 	"tcp: Connection reset (RST)": true,
 }
 
-// TestFrames has tshark dissect the frames that the stack sends to a kernel.
+// TestFrames decodes the frames that the stack sends to a kernel with tshark.
 func TestFrames(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("tshark"); err != nil {
@@ -55,8 +54,8 @@ func TestFrames(t *testing.T) {
 	const devices = 2
 	kernel, user := newBedOf(t, setup{devices: devices})
 	for i := range devices {
-		// Or several datagrams are captured as one, as a device gets them that
-		// takes them apart itself.
+		// Otherwise several datagrams are captured as one, in the form for a device that
+		// segments them itself.
 		user.run(t, "ethtool", "-K", fmt.Sprintf("u%d", i), "tx-udp-segmentation", "off")
 	}
 	stop := captureAll(t, kernel, devices)
@@ -81,7 +80,7 @@ func TestFrames(t *testing.T) {
 		client.exec(t, "iperf3", "-c", server.addr, "-n", "1M", "-P", "2")
 		stop()
 	}
-	// Links come and go.
+	// A link ends and another one is added.
 	user.run(t, "ip", "link", "set", "u1", "down")
 	eventually(t, "the group has one link", func() bool {
 		for _, g := range query[linkGroup](t, user, "linkgroup", "list") {
@@ -91,7 +90,7 @@ func TestFrames(t *testing.T) {
 		}
 		return true
 	})
-	// Nothing in common: DECLINE.
+	// Without a common enterprise ID there is a DECLINE.
 	user.smcrun(t, "ueid", "flush")
 	user.smcrun(t, "ueid", "add", "ANOTHER")
 	for i, p := range [][2]*side{{kernel, user}, {user, kernel}} {
@@ -100,7 +99,7 @@ func TestFrames(t *testing.T) {
 		p[0].connect(t, "echo", at)
 		end()
 	}
-	user.stop(t, user.stack) // DELETE LINK of the groups
+	user.stop(t, user.stack) // sends DELETE LINK for the groups
 
 	clc, messages, frames := map[string]int{}, map[string]int{}, 0
 	for _, file := range stop() {
@@ -133,14 +132,14 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// captureAll begins to capture whole frames at the kernel's netdevs. stop ends
-// that and returns the files.
+// captureAll captures whole frames on the netdevs of the kernel. stop ends this and
+// returns the files.
 func captureAll(t *testing.T, kernel *side, devices int) (stop func() []string) {
 	t.Helper()
 	commands := make([]*guest.Cmd, devices)
 	file := func(i int) string { return fmt.Sprintf("k%d.pcap", i) }
 	for i := range commands {
-		// Its buffer, in KiB, holds what comes while it has to wait.
+		// The buffer, in KiB, is for frames that arrive while tcpdump does not run.
 		c := kernel.Command("sh", "-c", fmt.Sprintf("exec tcpdump -i k%d -s 0 -B 65536 -Z root -w /tmp/%s 2>&1", i, file(i)))
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
@@ -151,7 +150,7 @@ func captureAll(t *testing.T, kernel *side, devices int) (stop func() []string) 
 		}
 	}
 	return func() (files []string) {
-		time.Sleep(time.Second) // what is on its way to tcpdump
+		time.Sleep(time.Second) // for frames on their way to tcpdump
 		for i, c := range commands {
 			if r := kernel.stop(t, c); !strings.Contains(r.Stdout, "\n0 packets dropped by kernel") {
 				t.Errorf("tcpdump: %s", r.Stdout)
@@ -163,24 +162,24 @@ func captureAll(t *testing.T, kernel *side, devices int) (stop func() []string) 
 	}
 }
 
-// A dissected is what tshark says of one that the stack sent.
+// A dissected is a frame of the stack, decoded by tshark.
 type dissected struct {
 	number  string
 	clc     []string // types of the CLC messages
 	marks   []string
-	message []byte // what a SEND carries, or nil
+	message []byte // the message in a SEND, or nil
 }
 
-// tsharkFrames returns the frames of a capture that came from the stack.
+// tsharkFrames returns the frames of the stack in a capture.
 func tsharkFrames(t *testing.T, file string, devices int) []dissected {
 	t.Helper()
 	var own []string
 	for i := range devices {
 		own = append(own, addrOf(userAddr, i))
 	}
-	// The ports of the tests belong to other protocols: heuristics first. Data
-	// that happens to look like RPC over RDMA is none, and neither is LLC of
-	// version 2, for which tshark 4.0 takes it.
+	// The ports of the tests belong to other protocols, so heuristics come first. The
+	// dissector for RPC over RDMA is disabled: tshark 4.0 takes some data, and LLC of
+	// version 2, for it.
 	cmd := exec.CommandContext(t.Context(), "tshark", "-n", "-r", file, "-o", "tcp.try_heuristic_first:TRUE", "--disable-protocol", "rpcordma",
 		"-Y", "ip.src in {"+strings.Join(own, ",")+"} && (tcp || infiniband)", "-T", "fields", "-E", "separator=/t", "-E", "aggregator=|",
 		"-e", "frame.number", "-e", "frame.protocols", "-e", "smc.clc_msg", "-e", "_ws.expert.message", "-e", "infiniband.bth.opcode", "-e", "udp.payload")
@@ -204,7 +203,7 @@ func tsharkFrames(t *testing.T, file string, devices int) []dissected {
 		if f[3] != "" {
 			protocol := f[1][strings.LastIndex(f[1], ":")+1:]
 			if strings.Contains(f[1], ":tcp") {
-				protocol = "tcp" // which carries CLC, or data after a decline
+				protocol = "tcp" // it carries CLC, or data after a DECLINE
 			}
 			for _, m := range strings.Split(f[3], "|") {
 				if i := strings.Index(m, "server port"); i >= 0 {
@@ -226,7 +225,7 @@ func tsharkFrames(t *testing.T, file string, devices int) []dissected {
 	return frames
 }
 
-// parse has our own decoder judge a message, and returns its name.
+// parse decodes a message with package wire, and returns its name.
 func parse(t *testing.T, f dissected) string {
 	t.Helper()
 	if len(f.message) == 0 || f.message[0] != byte(wire.CDCType) {

@@ -18,19 +18,20 @@ import (
 
 var long = flag.Bool("long", false, "run what takes more than ten minutes (TestKernelIdleLong), and more of what takes long (TestBig)")
 
-// twoKernelsIdle is a capture of two kernels that leave two link groups alone
-// until their servers, one on either host, end them.
+// twoKernelsIdle is a capture of two kernels with two idle link groups, whose servers are
+// on different hosts. The servers end them.
 const twoKernelsIdle = "testdata/captures/z_idle_lgr_timeout.srv.pcap"
 
-// Lines of what is said of an idle group. One side ends it, the other agrees.
+// Descriptions of DELETE LINK messages about an idle group. One side sends it, the other
+// confirms.
 const (
 	endOrderly   = "one: all true orderly true reply false"
 	agreeOrderly = "other: all true orderly true reply false"
 	agree        = "other: all true orderly false reply false"
 )
 
-// deleteLinks returns the DELETE LINK messages of one group in their order, with
-// reasons other than that a program ends it.
+// deleteLinks returns the DELETE LINK messages of one group in order, except those
+// because a program ends the group.
 func deleteLinks(frames []frame) []string {
 	var said []string
 	var first netip.Addr
@@ -52,7 +53,8 @@ func deleteLinks(frames []frame) []string {
 	return said
 }
 
-// TestTwoKernelsIdle reads in the capture what TestKernelIdle compares with.
+// TestTwoKernelsIdle checks the messages in the capture with which TestKernelIdle
+// compares.
 func TestTwoKernelsIdle(t *testing.T) {
 	t.Parallel()
 	byQP := func(qps ...uint32) (of []frame) {
@@ -63,7 +65,7 @@ func TestTwoKernelsIdle(t *testing.T) {
 		}
 		return of
 	}
-	// Queue pairs of the two groups; those of the first have the same number.
+	// The queue pairs of the two groups. Those of the first group have the same number.
 	for _, group := range [][]frame{byQP(0x11), byQP(0x12, 0x13)} {
 		if diff := cmp.Diff([]string{endOrderly, agree}, deleteLinks(group)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
@@ -71,14 +73,14 @@ func TestTwoKernelsIdle(t *testing.T) {
 	}
 }
 
-// An idleGroup is a link group that nobody uses any more.
+// An idleGroup is a link group without connections.
 type idleGroup struct {
 	direction
-	role  string          // ours
-	from  int64           // where the capture begins to tell of it
-	qps   map[sameQP]bool // that its messages went to
-	first time.Time       // before its connection
-	last  time.Time       // after that
+	role  string          // role of the user-space stack
+	from  int64           // position in the capture before its first message
+	qps   map[sameQP]bool // the destinations of its messages
+	first time.Time       // a time before its connection began
+	last  time.Time       // a time after its connection ended
 }
 
 type sameQP struct {
@@ -86,7 +88,7 @@ type sameQP struct {
 	qp uint32
 }
 
-// leaveIdle makes one connection, and so a link group, and closes it.
+// leaveIdle makes a connection, and so a link group, and closes it.
 func leaveIdle(t *testing.T, d direction, messages *capture, port uint16) *idleGroup {
 	t.Helper()
 	x := &idleGroup{direction: d, role: "CLNT", from: messages.size(), qps: map[sameQP]bool{}, first: time.Now()}
@@ -109,15 +111,16 @@ func leaveIdle(t *testing.T, d direction, messages *capture, port uint16) *idleG
 	return x
 }
 
-// ends waits until the kernel ends the group, which it has to do after the given
-// time, or a little later: no timer of Linux is exact, and the longer the less.
+// ends waits until the kernel ends the group: after the time after, or at most late
+// later. Timers of Linux are not exact, and long ones are less exact.
 func (x *idleGroup) ends(t *testing.T, messages *capture, after, late time.Duration) {
 	t.Helper()
 	listed := func(s *side, role string) bool {
 		return slices.ContainsFunc(query[linkGroup](t, s, "linkgroup", "list"), func(g linkGroup) bool { return g.Role == role })
 	}
-	// As between two kernels, but for what docs/interop.md says of us: a client
-	// that is told that the group ends says nothing, and a server agrees in order.
+	// The messages must be those of two kernels, except for the differences in
+	// docs/interop.md: a client that receives DELETE LINK does not answer, and a server
+	// confirms in order.
 	user, kernel, theirs, want := x.client, x.server, "SERV", []string{endOrderly}
 	if x.role == "SERV" {
 		user, kernel, theirs, want = x.server, x.client, "CLNT", []string{endOrderly, agreeOrderly}
@@ -143,19 +146,19 @@ func (x *idleGroup) ends(t *testing.T, messages *capture, after, late time.Durat
 	}
 }
 
-// newIdleBed is a bed in which link groups are left to the kernel.
+// newIdleBed makes a bed in which only the kernel ends link groups.
 func newIdleBed(t *testing.T, idle time.Duration) (kernel, user *side, messages *capture) {
 	t.Helper()
 	kernel, user = newBedOf(t, setup{devices: 1, kernelIdle: idle, options: []string{"--group-idle", "1h"}})
-	user.run(t, "ethtool", "-K", "u0", "tx-udp-segmentation", "off") // one message a frame
+	user.run(t, "ethtool", "-K", "u0", "tx-udp-segmentation", "off") // one message in each frame
 	messages = newCapture(t, kernel.Guest, "k0")
 	messages.start(t)
 	return kernel, user, messages
 }
 
-// TestKernelIdle waits until a kernel ends its idle link groups, those of which
-// it is the server and those of which it is the client; its 10 minutes are made
-// seconds. What it says, and we answer, is what two kernels say.
+// TestKernelIdle waits until the kernel ends its idle link groups, as server and as
+// client. Its time of 10 minutes is changed to seconds. The messages of both sides must
+// be those of two kernels.
 func TestKernelIdle(t *testing.T) {
 	t.Parallel()
 	const idle, late = 6 * time.Second, 10 * time.Second
@@ -174,8 +177,8 @@ func TestKernelIdle(t *testing.T) {
 	wantQuiet(t, user)
 }
 
-// TestKernelIdleLong is TestKernelIdle with the kernel's own times, 600 s for a
-// server and 610 s for a client (net/smc/smc_core.c).
+// TestKernelIdleLong is TestKernelIdle with the times of Linux: 600 s for a server and
+// 610 s for a client (net/smc/smc_core.c).
 func TestKernelIdleLong(t *testing.T) {
 	t.Parallel()
 	if !*long {
@@ -186,8 +189,8 @@ func TestKernelIdleLong(t *testing.T) {
 	for i, d := range directions(kernel, user) {
 		groups = append(groups, leaveIdle(t, d, messages, uint16(7100+i)))
 	}
-	// A timer of ten minutes may be 16 s late in Linux (kernel/time/timer.c), so
-	// that the two groups may end at the same time.
+	// A timer of ten minutes may be 16 s late in Linux (kernel/time/timer.c), so both
+	// groups may end at the same time.
 	const late = 60 * time.Second
 	groups[1].ends(t, messages, 600*time.Second, late)
 	groups[0].ends(t, messages, 610*time.Second, late)

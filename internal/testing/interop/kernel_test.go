@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What the tests look at in the JSON of smcr.
+// The fields of smcr's JSON output that the tests check.
 type (
 	linkGroup struct {
 		ID      string   `json:"id"`
@@ -56,7 +56,7 @@ func stats(t *testing.T, s *side) counters {
 	return rows[0]
 }
 
-// TestKernel boots one guest for all parts. In each one side has the server.
+// TestKernel boots one guest for all parts. Each part says which side has the server.
 func TestKernel(t *testing.T) {
 	t.Parallel()
 	kernel, user := newBed(t, 1)
@@ -68,8 +68,7 @@ func TestKernel(t *testing.T) {
 	t.Run("End", func(t *testing.T) { testEnd(t, kernel) })
 }
 
-// testNoCommonEID: without an enterprise ID in common connections are TCP, and
-// work.
+// testNoCommonEID: without a common enterprise ID, connections use TCP and work.
 func testNoCommonEID(t *testing.T, kernel, user *side) {
 	user.smcrun(t, "ueid", "flush")
 	user.smcrun(t, "ueid", "add", "ANOTHER")
@@ -85,7 +84,7 @@ func testNoCommonEID(t *testing.T, kernel, user *side) {
 	}
 }
 
-// active lists the connections that are open on a side.
+// active returns the open connections of a side.
 func active(t *testing.T, s *side) []connection {
 	t.Helper()
 	return slices.DeleteFunc(query[connection](t, s, "connection", "list"), func(c connection) bool {
@@ -93,8 +92,8 @@ func active(t *testing.T, s *side) []connection {
 	})
 }
 
-// testOne holds one connection, which is of the given version of SMC-R, and
-// looks at both sides.
+// testOne opens one connection with this version of SMC-R and checks the listings of both
+// sides.
 func testOne(t *testing.T, client, server *side, at netip.AddrPort, version int) {
 	stop := server.start(t, "listening", "serve", at.String())
 	end := client.start(t, "done", "echo", "-hold", at.String())
@@ -120,7 +119,7 @@ func testOne(t *testing.T, client, server *side, at netip.AddrPort, version int)
 	stop()
 }
 
-// TestTwoDevices has link groups of two links with the kernel.
+// TestTwoDevices makes link groups of two links with the kernel.
 func TestTwoDevices(t *testing.T) {
 	t.Parallel()
 	kernel, user := newBed(t, 2)
@@ -149,8 +148,8 @@ func TestTwoDevices(t *testing.T) {
 	t.Run("Failover", func(t *testing.T) { testFailover(t, kernel, user) })
 }
 
-// testFailover takes a device away from under connections: their data comes
-// complete over the other link.
+// testFailover sets a device down while connections are open: all their data arrives over
+// the other link.
 func testFailover(t *testing.T, kernel, user *side) {
 	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 5410)
 	user.start(t, "listening", "serve", at.String())
@@ -158,7 +157,7 @@ func testFailover(t *testing.T, kernel, user *side) {
 		user.run(t, "ip", "link", "set", "u1", "down")
 	})
 	for s, want := range map[*side]string{kernel: "ASYMP", user: "ASYML"} {
-		// The server makes up for the link that is lost.
+		// The server adds another link for the lost one.
 		eventually(t, s.backend+": link groups of type "+want, func() bool {
 			return !slices.ContainsFunc(query[linkGroup](t, s, "linkgroup", "list"), func(g linkGroup) bool { return g.Type != want })
 		})

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// TestLateAccept: clients on Linux keep SMC-R toward a server of ours that accepts
-// later than Linux waits for an answer.
+// TestLateAccept: clients on Linux use SMC-R with a server of the user-space stack that
+// accepts later than Linux waits for an answer.
 func TestLateAccept(t *testing.T) {
 	t.Parallel()
 	const (
 		conns = 5
-		late  = 10 * time.Second // Linux waits for 6
+		late  = 10 * time.Second // Linux waits for 6 s
 	)
 	kernel, user := newBed(t, 1)
 	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 7300)

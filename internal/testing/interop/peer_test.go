@@ -4,8 +4,8 @@ package interop
 
 import "testing"
 
-// TestPeer is the short form of TestKernel, for `make test`: the kernel is the client
-// of the stack in user space, then its server.
+// TestPeer is the short form of TestKernel, for `make test`: the kernel is the client of
+// the user-space stack, and then its server.
 func TestPeer(t *testing.T) {
 	if !testing.Short() {
 		t.Skip("TestKernel is the long form of this test")

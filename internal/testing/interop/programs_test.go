@@ -15,13 +15,13 @@ import (
 	"smcr/internal/testing/guest"
 )
 
-// programLimit bounds each program: the guest is emulated, and the machine may
-// be busy.
+// programLimit is the time limit of each program: the guest is emulated, and the machine
+// may be busy.
 const programLimit = 3 * time.Minute
 
-// TestPrograms has unmodified programs on both sides, the server once here and
-// once there. Each side's programs run under smcr run: over the kernel's SMC,
-// or over the stack.
+// TestPrograms runs unmodified programs on both sides, with the server on either side.
+// The programs run under smcr run, with the kernel's SMC on one side and the user-space
+// stack on the other.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	kernel, user := newBed(t, 1)
@@ -45,12 +45,12 @@ func TestPrograms(t *testing.T) {
 	wantQuiet(t, user)
 }
 
-// program is the command line that runs a program over the side's SMC.
+// program returns the command line that runs a program with the SMC of the side.
 func (s *side) program(argv ...string) []string {
 	return append([]string{s.smcr, "run", "--mode", s.backend, "-v", "--no-adapt", "--"}, argv...)
 }
 
-// exec runs a program to its end, which must be a good one.
+// exec runs a program that must end with status 0.
 func (s *side) exec(t *testing.T, argv ...string) guest.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
@@ -62,8 +62,8 @@ func (s *side) exec(t *testing.T, argv ...string) guest.Result {
 	return r
 }
 
-// daemon starts a server program and waits until it listens on the port. stop
-// ends it and returns what it wrote.
+// daemon starts a server program and waits until it listens on the port. stop ends it and
+// returns its output.
 func (s *side) daemon(t *testing.T, port int, argv ...string) (stop func() guest.Result) {
 	t.Helper()
 	c := s.Command(append(append([]string{}, s.prefix...), s.program(argv...)...)...)
@@ -89,20 +89,20 @@ func (s *side) daemon(t *testing.T, port int, argv ...string) (stop func() guest
 	return stop
 }
 
-// A counting is what the counters of both sides were.
+// A counting has the counters of both sides at a time.
 type counting struct {
 	client, server           *side
 	clientBefore, serverThen counters
 }
 
-// count begins to count connections.
+// count returns the present counters.
 func count(t *testing.T, client, server *side) counting {
 	t.Helper()
 	return counting{client, server, stats(t, client), stats(t, server)}
 }
 
-// want demands at least n new connections of version 2 by the counters of both
-// sides, and no fallback on either.
+// want checks that the counters of both sides have at least n new connections of version
+// 2, and no fallback.
 func (c counting) want(t *testing.T, n int) {
 	t.Helper()
 	now := stats(t, c.client)
@@ -115,8 +115,8 @@ func (c counting) want(t *testing.T, n int) {
 	}
 }
 
-// wantListed looks at both sides while n connections or more are open: all in
-// mode SMCR, as smcss shows too, in link groups that know the peer.
+// wantListed checks both sides while n connections or more are open: all have mode SMCR,
+// also in smcss, and their link groups have the address of the peer.
 func wantListed(t *testing.T, client, server *side, n int) {
 	t.Helper()
 	for _, s := range []*side{client, server} {
@@ -142,7 +142,7 @@ func wantListed(t *testing.T, client, server *side, n int) {
 	}
 }
 
-// testIperf3 has one stream, four, and one in the other direction.
+// testIperf3 tests one stream, four streams, and one in the other direction.
 func testIperf3(t *testing.T, client, server *side) {
 	for _, tt := range []struct {
 		name  string
@@ -188,7 +188,7 @@ func testIperf3(t *testing.T, client, server *side) {
 	}
 }
 
-// A site is what nginx serves.
+// A site is the web site of nginx.
 type site struct {
 	dir, digest string
 }
@@ -196,20 +196,20 @@ type site struct {
 // siteSize is the size of the site's file.
 const siteSize = 64 << 20
 
-// newSite makes the file in the guest's memory.
+// newSite makes the file in the memory of the guest.
 func newSite(t *testing.T, s *side) *site {
 	t.Helper()
 	w := &site{dir: "/tmp/site"}
 	begin := time.Now()
 	s.run(t, "mkdir", "-m", "755", w.dir)
-	// Data without a period that a misplaced piece could hide in.
+	// The data is random, so that a piece at a wrong place is noticed.
 	out := s.run(t, "sh", "-c", fmt.Sprintf("head -c %d /dev/urandom >%[2]s/big && sha256sum <%[2]s/big", siteSize, w.dir))
 	w.digest = strings.Fields(out)[0]
 	t.Logf("file of %d bytes made in %v", siteSize, time.Since(begin).Round(time.Millisecond))
 	return w
 }
 
-// test has curl get the file from nginx.
+// test downloads the file from nginx with curl.
 func (w *site) test(t *testing.T, client, server *side) {
 	conf := fmt.Sprintf(`
 daemon off;
@@ -238,7 +238,7 @@ http {
 	server.daemon(t, 80, "nginx", "-e", "stderr", "-c", file)
 	c := count(t, client, server)
 	begin := time.Now()
-	// The digest of what curl received, by its status.
+	// The command prints the digest of what curl received, if curl succeeded.
 	out := client.exec(t, "sh", "-c", fmt.Sprintf(`curl --silent --show-error --fail --noproxy '*' -o /tmp/got http://%s/big && sha256sum </tmp/got && rm /tmp/got`, server.addr)).Stdout
 	if got := strings.Fields(out)[0]; got != w.digest {
 		t.Errorf("curl received the digest %s, want %s", got, w.digest)
@@ -247,14 +247,14 @@ http {
 	c.want(t, 1)
 }
 
-// testRedis measures with redis-benchmark and checks values with redis-cli.
+// testRedis runs redis-benchmark and checks values with redis-cli.
 func testRedis(t *testing.T, client, server *side) {
 	const clients, requests = 50, 2000
 	server.daemon(t, 6379, "redis-server", "--bind", server.addr, "--port", "6379", "--save", "", "--appendonly", "no",
 		"--protected-mode", "no", "--dir", "/tmp", "--daemonize", "no")
 	c := count(t, client, server)
 	for _, pipeline := range []int{1, 16} {
-		// Enough for all clients to connect before the last request is done.
+		// There are enough requests for all clients to connect before the last one.
 		out := client.exec(t, "redis-benchmark", "-h", server.addr, "-c", strconv.Itoa(clients), "-n", strconv.Itoa(requests*pipeline),
 			"-P", strconv.Itoa(pipeline), "-d", "100", "-t", "set,get", "--csv").Stdout
 		for _, command := range []string{"SET", "GET"} {
@@ -277,7 +277,7 @@ func testRedis(t *testing.T, client, server *side) {
 	c.want(t, 2*2*clients+2)
 }
 
-// wantQuiet wants no warning in the log of the stack.
+// wantQuiet checks that the log of the stack has no warning.
 func wantQuiet(t *testing.T, user *side) {
 	t.Helper()
 	for line := range strings.Lines(user.stop(t, user.stack).Stderr) {

@@ -16,8 +16,8 @@ const (
 	routerToUser   = "10.7.3.254"
 )
 
-// route puts a router between the sides: the user side's end of its wire to the
-// LAN becomes the router's.
+// route puts a router between the sides: it moves the user side's end of the link to the
+// LAN into the router.
 func route(t *testing.T, kernel, user *side) {
 	t.Helper()
 	router := &side{bed: kernel.bed, prefix: []string{"ip", "netns", "exec", "router"}}
@@ -52,8 +52,7 @@ type routedGroup struct {
 	} `json:"v2_r"`
 }
 
-// TestRouted: the kernel and the stack in user space agree on version 2 with a
-// router between them.
+// TestRouted: the kernel and the user-space stack use version 2 through a router.
 func TestRouted(t *testing.T) {
 	t.Parallel()
 	kernel, user := newBed(t, 1)

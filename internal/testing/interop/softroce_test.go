@@ -16,12 +16,10 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// inGuest are the tests of package softroce that need a kernel with rdma_rxe
-// and 8021q.
+// inGuest are the tests of package softroce that need a kernel with rdma_rxe and 8021q.
 var inGuest = []string{"TestKernelRXE", "TestKernelGIDs", "TestKernelHasPort", "TestWireVLAN"}
 
-// TestSoftRoCE runs tests of package softroce against the kernel's soft-RoCE:
-// they are built here and run in a guest.
+// TestSoftRoCE runs tests of package softroce with the kernel's soft-RoCE in a guest.
 func TestSoftRoCE(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t, "nsenter", "rdma")

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// stopLimit is how long the connections of a round may take, in which the
-	// stack stands still for 16 s at most.
+	// stopLimit is how long the connections of a round may take. The stack is stopped for
+	// at most 16 s in a round.
 	stopLimit = 90 * time.Second
 	stopConns = 60
 )
 
-// TestStops stops our stack again and again while connections are made, for
-// longer than either side waits. A connection may fail then, but it ends, and
-// both sides took it for the same: SMC-R or TCP.
+// TestStops stops the process of the stack again and again while connections are made,
+// for longer than either side waits. A connection may fail then, but it must end, and
+// both sides must have used SMC-R or both TCP.
 func TestStops(t *testing.T) {
 	t.Parallel()
 	rounds, err := strconv.Atoi(os.Getenv("SMCR_INTEROP_STOPS"))
@@ -66,7 +66,7 @@ func testStops(t *testing.T, rng *rand.Rand, client, server, user *side, at neti
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second + some(2*time.Second)) // the program starts
+	time.Sleep(time.Second + some(2*time.Second)) // for the start of the program
 	for _, most := range []time.Duration{7, 3, 3, 3} {
 		if err := user.stack.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)

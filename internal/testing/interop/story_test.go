@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestStory reads captures of two Linux kernels with what reads ours.
+// TestStory checks story with captures of two Linux kernels.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	const clc = "clc: client Proposal, server Accept, client Confirm\n"

@@ -19,14 +19,14 @@ import (
 	"smcr/userstack/wire"
 )
 
-// A frame is a message of the protocol as it went over the wire: retransmitted
-// packets are one frame, and RDMA writes and acknowledgements are none.
+// A frame is a message of the protocol on the wire. Retransmitted packets count as one
+// frame. RDMA writes and acknowledgements are no frames.
 type frame struct {
 	at       time.Time
 	from, to netip.Addr
-	ports    [2]uint16 // of TCP: source, destination
-	flags    byte      // of TCP
-	qp       uint32    // of RoCE: destination
+	ports    [2]uint16 // TCP ports: source, destination
+	flags    byte      // TCP flags
+	qp       uint32    // RoCE: destination queue pair
 	clc      wire.CLC
 	llc      wire.LLC
 	cdc      *wire.CDC
@@ -39,21 +39,21 @@ const (
 	tcpRST = 0x04
 )
 
-// A capture is what goes over a wire in a guest while it runs.
+// A capture is a running capture of a link in a guest.
 type capture struct {
 	g    *guest.Guest
 	cmd  *guest.Cmd
 	file string // on the host
 }
 
-// snapLen keeps every message whole, and not the data.
+// snapLen is enough for every whole message, but not for data.
 const snapLen = 512
 
-// messages is the filter for TCP and sends of one packet, without RDMA writes.
+// messages is the filter for TCP, and for SENDs of one packet without RDMA writes.
 const messages = "tcp or (udp dst port 4791 and udp[8] = 4)"
 
-// newCapture captures the messages on a netdev in the initial namespace until
-// the test ends.
+// newCapture captures the messages on a netdev in the initial namespace until the end of
+// the test.
 func newCapture(t *testing.T, g *guest.Guest, netdev string) *capture {
 	t.Helper()
 	name := netdev + ".pcap"
@@ -67,7 +67,7 @@ func newCapture(t *testing.T, g *guest.Guest, netdev string) *capture {
 	return c
 }
 
-// start waits until packets are captured.
+// start waits until the capture runs.
 func (c *capture) start(t *testing.T) {
 	t.Helper()
 	eventually(t, "tcpdump listens", func() bool { return c.size() >= pcapHeader })
@@ -86,8 +86,8 @@ func (c *capture) size() int64 {
 	return info.Size()
 }
 
-// since returns the frames from an earlier size of the file on, once no more
-// come.
+// since returns the frames after an earlier size of the file. It waits until no more
+// frames arrive.
 func (c *capture) since(t *testing.T, from int64) []frame {
 	t.Helper()
 	last := int64(-1)
@@ -123,8 +123,8 @@ func readCapture(t *testing.T, file string) []frame {
 	return frames
 }
 
-// parseFrames takes apart records of a little-endian pcap file with times in
-// microseconds and Ethernet frames. The last one may be cut.
+// parseFrames parses records of a little-endian pcap file with times in microseconds and
+// Ethernet frames. The last one may be incomplete.
 func parseFrames(b []byte) ([]frame, error) {
 	type seen struct {
 		from   netip.Addr
@@ -203,7 +203,7 @@ func parseFrames(b []byte) ([]frame, error) {
 	return frames, nil
 }
 
-// String names what a frame says, without what differs from run to run.
+// String describes a frame without the values that differ between runs.
 func (f frame) String() string {
 	switch {
 	case f.cdc != nil:
@@ -224,7 +224,7 @@ func (f frame) String() string {
 	return "SYN"
 }
 
-// cdcFlags are the letters of RFC 7609, figure 41.
+// cdcFlags returns the flags as the letters of RFC 7609, figure 41.
 func cdcFlags(m wire.CDC) string {
 	s := ""
 	for i, c := range "BPURF" {
@@ -240,9 +240,9 @@ func cdcFlags(m wire.CDC) string {
 	return s
 }
 
-// story tells what the frames of one connection say: the CLC messages, the
-// changes of the state flags of CDC in their order, other flags that each side
-// used but for those without, and how TCP ended. With race each side is told for itself.
+// story describes the frames of one connection: the CLC messages, the changes of the
+// state flags of CDC in their order, the other flags that each side used except those in
+// without, and how TCP ended. With race, it describes each side separately.
 func story(frames []frame, port uint16, race bool, without wire.ProducerFlags) (string, error) {
 	var client netip.Addr
 	name := func(f frame) string {
@@ -295,7 +295,7 @@ func story(frames []frame, port uint16, race bool, without wire.ProducerFlags) (
 	}
 	switch {
 	case tcp["client"] == "RST" || tcp["server"] == "RST":
-		text += "tcp: reset\n" // the other's FIN may come before that or not
+		text += "tcp: reset\n" // the FIN of the other side may arrive before the reset or not
 	case tcp["client"] == "FIN" && tcp["server"] == "FIN":
 		text += "tcp: ended in order\n"
 	default:
@@ -304,8 +304,8 @@ func story(frames []frame, port uint16, race bool, without wire.ProducerFlags) (
 	return text, nil
 }
 
-// tcpEnded reports whether the TCP connection of a port has ended in both
-// directions, or was reset.
+// tcpEnded reports whether the TCP connection of a port has ended in both directions or
+// was reset.
 func tcpEnded(frames []frame, port uint16) bool {
 	ended := map[netip.Addr]bool{}
 	for _, f := range frames {
@@ -322,8 +322,7 @@ func tcpEnded(frames []frame, port uint16) bool {
 	return len(ended) == 2
 }
 
-// unanswered returns the LLC requests that had no reply, but for those that
-// have none.
+// unanswered returns the LLC requests without a reply, except those that need none.
 func unanswered(frames []frame) []string {
 	type kind struct {
 		to netip.Addr

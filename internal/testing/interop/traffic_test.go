@@ -8,25 +8,25 @@ import (
 	"testing"
 )
 
-// A traffic is what goes between both sides, once with the server here and once
-// there.
+// A traffic is a number of connections between both sides, with the server on either
+// side.
 type traffic struct {
-	version  int   // of SMC-R
-	sizes    []int // bytes of connections, one after another
-	parallel int   // connections at once
-	each     int   // bytes of each of those
-	short    int   // connections of 500 bytes, one after another
+	version  int   // version of SMC-R
+	sizes    []int // bytes of connections that are made one after another
+	parallel int   // number of connections at the same time
+	each     int   // bytes of each of these
+	short    int   // number of connections of 500 bytes, one after another
 }
 
-// resets is the number of connections that end with a reset, and of those that
-// come after.
+// resets is the number of connections that end with a reset, and of connections after
+// them.
 const resets = 5
 
-// conns is the number of connections in each direction.
+// conns returns the number of connections in each direction.
 func (x traffic) conns() int { return 1 + len(x.sizes) + x.parallel + x.short + 2*resets }
 
-// flow has the traffic in both directions, all connections of one on one link
-// group, and none of them TCP.
+// flow makes the connections in both directions. All connections of one direction must be
+// on one link group, and none may use TCP.
 func (x traffic) flow(t *testing.T, kernel, user *side) {
 	for i, d := range directions(kernel, user) {
 		t.Run(d.name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func (x traffic) flow(t *testing.T, kernel, user *side) {
 			})
 			t.Run("Reset", func(t *testing.T) {
 				d.client.connect(t, "reset", at(2), "-n", fmt.Sprint(resets))
-				// The link group lives on.
+				// The link group continues.
 				d.client.connect(t, "echo", at(2), "-n", fmt.Sprint(resets))
 			})
 			t.Logf("server: %s", stop().Stdout)
@@ -79,7 +79,7 @@ func (x traffic) flow(t *testing.T, kernel, user *side) {
 	})
 }
 
-// testEnd stops our stack: the kernel's link groups end with it.
+// testEnd stops the user-space stack: the kernel's link groups end with it.
 func testEnd(t *testing.T, kernel *side) {
 	kernel.stop(t, kernel.stack)
 	groupsGone(t, kernel)

@@ -13,10 +13,10 @@ import (
 	"smcr/internal/testing/guest"
 )
 
-// TestDeviceDown takes each of the two devices of either side away while data
-// flows both ways on several connections, with the kernel as client and as
-// server: none is lost, what is left carries new connections at once, and the
-// device serves again when it is back.
+// TestDeviceDown sets each of the two devices of either side down while data is sent both
+// ways on several connections, with the kernel as client and as server. No connection may
+// fail, the other device carries new connections at once, and the device is used again
+// when it is up.
 func TestDeviceDown(t *testing.T) {
 	t.Parallel()
 	kernel, user := newBed(t, 2)
@@ -28,14 +28,14 @@ func TestDeviceDown(t *testing.T) {
 			}
 			at := netip.AddrPortFrom(netip.MustParseAddr(d.server.addr), uint16(5400+10*i+j))
 			t.Run(d.name+"/"+device, func(t *testing.T) { testDeviceDown(t, d, at, of, device) })
-			// In a link group that goes on, Linux would use memory on the next
-			// failing over that it did not register on the new link.
+			// At the next failover of a link group, Linux would use memory that it has
+			// not registered on the new link. So make new link groups.
 			restart(t, kernel, user)
 		}
 	}
 }
 
-// types lists the types of a side's link groups.
+// types returns the types of the link groups of a side.
 func types(t *testing.T, s *side) []string {
 	t.Helper()
 	var list []string
@@ -45,7 +45,7 @@ func types(t *testing.T, s *side) []string {
 	return list
 }
 
-// testDeviceDown takes a device away under connections and brings it back.
+// testDeviceDown sets a device down while connections are open, and up again.
 func testDeviceDown(t *testing.T, d direction, at netip.AddrPort, of *side, device string) {
 	both := []*side{d.client, d.server}
 	symmetric := func() {
@@ -75,7 +75,7 @@ func testDeviceDown(t *testing.T, d direction, at netip.AddrPort, of *side, devi
 	for _, s := range both {
 		t.Logf("%s: %v", s.backend, types(t, s))
 	}
-	// The first devices have the addresses of TCP.
+	// TCP uses the addresses of the first devices.
 	if strings.HasSuffix(device, "1") {
 		d.client.connect(t, "echo", at, "-n", "3")
 	}
@@ -92,9 +92,9 @@ func testDeviceDown(t *testing.T, d direction, at netip.AddrPort, of *side, devi
 	}
 }
 
-// duringTransfer has four connections carry so many bytes each, in both
-// directions, and does something as soon as all of them are there: not while
-// they are being made, since the first devices have the addresses of TCP.
+// duringTransfer makes four connections that send size bytes in both directions. It calls
+// do when all connections exist: they could not be made after that, because TCP uses the
+// addresses of the first devices.
 func (d direction) duringTransfer(t *testing.T, at netip.AddrPort, size int, do func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
@@ -124,8 +124,8 @@ func (d direction) duringTransfer(t *testing.T, at netip.AddrPort, size int, do 
 	}
 }
 
-// restart ends the stack in user space, and with it the link groups, and starts
-// another, which has the enterprise ID that was added to the first.
+// restart ends the user-space stack, and with it the link groups. It starts another one,
+// with the enterprise ID that was added to the first.
 func restart(t *testing.T, kernel, user *side) {
 	t.Helper()
 	user.stop(t, user.stack)

@@ -10,9 +10,8 @@ import (
 	"smcr/internal/testing/guest"
 )
 
-// TestTwoKernels records how two Linux kernels behave, each in a guest, with
-// the programs and steps of TestBehaviour. What it writes is what TestBehaviour
-// compares with.
+// TestTwoKernels records the behaviour of two Linux kernels, each in a guest, with the
+// programs and steps of TestBehaviour. TestBehaviour compares with its files.
 func TestTwoKernels(t *testing.T) {
 	t.Parallel()
 	if !*updateKernels {
@@ -32,7 +31,7 @@ func TestTwoKernels(t *testing.T) {
 	}
 }
 
-// newKernel sets SMC up in one of two guests that a wire joins.
+// newKernel configures SMC in one of two linked guests.
 func newKernel(t *testing.T, g *guest.Guest, addr string) *side {
 	t.Helper()
 	b := &bed{Guest: g}

@@ -18,13 +18,13 @@ func directions(kernel, user *side) []direction {
 	return []direction{{"KernelToUser", kernel, user}, {"UserToKernel", user, kernel}}
 }
 
-// TestVersion1 is TestKernel for version 1 of SMC-R: messages of RFC 7609 with
-// a kernel that speaks it, between link-local GIDs.
+// TestVersion1 is TestKernel for version 1 of SMC-R, between link-local GIDs, with a
+// kernel that supports it.
 func TestVersion1(t *testing.T) {
 	t.Parallel()
 	kernel, user := newBedOf(t, setup{devices: 1, version1: true})
-	// No more at once: the kernel's server takes them one after the other, and an
-	// emulated one takes its time.
+	// There are not more connections at the same time, because the kernel's server
+	// handles them one after the other, and an emulated one is slow.
 	traffic{
 		version: 1, sizes: []int{1, 8191, 1 << 16, 1<<16 + 1, 200_000, 1<<20 + 3},
 		parallel: 10, each: 70_000, short: 30,
@@ -34,8 +34,8 @@ func TestVersion1(t *testing.T) {
 	t.Run("EyeCatcher", func(t *testing.T) { testEyeCatcher(t, kernel, user) })
 }
 
-// testEyeCatcher: a Linux client declines a server whose RMB elements begin with
-// eye catchers, and has TCP.
+// testEyeCatcher: a Linux client declines a server whose RMB elements begin with eye
+// catchers, and uses TCP.
 func testEyeCatcher(t *testing.T, kernel, user *side) {
 	user.serve(t, "--eye-catcher")
 	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 5320)
@@ -51,13 +51,13 @@ func testEyeCatcher(t *testing.T, kernel, user *side) {
 	}
 }
 
-// testChoice: a client with an enterprise ID offers both versions. The server
-// takes version 2 if it has that ID, else version 1.
+// testChoice: a client with an enterprise ID offers both versions. The server chooses
+// version 2 if it has this ID, otherwise version 1.
 func testChoice(t *testing.T, kernel, user *side) {
 	port := 5300
 	for _, c := range []struct {
 		name         string
-		kernel, user string // enterprise ID
+		kernel, user string // enterprise IDs
 		wantV2       bool
 	}{
 		{name: "ServerHasNone", kernel: eid},
@@ -96,8 +96,8 @@ func testChoice(t *testing.T, kernel, user *side) {
 	}
 }
 
-// TestVersion1TwoDevices has link groups of two links, made by ADD LINK and ADD
-// LINK CONTINUATION, and takes a device away.
+// TestVersion1TwoDevices makes link groups of two links by ADD LINK and ADD LINK
+// CONTINUATION, and sets a device down.
 func TestVersion1TwoDevices(t *testing.T) {
 	t.Parallel()
 	kernel, user := newBedOf(t, setup{devices: 2, version1: true})
@@ -125,9 +125,9 @@ func TestVersion1TwoDevices(t *testing.T) {
 	}
 }
 
-// testFailoverV1 takes a device of ours away from under connections whose
-// client is the kernel, and gives it back: with several RMBs on either side the
-// link that is added then needs more than one ADD LINK CONTINUATION.
+// testFailoverV1 sets a device of the user-space stack down while connections are open
+// whose client is the kernel, and up again. With several RMBs on either side, the link
+// that is added then needs more than one ADD LINK CONTINUATION.
 func testFailoverV1(t *testing.T, kernel, user *side) {
 	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 5410)
 	user.start(t, "listening", "serve", at.String())

@@ -14,8 +14,8 @@ import (
 	"smcr/rdmaverbs/softroce/header"
 )
 
-// onVLAN gives both sides a netdev of a VLAN on their first netdevs, and returns
-// the sides as they are there.
+// onVLAN adds a VLAN netdev on the first netdev of each side, and returns the sides with
+// these netdevs.
 func onVLAN(t *testing.T, kernel, user *side, id uint16) (k, u *side) {
 	t.Helper()
 	kernel.run(t, "modprobe", "8021q")
@@ -33,9 +33,9 @@ func onVLAN(t *testing.T, kernel, user *side, id uint16) (k, u *side) {
 	return sides[0], sides[1]
 }
 
-// roceFlow is who sends RoCE packets to whom, in which VLAN.
+// roceFlow has the sender and the receiver of RoCE packets, and their VLAN.
 type roceFlow struct {
-	vlan     uint16 // 0 without tag
+	vlan     uint16 // 0 means without a tag
 	from, to string
 }
 
@@ -68,9 +68,9 @@ func roceFlows(t *testing.T, file string) map[roceFlow]int {
 	return flows
 }
 
-// TestVLAN has connections over VLANs of one Ethernet: each VLAN has link groups
-// of its own (RFC 7609, section 2.2), whose RoCE frames carry its tag (section
-// 5.1). The kernel has one soft-RoCE device, on the netdev below.
+// TestVLAN makes connections over VLANs of one Ethernet: each VLAN has separate link
+// groups (RFC 7609, section 2.2), whose RoCE frames have its tag (section 5.1). The
+// kernel has one soft-RoCE device, on the netdev below.
 func TestVLAN(t *testing.T) {
 	t.Parallel()
 	kernel, user := newBed(t, 1)
@@ -105,7 +105,7 @@ func TestVLAN(t *testing.T) {
 				}
 				for _, id := range want {
 					if s.backend == "kernel" {
-						id &= 0xff // which is all that it tells
+						id &= 0xff // the kernel reports only these bits
 					}
 					ids = append(ids, id)
 				}
@@ -121,7 +121,7 @@ func TestVLAN(t *testing.T) {
 		k, u := onVLAN(t, kernel, user, id)
 		t.Run(fmt.Sprint(id), func(t *testing.T) { talk(t, id, k, u) })
 	}
-	// As in the kernel, a pnetid is that of the netdev below.
+	// As in the kernel, a VLAN has the pnetid of the netdev below it.
 	user.smcrun(t, "pnet", "add", "SMC1", "-I", "u0", "-D", "soft-u0")
 	k, u := onVLAN(t, kernel, user, 300)
 	t.Run("PNETID", func(t *testing.T) { talk(t, 300, k, u) })

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -139,7 +140,35 @@ func (p *Pair) create(o Options) error {
 			return fmt.Errorf("link %d: %w", i, err)
 		}
 	}
+	for _, h := range []*Host{p.A, p.B} {
+		if err := h.awaitAddresses(); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// addressTime bounds the wait of awaitAddresses.
+const addressTime = 30 * time.Second
+
+// awaitAddresses waits until the host reaches its own IPv6 addresses. The kernel adds their
+// routes in a work queue, some time after the link is up. Without its route, an address is
+// looked for on the link, where nobody has it.
+func (h *Host) awaitAddresses() error {
+	return h.Do(func() error {
+		for _, l := range h.Links {
+			if err := Until(addressTime, func() error {
+				routes, err := netlink.RouteGet(l.IPv6.AsSlice())
+				if err == nil && (len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL) {
+					err = fmt.Errorf("%s is not local: %v", l.IPv6, routes)
+				}
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // create makes the namespace on a thread that ends afterwards.

@@ -119,11 +119,11 @@ func measureAll(ctx context.Context, dir string, rows, rounds int) (all []*bench
 		}
 		// Check that the command lists all rows.
 		cmd := command(ctx, path, args, env)
-		var complaints bytes.Buffer
-		cmd.Stderr = &complaints
+		var messages bytes.Buffer
+		cmd.Stderr = &messages
 		out, err := cmd.Output()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w\n%s", shown, err, &complaints)
+			return nil, fmt.Errorf("%s: %w\n%s", shown, err, &messages)
 		}
 		if n := bytes.Count(out, []byte("\n")) - l.lines; n != rows {
 			return nil, fmt.Errorf("%s printed %d rows", shown, n)

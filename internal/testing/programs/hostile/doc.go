@@ -1,50 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Hostile is a user of the machine who means the stack ill, for package e2e.
+// Hostile acts as a user of the machine who attacks the stack, for package e2e.
 //
-//	hostile press KIND ADDRESS
-//	hostile cling KIND ADDRESS
-//	hostile strange ADDRESS
+//	hostile exhaust KIND ADDRESS
+//	hostile block KIND ADDRESS
+//	hostile foreign ADDRESS
 //	hostile squat
 //	hostile forge ADDRESS N
 //	hostile forge-accepted ADDRESS N
 //
-// The first takes all that it can get of the stack of this network namespace until
+// exhaust uses as many resources of the stack in this network namespace as it can, until
 // it is killed. The kind is one of
 //
-//	idle, hello, half   connections of no word, a hello, half of one
-//	sessions            sessions of many connections to ADDRESS
+//	idle, hello, half   connections with no message, a hello, half of a hello
+//	sessions            sessions with many connections to ADDRESS
 //	crowded             messages with too many descriptors, and with none
-//	control, garbage    connections to the control socket of no word, of nonsense
-//	unread              questions whose answers nobody reads
-//	all                 all at once
+//	control, garbage    connections to the control socket without a message, with
+//	                    invalid messages
+//	unread              requests whose answers are not read
+//	all                 all of them at the same time
 //
-// It says "pressing" when it has tried each.
+// It prints "exhausting" when it has tried each.
 //
-// The second has the stack wait, as its end must not:
+// block makes the stack wait in ways that must not delay its end:
 //
-//	pending             thousands of connections that nobody answers
-//	deaf                connections over SMC to ADDRESS, which sends, of which nothing
-//	                    is read, and whose sockets block
-//	locked              the same, and a thread keeps the lock of each TCP socket
+//	pending             thousands of connections without an answer
+//	deaf                connections over SMC to ADDRESS, which sends; nothing is read,
+//	                    and the sockets block
+//	locked              the same, and a thread holds the lock of each TCP socket
 //
-// It says "clinging" when it has done that.
+// It prints "blocking" when it has done that.
 //
-// The third opens a session, moves to a user and network namespace of its own,
-// hands sockets of that namespace to the stack, connected to a listener there at
-// the port of ADDRESS and about to connect to ADDRESS, and says what the stack
-// answers.
+// foreign opens a session and moves to a new user and network namespace. It passes
+// sockets of this namespace to the stack: one that is connected to a listener there at
+// the port of ADDRESS, and one to be connected to ADDRESS. It prints the answers of the
+// stack.
 //
-// The fourth tries to be the stack of this network namespace, again and again until
-// it is killed: it takes names in the abstract name space and files in root's
-// directory, locks the lock, removes what is there, and listens at the place of
-// its own user. It says "took" and what for each success, and "squatting" when it
-// has tried everything once.
+// squat tries to be the stack of this network namespace, again and again until it is
+// killed: it takes names in the abstract name space and files in root's directory, takes
+// the lock, removes what exists, and listens at the place of its own user. It prints
+// "took" and a name for each success, and "squatting" when it has tried everything once.
 //
-// The fourth has the stack connect N sockets to ADDRESS and writes CLC messages of its
-// own to them, with the peer ID "FORGED!!", before, in and after the handshake, and
-// steals what the peer answers. It says what became of them. The fifth does so with N
-// connections that it accepts at ADDRESS; it says "listening" and "done".
+// forge makes the stack connect N sockets to ADDRESS. It writes its own CLC messages to
+// them, with the peer ID "FORGED!!", before, during and after the handshake, and reads
+// the answers of the peer. It prints the results. forge-accepted does the same with N
+// connections that it accepts at ADDRESS; it prints "listening" and "done".
 //
-// Needs no privileges.
+// It needs no privileges.
 package main

@@ -22,17 +22,17 @@ import (
 	"smcr/userstack/wire"
 )
 
-// forged is the peer ID of the messages that forge writes: what has it on the wire is
-// not the stack's.
+// forged is the peer ID of the messages that forge writes. It shows on the wire that a
+// message is not from the stack.
 var forged = smc.PeerID{'F', 'O', 'R', 'G', 'E', 'D', '!', '!'}
 
-// forgers is how many attempts there are at a time.
+// forgers is the number of attempts at the same time.
 const forgers = 8
 
-// attemptTime bounds an attempt.
+// attemptTime is the time limit of an attempt.
 const attemptTime = 20 * time.Second
 
-// messages are CLC messages of all kinds in the name of somebody else.
+// messages returns CLC messages of all kinds with a forged sender.
 func messages() (out [][]byte) {
 	end := wire.Endpoint{
 		PeerID: forged, GID: smc.GID{15: 1}, MAC: smc.MAC{2, 0, 0, 0, 0, 1}, QPN: 17, PSN: 1, MTU: smc.MTU(3),
@@ -54,7 +54,7 @@ func messages() (out [][]byte) {
 	return out
 }
 
-// ways are system calls that send b.
+// ways are the system calls that can send b.
 var ways = []func(fd int, b []byte) error{
 	func(fd int, b []byte) error { return send(fd, b, 0) },
 	func(fd int, b []byte) error { return send(fd, b, unix.MSG_OOB) },
@@ -82,13 +82,14 @@ func spliceTo(fd int, b []byte) error {
 	return err
 }
 
-// tally counts attempts by how they ended.
+// tally counts attempts by their results.
 type tally struct {
 	tcp, wrote, failed, ready, late atomic.Int64
 }
 
-// forge has the stack connect sockets to addr, n times, and writes forged messages to
-// each as early and as often as it can. Of every fourth it steals what the peer says.
+// forge makes the stack connect sockets to addr, n times, and writes forged messages to
+// each as early and as often as it can. On every fourth socket, it also reads the
+// messages of the peer.
 func forge(addr netip.AddrPort, n int) error {
 	all := messages()
 	var t tally
@@ -122,15 +123,15 @@ func forge(addr netip.AddrPort, n int) error {
 	return nil
 }
 
-// attempt has one socket connected. Attempts of even numbers write from before the
-// connection is there; the others wait for a time that grows with the number.
+// attempt makes the stack connect one socket. Attempts with even numbers write before the
+// connection exists; the others wait for a time that grows with the number.
 func (t *tally) attempt(cl *broker.Client, addr netip.AddrPort, i int, msg []byte, way func(int, []byte) error) error {
 	fd, err := freshSocket()
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	// Of the connection nothing is to be left.
+	// Nothing of the connection may remain.
 	defer unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) //nolint:errcheck // the test sees
 	c, err := cl.Connect(fd, broker.ConnectRequest{Remote: addr, Nonblock: true})
 	if err != nil {
@@ -160,7 +161,7 @@ func (t *tally) attempt(cl *broker.Client, addr netip.AddrPort, i int, msg []byt
 				return c.Cancel()
 			case ev.Kind == broker.EventReady:
 				t.ready.Add(1)
-				// Below SMC, too, nobody may write.
+				// On the TCP socket below SMC, a write must not be sent either.
 				for range 3 {
 					_ = way(fd, msg)
 				}
@@ -178,7 +179,7 @@ func (t *tally) attempt(cl *broker.Client, addr netip.AddrPort, i int, msg []byt
 	}
 }
 
-// write writes until over is closed.
+// write writes again and again until over is closed.
 func (t *tally) write(fd, i int, msg []byte, way func(int, []byte) error, over <-chan struct{}) {
 	var info *unix.TCPInfo
 	for {
@@ -214,8 +215,9 @@ func (t *tally) write(fd, i int, msg []byte, way func(int, []byte) error, over <
 	}
 }
 
-// forgeAccepted listens at addr with a marked socket and writes forged messages to
-// each connection that it accepts, before and after the stack has it. It ends after n.
+// forgeAccepted listens at addr with a marked socket. It writes forged messages to each
+// connection that it accepts, before and after the stack gets it. It ends after n
+// connections.
 func forgeAccepted(addr netip.AddrPort, n int) error {
 	ctx := context.Background()
 	cl, err := broker.DialStack(ctx, "forge")
@@ -273,8 +275,8 @@ func forgeAccepted(addr netip.AddrPort, n int) error {
 	return nil
 }
 
-// accepted hands an accepted connection to the stack and calls write until it has an
-// answer.
+// accepted passes an accepted connection to the stack, and calls write until the stack
+// has answered.
 func accepted(cl *broker.Client, fd int, write func()) error {
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// idle is how many connections of each kind are kept open.
+	// idle is the number of connections of each kind that stay open.
 	idle = 300
-	// pause is what each attempt waits before the next one.
+	// pause is the time between two attempts.
 	pause = 100 * time.Millisecond
 )
 
 func main() {
-	// The program ends in time even if the test that started it died.
+	// The program ends even if the test that started it was killed.
 	time.AfterFunc(5*time.Minute, func() { fatal(errors.New("five minutes are over")) })
 	if len(os.Args) == 4 && (os.Args[1] == "forge" || os.Args[1] == "forge-accepted") {
 		addr, err := netip.ParseAddrPort(os.Args[2])
@@ -40,17 +40,17 @@ func main() {
 			fatal(forgeAccepted(addr, count(os.Args[3])))
 		}
 	}
-	if n := len(os.Args); n == 4 && (os.Args[1] == "press" || os.Args[1] == "cling") || n == 3 {
+	if n := len(os.Args); n == 4 && (os.Args[1] == "exhaust" || os.Args[1] == "block") || n == 3 {
 		addr, err := netip.ParseAddrPort(os.Args[n-1])
 		switch {
 		case err != nil:
 			fatal(err)
-		case n == 4 && os.Args[1] == "cling":
-			fatal(cling(os.Args[2], addr))
+		case n == 4 && os.Args[1] == "block":
+			fatal(block(os.Args[2], addr))
 		case n == 4:
-			fatal(press(os.Args[2], addr))
-		case os.Args[1] == "strange":
-			fatal(strange(addr))
+			fatal(exhaust(os.Args[2], addr))
+		case os.Args[1] == "foreign":
+			fatal(foreign(addr))
 		case os.Args[1] == "inside":
 			fatal(inside(addr))
 		}
@@ -58,7 +58,7 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == "squat" {
 		fatal(squat())
 	}
-	fmt.Fprintln(os.Stderr, "usage: hostile press|cling KIND ADDRESS:PORT | hostile forge ADDRESS:PORT N | hostile forge-accepted ADDRESS:PORT N | hostile strange ADDRESS:PORT | hostile squat")
+	fmt.Fprintln(os.Stderr, "usage: hostile exhaust|block KIND ADDRESS:PORT | hostile forge ADDRESS:PORT N | hostile forge-accepted ADDRESS:PORT N | hostile foreign ADDRESS:PORT | hostile squat")
 	os.Exit(2)
 }
 
@@ -70,8 +70,8 @@ func fatal(err error) {
 	os.Exit(0)
 }
 
-// press goes on until the program is killed.
-func press(kind string, addr netip.AddrPort) error {
+// exhaust returns only after an error.
+func exhaust(kind string, addr netip.AddrPort) error {
 	hello, err := (&broker.Message{Type: broker.TypeHello, Size: broker.Version, Text: "hostile"}).AppendBinary(nil)
 	if err != nil {
 		return err
@@ -95,11 +95,11 @@ func press(kind string, addr netip.AddrPort) error {
 	} else {
 		return fmt.Errorf("no kind %q", kind)
 	}
-	fmt.Println("pressing")
+	fmt.Println("exhausting")
 	select {}
 }
 
-// again does f n times at once, for ever, and returns when each was done once.
+// again runs f in n goroutines without end, and returns when each has run it once.
 func again(n int, f func()) {
 	var first sync.WaitGroup
 	for range n {
@@ -116,8 +116,8 @@ func again(n int, f func()) {
 	first.Wait()
 }
 
-// hold opens a connection, sends b if there is any, and leaves it so until the
-// stack closes it.
+// hold opens a connection, sends b if it is not empty, and waits until the stack closes
+// the connection.
 func hold(socket string, b []byte) func() {
 	return func() {
 		c, err := dial(socket)
@@ -138,7 +138,7 @@ func dial(socket string) (*net.UnixConn, error) {
 	return place.Dial(context.Background(), socket)
 }
 
-// questions is a datagram of as many questions for all families as go in.
+// questions returns a datagram with as many requests for all families as fit in.
 func questions() (b []byte) {
 	const request, dump, controller, getFamily = 0x1, 0x300, 0x10, 3
 	for range 3000 {
@@ -151,7 +151,7 @@ func questions() (b []byte) {
 	return b
 }
 
-// ended waits until the other side closes, without reading.
+// ended waits, without reading, until the other side closes.
 func ended(c *net.UnixConn) {
 	rc, err := c.SyscallConn()
 	for over := err != nil; !over; {
@@ -165,8 +165,8 @@ func ended(c *net.UnixConn) {
 	}
 }
 
-// sessions opens a session and as many connections in it as the stack takes, and
-// says what becomes of the first that it does not take.
+// sessions opens a session and as many connections in it as the stack accepts. It prints
+// the result of the first one that is refused.
 func sessions(addr netip.AddrPort) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -198,7 +198,7 @@ func sessions(addr netip.AddrPort) {
 	}
 }
 
-// crowded sends messages with more descriptors than belong to them, and with none.
+// crowded sends messages with more descriptors than they need, and with none.
 func crowded(hello []byte) {
 	c, err := dial(place.Launchers)
 	if err != nil {
@@ -228,7 +228,7 @@ func crowded(hello []byte) {
 			}
 		}
 	}
-	// The session is there still.
+	// The session must still exist.
 	b, err := (&broker.Message{Type: broker.TypeGetOption, Seq: 1000, Size: 4}).AppendBinary(nil)
 	if err != nil {
 		fatal(err)

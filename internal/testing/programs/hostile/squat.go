@@ -15,7 +15,7 @@ import (
 	"smcr/internal/place"
 )
 
-// squat tries to be the stack until the program is killed.
+// squat tries to be the stack, until the program is killed.
 func squat() error {
 	dir, err := place.Dir()
 	if err != nil {
@@ -66,7 +66,7 @@ func squat() error {
 	}
 }
 
-// held is what must not be closed by the garbage collector.
+// held has objects that the garbage collector must not close.
 var held []any
 
 func listen(address string) error {
@@ -77,7 +77,7 @@ func listen(address string) error {
 	return err
 }
 
-// ownPlace is what a stack of this user may have.
+// ownPlace takes the place that a stack of this user may have.
 func ownPlace() error {
 	c, err := place.Take()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 const limit = 20 * time.Second
 
-// start starts a server on loopback for the length of the test.
+// start starts a server on loopback for the time of the test.
 func start(t *testing.T) (network, string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,7 +42,7 @@ func start(t *testing.T) (network, string) {
 	return n, ln.Addr().String()
 }
 
-// TestMeasurements: each counts what was done, whatever the size.
+// TestMeasurements: each measurement counts what was done, for any size.
 func TestMeasurements(t *testing.T) {
 	n, address := start(t)
 	const d = 20 * time.Millisecond
@@ -82,7 +82,8 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestAnswerRefuses what does not begin as a client does.
+// TestAnswerRefuses: the server refuses a connection that does not begin like that of a
+// client.
 func TestAnswerRefuses(t *testing.T) {
 	for _, head := range [][]byte{{'x', 0, 0, 0, 1}, {opEcho, 0, 0, 0, 0}, {opEcho, 0, 1, 0, 1}, {opSink, 0xff, 0, 0, 0}, {opEcho, 0}} {
 		client, server := net.Pipe()

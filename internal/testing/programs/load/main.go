@@ -19,7 +19,7 @@ import (
 	"smcr/userstack"
 )
 
-// dialTime bounds the making of a connection.
+// dialTime is the time limit to make a connection.
 const dialTime = 20 * time.Second
 
 func main() {
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// network makes connections: TCP, or SMC-R of the program's own stack.
+// network makes connections: of TCP, or of SMC-R by an embedded stack.
 type network struct {
 	dial   func(address string) (net.Conn, error)
 	listen func(address string) (net.Listener, error)
@@ -94,7 +94,7 @@ func stackNetwork(s *userstack.Stack) network {
 	}
 }
 
-// client measures for a time and prints the result.
+// client measures for some time and prints the result.
 func (n network) client(address, what string, args []string) error {
 	if len(args) == 0 || len(args) > 2 {
 		return errUsage

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// requestSize is that of a request and of its answer in bytes.
+	// requestSize is the size of a request, and of its answer, in bytes.
 	requestSize = 64
-	// dialers make connections at a time.
+	// dialers is the number of connections that are made at the same time.
 	dialers = 16
 )
 
-// many does what commands say with a growing number of connections.
+// many executes commands with a growing number of connections.
 func (n network) many(address string, commands io.Reader, out io.Writer) (err error) {
 	var conns []net.Conn
 	defer func() {
@@ -70,8 +70,8 @@ func (n network) many(address string, commands io.Reader, out io.Writer) (err er
 	return nil
 }
 
-// openAll makes so many connections, several at a time, and uses each once. When
-// the time d has passed, it leaves it at those it has.
+// openAll makes this number of connections, several at a time, and uses each once. When
+// the time d has passed, it returns those that it has made.
 func (n network) openAll(address string, count int, d time.Duration) ([]net.Conn, error) {
 	var (
 		wg    sync.WaitGroup
@@ -105,8 +105,8 @@ func (n network) openAll(address string, count int, d time.Duration) ([]net.Conn
 	return conns, fail
 }
 
-// free has both programs give unused memory back, so that what is measured is
-// what the connections need.
+// free makes both programs return unused memory to the system, so that the connections
+// are measured and nothing else.
 func (n network) free(address string) error {
 	c, err := n.open(address, opFree, 1)
 	if err != nil {
@@ -121,7 +121,7 @@ func (n network) free(address string) error {
 	return nil
 }
 
-// requests sends on all connections for the time d, at least once on each, and
+// requests sends requests on all connections for the time d, at least one on each. It
 // returns the number of answered requests.
 func requests(conns []net.Conn, d time.Duration) (int64, time.Duration, error) {
 	var (

@@ -13,28 +13,28 @@ import (
 	"runtime/debug"
 )
 
-// Each connection begins with one byte that says what the server is to do with
-// it, and the size of the messages in 4 bytes, big endian.
+// Each connection begins with one byte for the operation, and the size of the messages in
+// 4 bytes, big endian.
 const (
-	opSink = 's' // read to the end, then answer the number of bytes, 8 bytes
+	opSink = 's' // read until the end, then answer with the number of bytes, in 8 bytes
 	opEcho = 'e' // answer each message with itself
-	opFree = 'f' // give unused memory back, then answer one byte
+	opFree = 'f' // return unused memory to the system, then answer with one byte
 )
 
 const (
 	headLength = 5
-	// maxMessage and maxEcho limit messages that are written and echoed. A client
-	// that has not read yet must not keep the server from answering, so a
-	// message and its echo have to fit into the buffers of the sockets.
+	// maxMessage and maxEcho limit messages that are written and echoed. A client may not
+	// read before it has sent the whole message, so a message and its echo must fit into
+	// the buffers of the sockets.
 	maxMessage = 64 << 20
 	maxEcho    = 64 << 10
 )
 
-// sinkBuffer is what the server reads with at most, whatever the size of the
-// messages: it does not know where they end.
+// sinkBuffer is the size of the largest read of the server. The server does not know
+// where messages end.
 const sinkBuffer = 1 << 20
 
-// serve answers until ctx ends.
+// serve serves connections until ctx ends.
 func (n network) serve(ctx context.Context, address string) error {
 	ln, err := n.listen(address)
 	if err != nil {
@@ -102,7 +102,7 @@ func sink(c net.Conn) error {
 	return err
 }
 
-// echo answers each part of a message as it comes; buf limits a part.
+// echo sends back each part of a message when it arrives. buf limits the size of a part.
 func echo(c net.Conn, buf []byte) error {
 	for {
 		n, err := c.Read(buf)

@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// options are what the commands have in common.
+// options are the options of all commands.
 type options struct {
 	addr     netip.AddrPort
 	smc      bool
@@ -85,7 +85,7 @@ func run(args []string) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-// protocol is that of the sockets.
+// protocol returns the protocol of the sockets.
 func (o *options) protocol() blocking.Protocol {
 	if o.smc {
 		return blocking.SMC
@@ -93,8 +93,7 @@ func (o *options) protocol() blocking.Protocol {
 	return blocking.TCP
 }
 
-// listen returns a socket that listens, and says so before connections are to be
-// accepted.
+// listen returns a socket that listens, and prints a message before the first accept.
 func (o *options) listen() (blocking.Conn, error) {
 	l, err := blocking.Listen(o.protocol(), o.addr, 256)
 	if err == nil {
@@ -134,7 +133,7 @@ func (o *options) serve() error {
 		}
 		go func() {
 			defer c.Close()
-			// Not io.Copy, which hides how the connection ended.
+			// io.Copy would not show how the connection ended.
 			buf := make([]byte, 64<<10)
 			for pos, first := 0, 0; ; {
 				n, err := c.Read(buf)
@@ -166,26 +165,27 @@ func (o *options) serve() error {
 	}
 }
 
-// connecting is how many connections are made at once: Linux gives up a
-// rendezvous after 6 s, which an emulated CPU takes for a few dozen.
+// connecting is the number of connections that are made at the same time. Linux waits 6 s
+// in a rendezvous, and an emulated CPU needs this time for a few dozen.
 const connecting = 5
 
-// each makes the connections and hands them to use with their numbers, in
-// parallel as soon as all are there.
+// each makes the connections and passes them to use with their numbers, all at the same
+// time when all exist.
 func (o *options) each(use func(c blocking.Conn, i int) error) error {
 	var slowest atomic.Int64
 	stood := watchMachine()
 	begin := time.Now()
-	// connect makes a connection; done, unless it fails, says what it came to.
+	// connect makes a connection. Unless it fails, done must be called with the result of
+	// the connection.
 	connect := func(i int) (c blocking.Conn, done func(error), err error) {
 		before, begin := stood(), time.Now()
 		if c, err = blocking.Dial(o.protocol(), o.addr); err != nil {
-			o.told(i, "no connect", time.Since(begin), err)
+			o.report(i, "no connect", time.Since(begin), err)
 			return c, nil, err
 		}
 		took := time.Since(begin)
 		if took > time.Second {
-			time.Sleep(2 * machineTick) // it tells at its next tick
+			time.Sleep(2 * machineTick) // it is reported at the next tick
 			took -= stood() - before
 		}
 		for {
@@ -194,7 +194,7 @@ func (o *options) each(use func(c blocking.Conn, i int) error) error {
 			}
 		}
 		return c, func(err error) {
-			o.told(i, fmt.Sprintf("connect %v, end", took.Round(time.Millisecond)), time.Since(begin), err)
+			o.report(i, fmt.Sprintf("connect %v, end", took.Round(time.Millisecond)), time.Since(begin), err)
 		}, nil
 	}
 	errs := make([]error, o.n)
@@ -240,13 +240,13 @@ func (o *options) each(use func(c blocking.Conn, i int) error) error {
 	return nil
 }
 
-// machineTick is how often watchMachine looks.
+// machineTick is the interval of watchMachine.
 const machineTick = 20 * time.Millisecond
 
-// watchMachine returns how long in all the machine has not run this program,
-// though it would have: of a guest whose host is busy that is whole seconds,
-// which no connect is to blame for. Less than some ticks is what others in the
-// guest do.
+// watchMachine returns a function. This function returns how long in all the machine did
+// not run this program although it was ready: if the host of a guest is busy, this can be
+// seconds, for which a connect is not responsible. Less than some ticks is normal in the
+// guest.
 func watchMachine() func() time.Duration {
 	var stood atomic.Int64
 	go func() {
@@ -261,8 +261,8 @@ func watchMachine() func() time.Duration {
 	return func() time.Duration { return time.Duration(stood.Load()) }
 }
 
-// told writes what became of a connection, so long after its begin.
-func (o *options) told(i int, what string, after time.Duration, err error) {
+// report prints the result of a connection, and the time since its begin.
+func (o *options) report(i int, what string, after time.Duration, err error) {
 	if !o.tell {
 		return
 	}
@@ -273,12 +273,12 @@ func (o *options) told(i int, what string, after time.Duration, err error) {
 	fmt.Printf("connection %d: %s after %v: %s\n", i, what, after.Round(time.Millisecond), outcome)
 }
 
-// echoByte is byte j of what connection i sends.
+// echoByte is byte j of the data on connection i.
 func echoByte(i, j int) byte { return pattern(j) ^ byte(i) }
 
-// echo sends while it reads what comes back, and then ends its direction: what
-// is still under way must come before the end of the other direction. It closes
-// unless the connection is to be held.
+// echo sends while it reads the echo, and then ends its direction. The rest of the echo
+// must arrive before the end of the other direction. Then echo closes the connection,
+// unless it must be held.
 func (o *options) echo(c blocking.Conn, i int) error {
 	data := make([]byte, o.size)
 	for j := range data {
@@ -315,8 +315,8 @@ func (o *options) echo(c blocking.Conn, i int) error {
 	return c.Close()
 }
 
-// differences says where bytes are wrong, and from where in the stream they are
-// when they are of another place a multiple of 4 KiB away.
+// differences describes which bytes are wrong. If these bytes belong to another position
+// in the stream, a multiple of 4 KiB away, it says to which.
 func differences(got, want []byte) string {
 	const window, step, most = 64, 4096, 8
 	var list []string
@@ -324,7 +324,7 @@ func differences(got, want []byte) string {
 		if got[from] == want[from] {
 			continue
 		}
-		// Wrong ones in a row may be right by chance.
+		// Some bytes in a wrong range can be right by chance.
 		to := from + 1
 		for last := from; to < len(want) && to-last < window; to++ {
 			if got[to] != want[to] {
@@ -354,12 +354,12 @@ func differences(got, want []byte) string {
 	return strings.Join(list, ", ")
 }
 
-// reset closes while the echo is not read.
+// reset closes before the echo is read.
 func (o *options) reset(c blocking.Conn, i int) error {
 	if _, err := c.Write(make([]byte, o.size)); err != nil {
 		return fmt.Errorf("connection %d: %w", i, err)
 	}
-	// Some of the echo has to be there.
+	// Wait for the first bytes of the echo.
 	p := []unix.PollFd{{Fd: int32(c), Events: unix.POLLIN}}
 	if _, err := unix.Poll(p, 5000); err != nil && err != unix.EINTR {
 		return os.NewSyscallError("poll", err)

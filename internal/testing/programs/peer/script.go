@@ -17,53 +17,53 @@ import (
 	"smcr/internal/testing/blocking"
 )
 
-// pollFiles is how often a step looks for a file that it waits for.
+// pollFiles is how often a step checks for a file that it waits for.
 const pollFiles = 2 * time.Millisecond
 
-// fullLooks is how often in a row a step finds no room before it takes what is
-// on the way for full: half a second on an idle machine. On a busy one, where
-// whoever makes room takes longer, the looks do too.
+// fullLooks is how often in a row a step must find no room before the buffers count as
+// full: half a second on an idle machine. On a busy machine it takes longer, like the
+// program that makes room.
 const fullLooks = 250
 
-// A script is a sequence of steps on one connection. Each step writes one line:
-// itself, and what the program saw. A line never holds an address, a time or
-// another thing that differs between two runs.
+// A script is a sequence of steps on one connection. Each step prints one line: the step
+// and its result. A line never has an address, a time or another value that differs
+// between two runs.
 //
 //	send=N       send N bytes
 //	recv=N       receive N bytes and compare them
 //	slow=N       the same, in small pieces with pauses
 //	drain        receive and compare until the end
-//	take=NAME    receive and compare as many bytes as the file says
+//	take=NAME    receive and compare the number of bytes in the file
 //	stream       send until that fails
 //	sendnb=N     send N bytes without blocking, waiting for POLLOUT
-//	eager=NAME   send without blocking until nothing more goes, and write into
-//	             the file how many bytes that were
+//	eager=NAME   send without blocking until the buffers are full, and write the
+//	             number of bytes to the file
 //	shut=r|w|rw  shutdown
 //	close        close
 //	linger0      SO_LINGER with zero
 //	error        SO_ERROR
-//	poll         the events that are there
+//	poll         the present events
 //	inline       SO_OOBINLINE
-//	oob=X        send the byte as MSG_OOB
+//	oob=X        send the byte with MSG_OOB
 //	pri          wait for POLLPRI
 //	recvoob      receive with MSG_OOB
-//	mark=OP      SIOCATMARK, once it is OP (1 or 0)
-//	byte         receive one byte and write it
+//	mark=OP      SIOCATMARK, when it is OP (1 or 0)
+//	byte         receive one byte and print it
 //	touch=NAME   make a file in the directory of the script
-//	wait=NAME    wait for one
+//	wait=NAME    wait for a file
 //	pause=MS     milliseconds
 //	kill         SIGKILL to itself
 type script struct {
 	c       blocking.Conn
 	dir     string
 	limit   time.Duration
-	in, out int // position in the stream, for its contents
+	in, out int // positions in both streams
 }
 
 // pattern is the byte at position i of each direction of a stream.
 func pattern(i int) byte { return byte(i*7) ^ byte(i>>8) ^ byte(i>>16) }
 
-// run runs the steps. One that takes too long ends the program.
+// run runs the steps. The program ends if a step takes too long.
 func (s *script) run(steps []string) error {
 	for _, step := range steps {
 		name, arg, _ := strings.Cut(step, "=")
@@ -89,7 +89,7 @@ func (s *script) run(steps []string) error {
 	return nil
 }
 
-// outcome names what a call returned: nothing if it did all.
+// outcome returns the name of a result, or "" for success.
 func outcome(err error) string {
 	if err == nil {
 		return ""
@@ -120,7 +120,7 @@ func (s *script) step(name, arg string) (string, error) {
 	case "drain":
 		saw := s.recv(1<<40, 64<<10, 0)
 		if _, end, ok := strings.Cut(saw, ", then "); ok {
-			saw = end // how much it was is no matter
+			saw = end // the number of bytes depends on the timing
 		}
 		return saw, nil
 	case "take":
@@ -176,7 +176,7 @@ func (s *script) step(name, arg string) (string, error) {
 	return s.urgent(name, arg)
 }
 
-// urgent are the steps about urgent data.
+// urgent runs the steps for urgent data.
 func (s *script) urgent(name, arg string) (string, error) {
 	fd, b := int(s.c), make([]byte, 1)
 	switch name {
@@ -217,7 +217,7 @@ func ifZero(n int) error {
 	return nil
 }
 
-// send sends n bytes, or as many as it can.
+// send sends n bytes, or until an error, and returns how many it has sent.
 func (s *script) send(n int) (sent int, err error) {
 	buf := make([]byte, min(n, 64<<10))
 	for sent < n {
@@ -238,8 +238,8 @@ func (s *script) send(n int) (sent int, err error) {
 	return sent, nil
 }
 
-// sendNonblocking sends n bytes. Calls that go without effect after POLLOUT are
-// counted: more than a few are an endless loop.
+// sendNonblocking sends n bytes. It counts calls that send nothing after POLLOUT: more
+// than a few of them are an endless loop.
 func (s *script) sendNonblocking(n int) error {
 	const most = 1000
 	for sent, void := 0, 0; sent < n; {
@@ -262,7 +262,7 @@ func (s *script) sendNonblocking(n int) error {
 	return nil
 }
 
-// eager fills what buffers there are, until nothing goes for a while.
+// eager fills the buffers until nothing can be sent for some time.
 func (s *script) eager(name string) (string, error) {
 	for full := 0; full < fullLooks; {
 		b := make([]byte, 4096)
@@ -281,7 +281,7 @@ func (s *script) eager(name string) (string, error) {
 			full = 0
 		}
 	}
-	// Whoever waits for the file finds it whole.
+	// Other programs must find a complete file.
 	file := filepath.Join(s.dir, name)
 	if err := os.WriteFile(file+".new", []byte(strconv.Itoa(s.out)), 0o644); err != nil {
 		return "", err
@@ -289,7 +289,7 @@ func (s *script) eager(name string) (string, error) {
 	return "", os.Rename(file+".new", file)
 }
 
-// recv receives n bytes, or as many as there are until the end.
+// recv receives n bytes, or fewer at the end of the stream.
 func (s *script) recv(n, piece int, pause time.Duration) string {
 	buf := make([]byte, piece)
 	got := 0
@@ -313,7 +313,7 @@ func (s *script) recv(n, piece int, pause time.Duration) string {
 	return ""
 }
 
-// poll names the events that are there or come in time.
+// poll returns the names of the events that are present or occur within limit.
 func (s *script) poll(events int16, limit time.Duration) (string, error) {
 	p := []unix.PollFd{{Fd: int32(s.c), Events: events}}
 	if _, err := unix.Poll(p, int(limit.Milliseconds())); err != nil && err != unix.EINTR {

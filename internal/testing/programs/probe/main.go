@@ -19,11 +19,12 @@ import (
 	"time"
 )
 
-// message is what a client sends and wants back on each connection.
+// message is the size of the message that a client sends on each connection and gets
+// back.
 const message = 1024
 
 func main() {
-	// The whole program ends in time even if the test that started it died.
+	// The program ends even if the test that started it was killed.
 	time.AfterFunc(5*time.Minute, func() { fatal(errors.New("five minutes are over")) })
 	args := os.Args[1:]
 	switch {
@@ -59,7 +60,7 @@ func fatal(err error) {
 	os.Exit(0)
 }
 
-// ending names the way in which a connection ended.
+// ending describes how a connection ended.
 func ending(err error) string {
 	var ne net.Error
 	switch {
@@ -77,7 +78,7 @@ func ending(err error) string {
 	return err.Error()
 }
 
-// server echoes until SIGTERM.
+// server sends back what it receives, until SIGTERM.
 func server(addr string) error {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -125,9 +126,9 @@ func server(addr string) error {
 	return nil
 }
 
-// client opens n connections at once and exchanges a message on each; then it
-// holds them until each has ended or SIGTERM comes. With busy, it goes on
-// exchanging messages meanwhile.
+// client opens n connections at the same time and exchanges a message on each. Then it
+// holds them until each has ended or SIGTERM arrives. With busy, it exchanges messages
+// meanwhile.
 func client(addr string, n int, busy bool) error {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM, syscall.SIGINT)
@@ -179,7 +180,7 @@ func client(addr string, n int, busy bool) error {
 	return nil
 }
 
-// exchange sends a message made of b and checks its echo.
+// exchange sends a message of bytes b and checks its echo.
 func exchange(c net.Conn, b byte) error {
 	want := bytes.Repeat([]byte{b}, message)
 	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
@@ -198,7 +199,7 @@ func exchange(c net.Conn, b byte) error {
 	return c.SetDeadline(time.Time{})
 }
 
-// hold returns why the connection ended.
+// hold waits for the end of the connection and returns the reason.
 func hold(c net.Conn, busy bool) error {
 	for busy {
 		if err := exchange(c, 'x'); err != nil {
@@ -210,8 +211,8 @@ func hold(c net.Conn, busy bool) error {
 	return err
 }
 
-// halfClose sends n bytes, ends its direction, and wants all of them back and
-// then the end of the other direction.
+// halfClose sends n bytes and ends its direction. It checks that all bytes come back, and
+// then the end of the stream.
 func halfClose(addr string, n int64) error {
 	d, err := net.DialTimeout("tcp", addr, 30*time.Second)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// rights says what becomes of options that take a capability, and of some that
+// rights prints the results of setting options that need a capability, and of some that
 // do not, on a connection over which it exchanges a message.
 func rights(addr string) error {
 	c, err := net.DialTimeout("tcp", addr, 30*time.Second)

@@ -23,15 +23,14 @@ import (
 	"smcr/userstack/wire"
 )
 
-// parallel is how many connections are under way at one time.
+// parallel is the number of connections at the same time.
 const parallel = 16
 
-// longest is how long a connection may take: the peer has 6 seconds for each CLC
-// message.
+// longest is how long a connection may take: the peer has 6 seconds for each CLC message.
 const longest = 15 * time.Second
 
 func main() {
-	// The whole program ends in time even if the test that started it died.
+	// The program ends even if the test that started it was killed.
 	time.AfterFunc(time.Hour, func() { fatal(errors.New("an hour is over")) })
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -66,8 +65,8 @@ func fatal(err error) {
 	os.Exit(0)
 }
 
-// each calls f n times, parallel ones at once, each with random numbers of its
-// own that come from seed.
+// each calls f n times, in parallel goroutines, each time with different random numbers
+// that depend on seed.
 func each(ctx context.Context, n int, seed uint64, f func(r *rand.Rand)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -82,9 +81,9 @@ func each(ctx context.Context, n int, seed uint64, f func(r *rand.Rand)) {
 	wg.Wait()
 }
 
-// pause waits for a random moment: mostly of the first 1.2 ms, in which the peer
-// takes the connection up, and now and then of the first 20 ms. A sleep would be
-// too coarse.
+// pause waits for a random time: usually up to 1.2 ms, in which the peer accepts the
+// connection, and sometimes up to 20 ms. It does not sleep, because that is not exact
+// enough.
 func pause(r *rand.Rand) {
 	d := time.Duration(r.Int64N(int64(1200 * time.Microsecond)))
 	switch r.IntN(20) {
@@ -99,14 +98,14 @@ func pause(r *rand.Rand) {
 	}
 }
 
-// script is what an attacker says before it resets a connection.
+// script sends the messages of an attacker before a reset.
 type script struct {
 	c *net.TCPConn
 	r *rand.Rand
 }
 
-// say writes a message, now and then only a part of it or one with a bit that is
-// wrong, and reports whether it was all of it.
+// say writes a message. Sometimes it writes only a part, or changes a bit. It reports
+// whether it wrote the whole message.
 func (s script) say(m wire.CLC) bool {
 	b, err := m.AppendBinary(nil)
 	if err != nil {
@@ -160,12 +159,12 @@ func (s script) endpoint() wire.Endpoint {
 	}
 }
 
-// client plays a client that gives up at some stage of the handshake.
+// client acts as a client that resets at some stage of the handshake.
 func (s script) client() {
 	defer s.reset()
 	stage := s.r.IntN(20)
 	if stage < 5 {
-		return // not a word
+		return // without sending anything
 	}
 	e := s.endpoint()
 	if stage == 5 {
@@ -190,7 +189,7 @@ func (s script) client() {
 	s.say(wire.Confirm{Endpoint: e, FirstContact: s.r.IntN(8) != 0})
 }
 
-// server plays a server likewise.
+// server acts as a server that resets at some stage of the handshake.
 func (s script) server() {
 	defer s.reset()
 	stage := s.r.IntN(20)
@@ -213,7 +212,7 @@ func (s script) server() {
 	}
 }
 
-// control makes a socket option of a call on its descriptor.
+// control returns a control function that calls f with the descriptor.
 func control(f func(fd int) error) func(string, string, syscall.RawConn) error {
 	return func(_, _ string, rc syscall.RawConn) error {
 		var err error
@@ -277,7 +276,7 @@ func attackClient(ctx context.Context, address string, seed uint64) error {
 	}
 }
 
-// serveOne reads until the peer or its reset ends the connection.
+// serveOne reads until the connection ends.
 func serveOne(c net.Conn) {
 	_ = c.SetDeadline(time.Now().Add(longest))
 	_, _ = io.Copy(io.Discard, c)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Smcpeer moves data over the kernel's AF_SMC sockets, for tests in guests:
+// Smcpeer sends data over the kernel's AF_SMC sockets, for tests in guests:
 //
 //	smcpeer serve [-tcp] ADDRESS:PORT
 //	smcpeer connect [-tcp] [-n CONNECTIONS] [-bytes BYTES] ADDRESS:PORT
 //
-// The server echoes; it says "listening" when it does. The client sends that
-// many bytes over each connection and compares what comes back, says "echoed"
-// and keeps the connections until it is killed. With -tcp the sockets are TCP's.
-// Each connection belongs to one goroutine. Needs no privilege.
+// The server sends back what it receives. It prints "listening" when it is ready. The
+// client sends this number of bytes over each connection and compares the echo. Then it
+// prints "echoed" and keeps the connections until it is killed. With -tcp, the sockets
+// are TCP sockets. One goroutine uses each connection. It needs no privilege.
 package main

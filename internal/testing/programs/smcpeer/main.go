@@ -96,8 +96,8 @@ func connect(p blocking.Protocol, addr netip.AddrPort, n, size int) error {
 	return unix.Pause() // until killed
 }
 
-// echo sends while it compares what comes back, so that neither side waits for
-// the other with all buffers full.
+// echo sends and compares the echo at the same time, so that full buffers cannot block
+// both sides.
 func echo(c blocking.Conn, size int, seed byte) error {
 	want := make([]byte, size)
 	for i := range want {

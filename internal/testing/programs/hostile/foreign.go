@@ -17,11 +17,11 @@ import (
 	"smcr/userstack/broker"
 )
 
-// sessionFD is the descriptor of the session in the program inside.
+// sessionFD is the descriptor of the session in the child process.
 const sessionFD = 3
 
-// strange opens a session and runs itself, with it, in namespaces of its own.
-func strange(addr netip.AddrPort) error {
+// foreign opens a session and runs this program with it in new namespaces.
+func foreign(addr netip.AddrPort) error {
 	c, err := dial(place.Launchers)
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func strange(addr netip.AddrPort) error {
 	return cmd.Run()
 }
 
-// inside hands sockets of this network namespace to the stack of another one.
+// inside passes sockets of this network namespace to the stack of another one.
 func inside(addr netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -51,7 +51,7 @@ func inside(addr netip.AddrPort) error {
 		return err
 	}
 	_ = f.Close()
-	cl, err := broker.NewClient(ctx, c.(*net.UnixConn), "strange")
+	cl, err := broker.NewClient(ctx, c.(*net.UnixConn), "foreign")
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func freshSocket() (int, error) {
 	return unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 }
 
-// answer prints the stack's first word on a connection.
+// answer prints the first answer of the stack on a connection.
 func answer(ctx context.Context, what string, c *broker.ClientConn, err error) error {
 	if err != nil {
 		return err

@@ -16,13 +16,13 @@ import (
 	"smcr/userstack/wire"
 )
 
-// waiting tells where the tasks of both kernels that are in SMC wait: their
-// functions of SMC, the innermost first.
+// waiting records where the tasks of both kernels in SMC wait: their functions of SMC,
+// the innermost first.
 func (p *pair) waiting(t *testing.T) {
 	t.Helper()
 	for _, who := range []string{"client", "server"} {
 		stacks := map[string][]string{}
-		// A task may be gone by the time that it is read.
+		// A task may end before its file is read.
 		out := p.side(who).run(t, "sh", "-c", "grep -He '[ ]smc' /proc/[0-9]*/task/[0-9]*/stack 2>/dev/null || true")
 		for line := range strings.Lines(out) {
 			file, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -33,40 +33,40 @@ func (p *pair) waiting(t *testing.T) {
 		maps.DeleteFunc(stacks, func(_ string, functions []string) bool { return slices.Equal(functions, []string{"smc_accept"}) })
 		for _, task := range slices.Sorted(maps.Keys(stacks)) {
 			name := strings.TrimSpace(p.side(who).run(t, "sh", "-c", "cat "+task+"/comm 2>/dev/null || true"))
-			p.tell("  %s: %s waits in %s", who, name, strings.Join(stacks[task], " < "))
+			p.record("  %s: %s waits in %s", who, name, strings.Join(stacks[task], " < "))
 		}
 		t.Logf("%s: %s%s", who, p.side(who).run(t, "rdma", "resource", "show", "qp"), p.side(who).run(t, "rdma", "statistic", "show"))
 	}
 }
 
-// spoken is what a server's program said.
-func spoken(r guest.Result) string {
+// serverOutput returns the output of a server's program.
+func serverOutput(r guest.Result) string {
 	lines := strings.Split(strings.TrimSpace(strings.Replace(r.Stdout, "listening\n", "", 1)), "\n")
 	slices.Sort(lines)
 	return cmp.Or(strings.Join(lines, ", "), "nothing")
 }
 
-// complaints are what the kernels log of themselves, and connections that
-// either does not get rid of.
-func (p *pair) complaints(t *testing.T) {
+// kernelErrors records what the kernels log about errors, and connections that do not end
+// on one of the sides.
+func (p *pair) kernelErrors(t *testing.T) {
 	t.Helper()
 	for _, who := range []string{"client", "server"} {
 		s := p.side(who)
 		if _, ok := within(10*time.Second, func() bool { return len(active(t, s)) == 0 }); !ok {
-			p.tell("%s: %d connections are left", who, len(active(t, s)))
+			p.record("%s: %d connections are left", who, len(active(t, s)))
 		}
 		if x := stats(t, s).Fallbacks; x.Client != 0 || x.Server != 0 {
-			p.tell("%s: fallbacks %+v", who, x)
+			p.record("%s: fallbacks %+v", who, x)
 		}
 		for line := range strings.Lines(s.run(t, "dmesg", "-t")) {
 			if strings.Contains(line, "WARNING:") || strings.Contains(line, "BUG:") || strings.Contains(line, "Oops") || strings.Contains(line, "blocked for more") {
-				p.tell("%s: kernel: %s", who, strings.TrimSpace(line))
+				p.record("%s: kernel: %s", who, strings.TrimSpace(line))
 			}
 		}
 	}
 }
 
-// panics returns what guests say of the end of their kernels.
+// panics returns the output of guests about a panic of their kernels.
 func (p *pair) panics() string {
 	text := ""
 	for _, who := range []string{"client", "server"} {
@@ -86,8 +86,8 @@ func (p *pair) panics() string {
 	return text
 }
 
-// linkMessages returns the messages about links from a place of the capture on,
-// and the number of failover validations of either side.
+// linkMessages returns the messages about links after a position in the capture, and the
+// number of failover validations of each side.
 func (p *pair) linkMessages(t *testing.T, from int64) (list []frame, validations map[string]int) {
 	t.Helper()
 	validations = map[string]int{}
@@ -103,7 +103,7 @@ func (p *pair) linkMessages(t *testing.T, from int64) (list []frame, validations
 	return list, validations
 }
 
-// sender names who sent a frame.
+// sender returns the name of the side that sent a frame.
 func (p *pair) sender(f frame) string {
 	for i := range 2 {
 		if f.from.String() == addrOf(p.client.addr, i) {
@@ -113,7 +113,7 @@ func (p *pair) sender(f frame) string {
 	return "server"
 }
 
-// wire tells the messages about links, with the seconds since a moment.
+// wire records the messages about links, with the seconds since a time.
 func (p *pair) wire(t *testing.T, from int64, since time.Time) {
 	t.Helper()
 	list, validations := p.linkMessages(t, from)
@@ -136,11 +136,11 @@ func (p *pair) wire(t *testing.T, from int64, since time.Time) {
 		}
 		text = append(text, s)
 	}
-	p.tell("messages, seconds after it went down: %s", cmp.Or(strings.Join(text, ", "), "none"))
-	p.tell("failover validations: client %d, server %d", validations["client"], validations["server"])
+	p.record("messages, seconds after it went down: %s", cmp.Or(strings.Join(text, ", "), "none"))
+	p.record("failover validations: client %d, server %d", validations["client"], validations["server"])
 }
 
-// answers tells how long DELETE LINK was not answered.
+// answers records how long each DELETE LINK was not answered.
 func (p *pair) answers(t *testing.T, from int64) {
 	t.Helper()
 	list, validations := p.linkMessages(t, from)
@@ -153,7 +153,7 @@ func (p *pair) answers(t *testing.T, from int64) {
 		answer := "none"
 		for _, g := range list[i+1:] {
 			r, ok := g.llc.(wire.DeleteLink)
-			// The server answers with a request of its own.
+			// The server answers with a request.
 			if ok && p.sender(g) != p.sender(f) && (r.Reply || p.sender(g) == "server") && r.LinkNum == m.LinkNum {
 				answer = fmt.Sprintf("%.2f", g.at.Sub(f.at).Seconds())
 				break
@@ -162,7 +162,7 @@ func (p *pair) answers(t *testing.T, from int64) {
 		took[p.sender(f)] = append(took[p.sender(f)], answer)
 	}
 	for _, who := range []string{"client", "server"} {
-		p.tell("seconds to the answer of the %s's DELETE LINK: %s", who, cmp.Or(strings.Join(took[who], " "), "none sent"))
+		p.record("seconds to the answer of the %s's DELETE LINK: %s", who, cmp.Or(strings.Join(took[who], " "), "none sent"))
 	}
-	p.tell("failover validations: client %d, server %d", validations["client"], validations["server"])
+	p.record("failover validations: client %d, server %d", validations["client"], validations["server"])
 }

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// clinging is how many connections over SMC cling keeps, pendings how many
-	// that nobody answers.
-	clinging = 20
+	// blocked is the number of connections over SMC for kinds deaf and locked, pendings
+	// the number of connections without an answer.
+	blocked  = 20
 	pendings = 2000
 )
 
-// cling makes what ends of the stack wait for, and goes on until it is killed.
-func cling(kind string, addr netip.AddrPort) error {
+// block makes the end of the stack wait. It returns only after an error.
+func block(kind string, addr netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cl, err := broker.DialStack(ctx, "hostile")
@@ -36,13 +36,13 @@ func cling(kind string, addr netip.AddrPort) error {
 	case "pending":
 		err = pend(ctx, cl, addr)
 	case "deaf":
-		for range clinging {
+		for range blocked {
 			if err = deaf(cl, addr, nil); err != nil {
 				break
 			}
 		}
 	case "locked":
-		for range clinging {
+		for range blocked {
 			if err = deaf(cl, addr, lock); err != nil {
 				break
 			}
@@ -53,12 +53,12 @@ func cling(kind string, addr netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("clinging")
+	fmt.Println("blocking")
 	select {}
 }
 
-// deaf makes a connection over SMC whose peer sends, reads nothing of it, and has
-// the service's end of the pair block. then gets the TCP socket.
+// deaf makes a connection over SMC whose peer sends. It reads nothing, and makes the
+// service's end of the pair block. then gets the TCP socket.
 func deaf(cl *broker.Client, addr netip.AddrPort, then func(sock int) error) error {
 	sock, err := freshSocket()
 	if err != nil {
@@ -104,7 +104,8 @@ func deaf(cl *broker.Client, addr netip.AddrPort, then func(sock int) error) err
 	return nil
 }
 
-// lock has a thread hold the socket's lock: it sends what never arrives in memory.
+// lock makes a thread hold the lock of the socket: the thread sends memory that never
+// becomes available.
 func lock(sock int) error {
 	mem, err := absent()
 	if err != nil {
@@ -124,7 +125,7 @@ func lock(sock int) error {
 	return nil
 }
 
-// Of linux/userfaultfd.h.
+// Constants of linux/userfaultfd.h.
 const (
 	uffdAPI        = 0xaa
 	uffdioAPI      = 0xc018aa3f
@@ -132,7 +133,7 @@ const (
 	uffdMissing    = 1
 )
 
-// absent returns memory for which everybody waits.
+// absent returns memory whose every access waits for ever.
 func absent() ([]byte, error) {
 	mem, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
