@@ -127,7 +127,7 @@ func TestHandshakeLimit(t *testing.T) {
 		if err := b.server.Control().SetHSLimitation(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
-		for range hsLimit { // as if so many were stuck
+		for range hsLimit { // as if this number of rendezvous did not end
 			if no := b.server.limit.add(addr(3, 0)); no != nil {
 				t.Fatal(no)
 			}
