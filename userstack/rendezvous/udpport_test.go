@@ -14,13 +14,13 @@ import (
 func TestUDPPorts(t *testing.T) {
 	const serverPort, clientPort = 61001, 61002
 	foreignClient := func(p *wire.Proposal) { clear(p.Growth[52-40:][:3]) }
-	foreignServer := func(x *wire.FirstContactExt) { x.Vendor = 0 }
+	foreignServer := func(x *wire.FirstContactExt) { x.Vendor = 61003 }
 	for _, tt := range []struct {
 		name                string
 		client, server      uint8 // release
 		change              func(p *wire.Proposal)
 		answer              func(x *wire.FirstContactExt)
-		accepted, confirmed uint32 // what the messages have
+		accepted, confirmed uint16 // what the messages have
 		atClient, atServer  uint16 // what each side knows of the other
 	}{
 		{name: "both", client: 1, server: 1, accepted: serverPort, confirmed: clientPort, atClient: serverPort, atServer: clientPort},
@@ -49,18 +49,18 @@ func TestUDPPorts(t *testing.T) {
 			accept := server.acceptFirst(GroupMade{testEndpoint(), serverPort}).(wire.AcceptV2)
 			if tt.answer != nil {
 				tt.answer(accept.FirstContact)
-			} else if accept.FirstContact.Vendor != tt.accepted {
-				t.Errorf("ACCEPT has %d, want %d", accept.FirstContact.Vendor, tt.accepted)
+			} else if accept.FirstContact.Vendor != wire.VendorUDPPort(tt.accepted) {
+				t.Errorf("ACCEPT has %d, want %d", accept.FirstContact.Vendor, wire.VendorUDPPort(tt.accepted))
 			}
 			if _, no := client.accepted(answerOf(accept)); no != nil {
 				t.Fatal(no)
 			}
 			confirm := client.confirmFirst(GroupMade{testEndpoint(), clientPort}).(wire.ConfirmV2)
-			if confirm.FirstContact.Vendor != tt.confirmed {
-				t.Errorf("CONFIRM has %d, want %d", confirm.FirstContact.Vendor, tt.confirmed)
+			if confirm.FirstContact.Vendor != wire.VendorUDPPort(tt.confirmed) {
+				t.Errorf("CONFIRM has %d, want %d", confirm.FirstContact.Vendor, wire.VendorUDPPort(tt.confirmed))
 			}
 			if !server.tellPort {
-				confirm.FirstContact.Vendor = clientPort // another client may send anything
+				confirm.FirstContact.Vendor = wire.VendorUDPPort(clientPort) // another client may send anything
 			}
 			if no := server.confirmed(answerOf(confirm)); no != nil {
 				t.Fatal(no)

@@ -84,7 +84,7 @@ func (v *version2) accepted(a *answer) (askPath bool, no *Refusal) {
 func (v *version2) learn(x *wire.FirstContactExt, ports bool) {
 	v.agreed.Peer = PeerSystem{OS: x.OS, Release: x.Release, Host: x.Hostname.String()}
 	if ports {
-		v.agreed.Peer.UDPPort = uint16(x.Vendor)
+		v.agreed.Peer.UDPPort = x.UDPPort()
 	}
 }
 
@@ -161,7 +161,7 @@ func (v *version2) ext(made GroupMade) *wire.FirstContactExt {
 		MaxConns: t.MaxConns, MaxLinks: t.MaxLinks,
 	}
 	if v.tellPort {
-		x.Vendor = uint32(made.UDPPort)
+		x.Vendor = wire.VendorUDPPort(made.UDPPort)
 	}
 	return x
 }

@@ -85,13 +85,6 @@ type Offer struct {
 	VendorOptions [5]byte
 }
 
-// VendorOUI is the VendorOUI of clients of this module. It is in the range for local
-// administration, so no vendor has it. If a proposal of release 1 has it, both sides tell
-// each other the UDP port from which the queue pair of the first link sends, in the lower
-// 16 bits of FirstContactExt.Vendor: packets from other ports are not from the peer.
-// Linux ignores both fields.
-var VendorOUI = [3]byte{0x02, 'S', 'M'}
-
 // SMCDOffer is the part of an Offer for SMC-D version 2.
 type SMCDOffer struct {
 	SEID    EID

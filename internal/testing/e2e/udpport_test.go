@@ -56,12 +56,12 @@ func TestUDPPortTold(t *testing.T) {
 
 // toldPorts returns the UDP ports in ACCEPT and CONFIRM of the one first contact in a
 // capture, by the host that tells them.
-func toldPorts(file string) (map[netip.Addr]uint32, error) {
+func toldPorts(file string) (map[netip.Addr]uint16, error) {
 	flows, err := tcpFlows(file)
 	if err != nil {
 		return nil, err
 	}
-	told := map[netip.Addr]uint32{}
+	told := map[netip.Addr]uint16{}
 	for _, f := range flows {
 		for from, s := range f.sides {
 			for b := s.stream(1 << 62); len(b) > 0; {
@@ -87,7 +87,7 @@ func toldPorts(file string) (map[netip.Addr]uint32, error) {
 				if _, twice := told[from.Addr()]; twice {
 					return nil, fmt.Errorf("two first contacts")
 				}
-				told[from.Addr()] = x.Vendor
+				told[from.Addr()] = x.UDPPort()
 			}
 		}
 	}
