@@ -27,7 +27,7 @@ func (r *requester) response(e *endpoint, now instant, t *header.Transport) {
 		e.stats.ghosts++
 		return
 	}
-	if r.at(r.done).bad != rdmaverbs.StatusSuccess {
+	if r.sq.oldest().bad != rdmaverbs.StatusSuccess {
 		// The queue pair enters the error state when the batch that is being
 		// sent was sent. An answer must not complete the request meanwhile.
 		return

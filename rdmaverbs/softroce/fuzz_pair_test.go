@@ -66,7 +66,7 @@ func newFuzzPair(t testing.TB, flags byte) (ends [2]*fuzzEnd) {
 
 // post posts a request: a SEND with its number, a WRITE or a READ.
 func (e *fuzzEnd) post(in *fuzzBytes) {
-	if e.e.state != rdmaverbs.QPSRTS || e.e.req.n == len(e.e.req.ring) {
+	if e.e.state != rdmaverbs.QPSRTS || e.e.req.sq.n == len(e.e.req.sq.ring) {
 		return
 	}
 	e.ids++

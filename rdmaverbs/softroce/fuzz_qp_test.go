@@ -100,7 +100,7 @@ func newFuzzQP(t testing.TB, flags byte) *fuzzQP {
 
 func (f *fuzzQP) psns() fuzzPSNs {
 	r := &f.e.req
-	return fuzzPSNs{r.una, r.nxt, r.max, r.end, f.e.rsp.expect}
+	return fuzzPSNs{r.una, r.nxt, r.max, r.sq.end, f.e.rsp.expect}
 }
 
 // sge chooses memory. Unless it must be usable, it may be out of its region.
@@ -167,7 +167,7 @@ func (f *fuzzQP) postSend() {
 	if s := f.e.state; s != rdmaverbs.QPSRTS && s != rdmaverbs.QPSErr {
 		return // PostSend refuses it
 	}
-	full := f.e.req.n == len(f.e.req.ring)
+	full := f.e.req.sq.n == len(f.e.req.sq.ring)
 	if err := f.q.postSend(&wr); err != nil {
 		return
 	}
@@ -175,7 +175,7 @@ func (f *fuzzQP) postSend() {
 		f.t.Fatal("a request in a queue that is full")
 	}
 	f.sends = append(f.sends, wr.ID)
-	f.ends[wr.ID] = f.e.req.end
+	f.ends[wr.ID] = f.e.req.sq.end
 	f.signaled[wr.ID] = wr.Flags&rdmaverbs.Signaled != 0
 	if wr.Op == rdmaverbs.OpRead {
 		f.reads[wr.ID] = where
@@ -270,7 +270,7 @@ func (f *fuzzQP) answer() []span {
 		p.aeth = header.Syndrome(f.in.byte())
 	}
 	n := []int{0, 1, 5, 44, coreMTU - 1, coreMTU, coreMTU, coreMTU + 4}[f.in.below(8)]
-	switch w := r.at(r.done); {
+	switch w := r.sq.oldest(); {
 	case r.una != r.max && w.op == rdmaverbs.OpRead && f.sane():
 		at := r.una.sub(w.first)
 		n = min(w.length-at*coreMTU, coreMTU)
@@ -313,7 +313,7 @@ func (f *fuzzQP) fill() {
 		f.e.completeReady()
 		return
 	}
-	f.held, f.heldFrom = b, f.e.req.end
+	f.held, f.heldFrom = b, f.e.req.sq.end
 	for _, p := range b.pkts {
 		h := header.BTH(p.hdr)
 		at := psn(h.PSN())
@@ -321,8 +321,8 @@ func (f *fuzzQP) fill() {
 		case len(p.payload[0])+len(p.payload[1]) > coreMTU:
 			f.t.Fatalf("sends %v with %d bytes", op, len(p.payload[0])+len(p.payload[1]))
 		case !op.IsResponse():
-			if r := &f.e.req; at.before(r.una) || !at.before(r.end) {
-				f.t.Fatalf("sends %v with PSN %#x, which is not in %#x to %#x", op, at, r.una, r.end)
+			if r := &f.e.req; at.before(r.una) || !at.before(r.sq.end) {
+				f.t.Fatalf("sends %v with PSN %#x, which is not in %#x to %#x", op, at, r.una, r.sq.end)
 			}
 			if at.before(f.heldFrom) {
 				f.heldFrom = at
@@ -433,14 +433,14 @@ func (f *fuzzQP) check(may []span) {
 	case is.una.sub(is.nxt) > 0, is.nxt.sub(is.max) > 0, is.max.sub(is.end) > 0:
 		f.t.Fatalf("PSNs out of order: %+v", is)
 	}
-	if r := &f.e.req; r.cur > r.n || r.done > r.n || r.reads < 0 || r.reads > r.maxReads {
-		f.t.Fatalf("cur %d, done %d of %d requests, %d READs of %d", r.cur, r.done, r.n, r.reads, r.maxReads)
+	if r := &f.e.req; r.sq.cur > r.sq.n || r.sq.done > r.sq.n || r.reads < 0 || r.reads > r.maxReads {
+		f.t.Fatalf("cur %d, done %d of %d requests, %d READs of %d", r.sq.cur, r.sq.done, r.sq.n, r.reads, r.maxReads)
 	}
 	if r := &f.e.rsp; r.jobN > len(r.jobs) {
 		f.t.Fatalf("%d answers to READs, there is room for %d", r.jobN, len(r.jobs))
 	}
-	if f.e.state == rdmaverbs.QPSErr && !f.e.sending && (f.e.req.n > 0 || f.e.rq.n > 0) {
-		f.t.Fatalf("%d and %d requests are left in the error state", f.e.req.n, f.e.rq.n)
+	if f.e.state == rdmaverbs.QPSErr && !f.e.sending && (f.e.req.sq.n > 0 || f.e.rq.n > 0) {
+		f.t.Fatalf("%d and %d requests are left in the error state", f.e.req.sq.n, f.e.rq.n)
 	}
 }
 
