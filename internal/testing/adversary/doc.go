@@ -18,6 +18,11 @@
 // in any order and with any number. What the product itself needs to defend itself does not
 // belong here.
 //
+// A new attack is a row of a table: rdmaLies (peer_test.go), cdcLies and llcLies
+// (messages_test.go) for a lying peer, impostures and brokenCLC (lan_test.go) for a client,
+// answers (server_test.go) for a server, sweeps (user_test.go) for a user. docs/security.md
+// says what each table shows.
+//
 // The tests make the network namespaces in which they run (package netnstest), with two
 // hosts that use the stack and one that attacks. They need root.
 package adversary
