@@ -15,9 +15,9 @@ import (
 	"smcr/userstack/wire"
 )
 
-// wrongEndpoints are what no peer may say of a connection on a link group that
-// exists: numbers out of range, a queue pair that is no end of a link, an RMB
-// that was not told by CONFIRM RKEY.
+// wrongEndpoints are the changes that a peer must not make in the endpoint of a
+// connection on an existing link group: numbers out of range, a queue pair that is not
+// the end of a link, an RMB that was not announced by CONFIRM RKEY.
 var wrongEndpoints = map[string]func(*wire.Endpoint){
 	"queue pair 0": func(e *wire.Endpoint) { e.QPN = 0 },
 	"MTU 0":        func(e *wire.Endpoint) { e.MTU = 0 },
@@ -28,9 +28,9 @@ var wrongEndpoints = map[string]func(*wire.Endpoint){
 	"new address":  func(e *wire.Endpoint) { e.RMB.Addr += 4096 },
 }
 
-// said is what a side has said of itself with a connection, with another element
-// and alert token: what it would say of the next one.
-func (c *Conn) said() (e wire.Endpoint) {
+// nextEndpoint returns the endpoint of this side of a connection with another element and alert
+// token, as for a next connection.
+func (c *Conn) nextEndpoint() (e wire.Endpoint) {
 	id := c.localPeerID()
 	c.d.View(func(core *linkgroup.Conn) {
 		p := core.Local()
@@ -50,8 +50,8 @@ func (b *bed) third() (c, s *simfabric.TCPConn) {
 	return c, s
 }
 
-// unharmed checks that a link group carries its connection and takes another.
-func (b *bed) unharmed(c, s *Conn) {
+// stillWorks checks that a link group carries its connection and accepts another one.
+func (b *bed) stillWorks(c, s *Conn) {
 	b.t.Helper()
 	b.exchange(c, s, pattern(1, 200_000))
 	b.exchange(s, c, pattern(2, 200_000))
@@ -64,8 +64,8 @@ func (b *bed) unharmed(c, s *Conn) {
 	b.finish(c, s)
 }
 
-// TestSubsequentAccept: a client declines such an ACCEPT, and its link group is
-// as before.
+// TestSubsequentAccept: a client declines such an ACCEPT, and its link group does not
+// change.
 func TestSubsequentAccept(t *testing.T) {
 	for name, edit := range wrongEndpoints {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestSubsequentAccept(t *testing.T) {
 				b := newBed(t, bedConfig{})
 				c, s := b.connect()
 				ct, st := b.tcp()
-				e := s.said()
+				e := s.nextEndpoint()
 				edit(&e)
 				done := make(chan struct{})
 				go func() {
@@ -90,21 +90,21 @@ func TestSubsequentAccept(t *testing.T) {
 				wantDecline(t, "client", err, smc.DiagRToken, false)
 				ct.Close()
 				st.Close()
-				b.unharmed(c, s)
+				b.stillWorks(c, s)
 			})
 		})
 	}
 }
 
-// proposal is what the host of c has proposed with its first connection, which
-// everybody on the LAN can know.
+// proposal returns the PROPOSAL of the first connection of c. Every host on the LAN can
+// know it.
 func (c *Conn) proposal() wire.Proposal {
-	e := c.said()
+	e := c.nextEndpoint()
 	return wire.Proposal{PeerID: e.PeerID, GID: e.GID, MAC: e.MAC, IPv4: prefix(1, 0).Masked()}
 }
 
-// TestSubsequentConfirm: a server refuses such a CONFIRM, of the peer and of a
-// third host, and its link group is as before.
+// TestSubsequentConfirm: a server refuses such a CONFIRM, from the peer and from a third
+// host, and its link group does not change.
 func TestSubsequentConfirm(t *testing.T) {
 	for name, edit := range wrongEndpoints {
 		for _, from := range []string{"the peer", "a third host"} {
@@ -125,37 +125,37 @@ func TestSubsequentConfirm(t *testing.T) {
 					if a := as[wire.Accept](p); a.FirstContact {
 						t.Fatal("a first contact")
 					}
-					e := c.said()
+					e := c.nextEndpoint()
 					edit(&e)
 					p.send(wire.Confirm{Endpoint: e})
 					wantBroken(t, <-done, nil)
 					ct.Close()
 					st.Close()
 					time.Sleep(settled)
-					b.unharmed(c, s)
+					b.stillWorks(c, s)
 				})
 			})
 		}
 	}
 }
 
-// TestThirdHost: a third host that says that it is another one cannot end the
-// link group of two others, nor a connection in it.
+// TestThirdHost: a third host that claims to be another one cannot end the link group of
+// two others, or a connection in it.
 func TestThirdHost(t *testing.T) {
 	for name, say := range map[string]func(t *testing.T, b *bed, c *Conn, p scripted){
 		"a write to nowhere": func(t *testing.T, b *bed, c *Conn, p scripted) {
-			// What it cannot know it leaves zero or guesses.
+			// Fields that it cannot know are zero or guessed.
 			p.send(wire.Confirm{Endpoint: wire.Endpoint{
-				PeerID: c.said().PeerID, GID: c.said().GID, MAC: c.said().MAC, MTU: 3,
+				PeerID: c.nextEndpoint().PeerID, GID: c.nextEndpoint().GID, MAC: c.nextEndpoint().MAC, MTU: 3,
 				RMB: smc.RToken{RKey: 0x1234, Addr: 1 << 20}, RMBEIndex: 1, AlertToken: 77, RMBESize: 1,
 			}})
 		},
 		"out of sync": func(t *testing.T, b *bed, c *Conn, p scripted) {
-			p.send(wire.Decline{PeerID: c.said().PeerID, Diagnosis: smc.DiagSync, OutOfSync: true})
+			p.send(wire.Decline{PeerID: c.nextEndpoint().PeerID, Diagnosis: smc.DiagSync, OutOfSync: true})
 		},
 		"its alert token": func(t *testing.T, b *bed, c *Conn, p scripted) {
-			e := c.said()
-			e.AlertToken-- // that of the connection
+			e := c.nextEndpoint()
+			e.AlertToken-- // the alert token of the connection
 			e.RMB.RKey, e.RMB.Addr = 0x1234, 1<<20
 			p.send(wire.Confirm{Endpoint: e})
 		},
@@ -188,14 +188,14 @@ func TestThirdHost(t *testing.T) {
 					st.Close()
 					time.Sleep(settled)
 				}
-				b.unharmed(c, s)
+				b.stillWorks(c, s)
 			})
 		})
 	}
 }
 
-// TestThirdHostTellsTheTruth: if the peer has really lost the link group, and
-// says so over a connection of another address, that is found out in seconds.
+// TestThirdHostTellsTheTruth: if the peer really does not have the link group any more,
+// and reports this over a connection from another address, the group ends within seconds.
 func TestThirdHostTellsTheTruth(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})

@@ -194,7 +194,7 @@ func (g *Guest) read(r *control.Reader) {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
 		err = ErrClosed
 	}
-	g.end(fmt.Errorf("%w%s", err, g.said()))
+	g.end(fmt.Errorf("%w%s", err, g.lastOutput()))
 
 	g.mu.Lock()
 	defer g.mu.Unlock()

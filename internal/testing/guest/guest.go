@@ -244,14 +244,14 @@ func (g *Guest) awaitHello(ctx context.Context) error {
 	if err != nil {
 		g.proc.kill()
 		close(g.readerDone)
-		return fmt.Errorf("guest: %s does not boot: %w%s", g.cfg.Name, cmp.Or(g.ended(), ctx.Err(), err), g.said())
+		return fmt.Errorf("guest: %s does not boot: %w%s", g.cfg.Name, cmp.Or(g.ended(), ctx.Err(), err), g.lastOutput())
 	}
 	go g.read(r)
 	return nil
 }
 
-// said returns the last output of QEMU and of the guest's console, as part of an error.
-func (g *Guest) said() string {
+// lastOutput returns the last output of QEMU and of the guest's console, as part of an error.
+func (g *Guest) lastOutput() string {
 	text := ""
 	if s := strings.TrimSpace(g.proc.stderr.String()); s != "" {
 		text += "\nQEMU: " + s

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -196,20 +195,5 @@ func TestInterrupted(t *testing.T) {
 	})
 	if r.summary("test") {
 		t.Error("the summary says that all passed")
-	}
-}
-
-// TestLongFailure: if a failure has much output, the summary has its last lines, and
-// before these the lines that the test itself has written.
-func TestLongFailure(t *testing.T) {
-	lines := []string{"    some_test.go:12: what failed"}
-	for i := range 2 * repeatedLines {
-		lines = append(lines, fmt.Sprintf("        level=DEBUG n=%d", i))
-	}
-	var out strings.Builder
-	failure{"pkg TestX", lines}.print(&out)
-	got := out.String()
-	if !strings.Contains(got, "some_test.go:12: what failed") || !strings.Contains(got, fmt.Sprintf("n=%d\n", 2*repeatedLines-1)) || strings.Contains(got, "n=0\n") {
-		t.Errorf("summary of a long failure:\n%s", got)
 	}
 }

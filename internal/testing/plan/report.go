@@ -22,16 +22,7 @@ const (
 	// that list takes at least.
 	slowest  = 8
 	slowTime = 2 * time.Second
-
-	// repeatedLines is how many lines of a failure the summary repeats.
-	repeatedLines = 200
 )
-
-// A failure is a step, a package or a test that failed, with what it has written.
-type failure struct {
-	name   string
-	output []string
-}
 
 // A timed is a step or a test and the time that it took by the clock. A step also
 // has the processor time of its programs.
@@ -148,7 +139,9 @@ func (r *report) fail(name string, output []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.said = time.Now()
-	failure{name, output}.print(r.out)
+	f := failure{name, output}
+	f.printLogs(r.out)
+	f.printCause(r.out)
 }
 
 // remember keeps a failure that is already printed for the summary.
@@ -193,28 +186,6 @@ func (r *report) skip(pkg, test string, output []string) {
 	r.skips[reason] = append(r.skips[reason], strings.TrimPrefix(pkg, module+"/")+" "+test)
 }
 
-// testLine matches a line that a test itself wrote, with its file and line.
-var testLine = regexp.MustCompile(`^\s+\S+_test\.go:\d+: `)
-
-// print writes a failure: its last lines, and of the lines before these what the test
-// itself wrote, which says what failed. The rest is output of programs.
-func (f failure) print(out io.Writer) {
-	fmt.Fprintf(out, "FAILED: %s\n", f.name)
-	lines := f.output
-	if cut := len(lines) - repeatedLines; cut > 0 {
-		for _, l := range lines[:cut] {
-			if testLine.MatchString(l) {
-				fmt.Fprintf(out, "    %s\n", l)
-			}
-		}
-		fmt.Fprintf(out, "    (%d lines before these, of which the test wrote those above)\n", cut)
-		lines = lines[cut:]
-	}
-	for _, l := range lines {
-		fmt.Fprintf(out, "    %s\n", l)
-	}
-}
-
 // summary prints the end of the report and reports whether all steps passed. The
 // last line has the counts.
 func (r *report) summary(plan string) bool {
@@ -245,7 +216,10 @@ func (r *report) summary(plan string) bool {
 		}
 	}
 	for _, f := range r.failures {
-		f.print(r.out)
+		f.printLogs(r.out)
+	}
+	for _, f := range r.failures {
+		f.printCause(r.out)
 	}
 	for _, f := range r.failedSteps {
 		p("FAILED STEP: %s: %s", f.name, strings.Join(f.output, "\n"))
