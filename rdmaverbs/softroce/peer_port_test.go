@@ -20,7 +20,7 @@ import (
 // another user of the other's host can: with the right addresses and from another UDP
 // source port.
 type forger struct {
-	to *Device
+	to *simWire
 	in inbound
 }
 
@@ -32,7 +32,7 @@ func newForger(to *verbstest.Conn) *forger {
 	q := to.QP.(*qp)
 	b := make([]byte, header.BTHLen)
 	header.BTH(b).Encode(&header.BTHFields{Opcode: header.SendOnly, PKey: header.DefaultPKey, DestQP: q.QPN(), AckReq: true})
-	return &forger{q.dev, inbound{typ: q.path.typ, sgid: q.path.dgid, dgid: q.path.sgid, srcPort: forgerPort, data: b}}
+	return &forger{q.dev.wire.(*simWire), inbound{typ: q.path.typ, sgid: q.path.dgid, dgid: q.path.sgid, srcPort: forgerPort, data: b}}
 }
 
 // ack returns a forger of acknowledgements.
@@ -49,7 +49,7 @@ func (f *forger) ack() *forger {
 // sends has the device receive a packet with this PSN.
 func (f *forger) sends(at psn) {
 	header.BTH(f.in.data).SetPSN(uint32(at))
-	f.to.shards[0].receive([]inbound{f.in})
+	f.to.receive([]inbound{f.in})
 }
 
 // sweeps has the device receive n packets with consecutive PSNs, as many at a time as a
@@ -65,7 +65,7 @@ func (f *forger) sweeps(from psn, n int) {
 		for i := range batch {
 			header.BTH(batch[i].data).SetPSN(uint32(from.add(i)))
 		}
-		f.to.shards[0].receive(batch)
+		f.to.receive(batch)
 		from, n = from.add(len(batch)), n-len(batch)
 	}
 }
@@ -295,8 +295,8 @@ func TestForgeryNoAllocs(t *testing.T) {
 		synctest.Wait()
 		f := newForger(b)
 		in := []inbound{f.in}
-		f.to.shards[0].receive(in)
-		if n := testing.AllocsPerRun(1000, func() { f.to.shards[0].receive(in) }); n != 0 {
+		f.to.receive(in)
+		if n := testing.AllocsPerRun(1000, func() { f.to.receive(in) }); n != 0 {
 			t.Errorf("%v allocations a packet", n)
 		}
 	})
@@ -316,6 +316,6 @@ func BenchmarkForgery(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for n := 0; n < b.N; n += len(batch) {
-		g.to.shards[0].receive(batch)
+		g.to.receive(batch)
 	}
 }

@@ -46,6 +46,7 @@ func newSimNetwork(seed uint64, f simFaults) *simNetwork {
 type simWire struct {
 	net  *simNetwork
 	gid  smc.GID
+	one  sync.Mutex // held while h runs
 	h    handler
 	kick chan struct{}
 	quit chan struct{}
@@ -185,7 +186,7 @@ func (w *simWire) run() {
 		}
 		w.mu.Unlock()
 		if len(batch) > 0 {
-			w.h(batch)
+			w.receive(batch)
 			continue
 		}
 		timer.Reset(wait)
@@ -196,6 +197,13 @@ func (w *simWire) run() {
 			return
 		}
 	}
+}
+
+// receive has the device receive packets at once.
+func (w *simWire) receive(batch []inbound) {
+	w.one.Lock()
+	defer w.one.Unlock()
+	w.h(batch)
 }
 
 func (w *simWire) setDown(down bool) {
