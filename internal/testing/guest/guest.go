@@ -26,7 +26,7 @@ const (
 
 	// bootLimit limits a boot, which takes some seconds on an idle machine and longer on
 	// a busy one.
-	bootLimit = 2 * time.Minute
+	bootLimit = 4 * time.Minute
 
 	// pushPath is the directory for Push. pushLimit is how long one Push may take.
 	pushPath  = "/run/push"
