@@ -166,7 +166,9 @@ func (ss *session) refuse(c *Conn, m Message, d *Descriptor, why error) {
 				defer c.end()
 				ctx, cancel := context.WithTimeout(c.ctx, declineTime)
 				defer cancel()
-				dec.Decline(ctx, c, d, why)
+				if ss.s.guarded("the refusal of a connection", func() { dec.Decline(ctx, c, d, why) }) != nil {
+					_ = d.Close()
+				}
 			})
 			return
 		default:

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"smcr/guard"
 	"smcr/userstack/internal/rounds"
 )
 
@@ -20,10 +22,11 @@ const idleMost = 100 * time.Microsecond
 
 // Loop is an event loop with its own thread.
 type Loop struct {
-	src  rounds.Source
-	spin time.Duration
-	done chan struct{}
-	ep   *epoll // src, or nil in a simulation
+	src   rounds.Source
+	spin  time.Duration
+	done  chan struct{}
+	ep    *epoll                      // src, or nil in a simulation
+	guard atomic.Pointer[guard.Guard] // nil: panics end the process
 
 	mu       sync.Mutex
 	tasks    queue
@@ -167,9 +170,7 @@ func (l *Loop) run() {
 		}
 		l.turn.Lock()
 		l.beginTurn()
-		for i := range n {
-			l.src.Handle(i)
-		}
+		l.handleEvents(n)
 		l.runParts()
 		l.endTurn()
 		l.turn.Unlock()
@@ -300,8 +301,7 @@ func (l *Loop) runTasks(q *queue) {
 		t.queued = false
 	}
 	l.mu.Unlock()
-	for i, t := range q.out {
-		t.f()
-		q.out[i] = nil
+	for i := 0; i < len(q.out); {
+		i = l.runFrom(q.out, i)
 	}
 }

@@ -82,13 +82,17 @@ func (r *receiver) run() {
 // goroutine has taken the caller's place.
 func (r *receiver) handle(n *notif) bool {
 	if !r.open() || !r.s.mayBeQuick(n) {
-		r.s.dispatch(n)
+		r.s.answerWith(n, func() { r.s.dispatch(n) })
 		return true
 	}
 	turn := r.turn.Add(1)
 	r.watch()
 	n.here = true
-	done := r.s.answerHere(n)
+	done := false
+	if r.s.tasks.guard.Do(callTask, func() { done = r.s.answerHere(n) }) != nil {
+		r.s.fail(n, unix.ECONNABORTED) // too late if the call has its answer
+		done = true
+	}
 	n.here = false
 	goesOn := r.turn.CompareAndSwap(turn, turn+1)
 	select {
@@ -97,7 +101,7 @@ func (r *receiver) handle(n *notif) bool {
 	default:
 	}
 	if !done {
-		r.s.dispatch(n)
+		r.s.answerWith(n, func() { r.s.dispatch(n) })
 	}
 	return goesOn
 }

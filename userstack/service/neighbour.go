@@ -248,7 +248,7 @@ func (n *neighbours) offerTo(ctx context.Context, c *broker.Conn, sock *broker.D
 		n.local.withdraw(f)
 		return nil, err
 	}
-	go n.follow(f)
+	go n.guard.Func("a conversation with another stack", func() { n.follow(f) })()
 	return f, nil
 }
 
@@ -257,11 +257,11 @@ func (n *neighbours) offerTo(ctx context.Context, c *broker.Conn, sock *broker.D
 func (n *neighbours) follow(f *localConn) {
 	a := f.remote
 	var wg sync.WaitGroup
-	wg.Go(func() {
+	wg.Go(n.guard.Func("a conversation with another stack", func() {
 		<-f.finished
 		a.tell(n.local.outcome(f))
-	})
-	wg.Go(func() {
+	}))
+	wg.Go(n.guard.Func("a conversation with another stack", func() {
 		defer close(a.words)
 		for {
 			word, err := receiveWord(a.talk, 0)
@@ -279,7 +279,7 @@ func (n *neighbours) follow(f *localConn) {
 				return
 			}
 		}
-	})
+	}))
 	wg.Wait()
 	_ = a.talk.Close()
 }
