@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"syscall"
+
+	"smcr/internal/printable"
 )
 
 // ErrNoBackend means that there is no SMC stack: the kernel has no SMC, or no stack
@@ -44,14 +46,14 @@ func (e *OpError) Error() string {
 	b.WriteString("nl: ")
 	b.WriteString(e.Op)
 	if e.Object != "" {
-		b.WriteString(" " + e.Object)
+		b.WriteString(" " + printable.Line(e.Object))
 	}
 	if e.Backend != "" {
 		b.WriteString(" (" + e.Backend + ")")
 	}
 	b.WriteString(": ")
 	if e.ExtAck != "" {
-		b.WriteString(e.ExtAck + ": ")
+		b.WriteString(printable.Line(e.ExtAck) + ": ")
 	}
 	b.WriteString(e.Err.Error())
 	return b.String()

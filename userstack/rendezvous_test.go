@@ -127,13 +127,19 @@ func TestHandshakeLimit(t *testing.T) {
 		if err := b.server.Control().SetHSLimitation(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
-		b.server.limit.underWay.Add(hsLimit) // as if this number of rendezvous did not end
+		for range hsLimit { // as if this number of rendezvous did not end
+			if no := b.server.limit.add(addr(3, 0)); no != nil {
+				t.Fatal(no)
+			}
+		}
 		ct, st := b.tcp()
 		_, _, cerr, serr := b.rendezvous(ct, st)
 		wantDecline(t, "client", cerr, smc.DiagConfig, true)
 		wantDecline(t, "server", serr, smc.DiagConfig, false)
 		b.stillTCP(ct, st)
-		b.server.limit.underWay.Add(-hsLimit)
+		for range hsLimit {
+			b.server.limit.remove(addr(3, 0))
+		}
 		b.finish(b.connect())
 	})
 }

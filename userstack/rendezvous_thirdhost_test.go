@@ -81,11 +81,11 @@ func TestThirdHostConfirm(t *testing.T) {
 			defer close(done)
 			p := scripted{t, ct}
 			p.send(wire.Proposal{PeerID: e.PeerID, GID: e.GID, MAC: e.MAC, IPv4: prefix(1, 0).Masked()})
-			if acc := as[wire.Accept](p); acc.FirstContact {
-				t.Error("first contact: the test shows nothing")
+			if acc := as[wire.Accept](p); !acc.FirstContact {
+				t.Errorf("the third host is let into the link group of the others: queue pair %s", acc.QPN)
 			}
 			edit(&e)
-			p.send(wire.Confirm{Endpoint: e})
+			p.send(wire.Confirm{FirstContact: true, Endpoint: e})
 		}()
 		c, err := h.server.Server(t.Context(), st)
 		<-done

@@ -13,6 +13,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/printable"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -200,12 +201,12 @@ func show(opts *options, reports []reportJSON) error {
 			b.WriteString("\n")
 		}
 		if len(reports) > 1 {
-			fmt.Fprintf(&b, "Stack: %s\n", r.Stack)
+			printable.Fprintf(&b, "Stack: %s\n", r.Stack)
 		}
 		for _, s := range r.Steps {
-			fmt.Fprintf(&b, "%-7s  %-6s  %s\n", s.Result, s.Name, s.Text)
+			printable.Fprintf(&b, "%-7s  %-6s  %s\n", s.Result, s.Name, s.Text)
 			if s.Advice != "" {
-				fmt.Fprintf(&b, "%-7s  %-6s  -> %s\n", "", "", s.Advice)
+				printable.Fprintf(&b, "%-7s  %-6s  -> %s\n", "", "", s.Advice)
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 
 	"smcr/internal/cmdutil"
 	"smcr/nl"
@@ -385,6 +386,36 @@ func TestAdvice(t *testing.T) {
 	} {
 		if s := advise(d, true); !strings.Contains(s, word) {
 			t.Errorf("%v: %q", d, s)
+		}
+	}
+}
+
+// TestHostileText checks that no step prints control characters, or lines, that the peer or
+// the stack has sent.
+func TestHostileText(t *testing.T) {
+	const hostile = "\x1b[2J\u009b1m\nfake\r\u202e\xff"
+	state := userState(device("soft"+hostile, 2, true))
+	state.SysInfo.Version, state.SysInfo.SMCRv2, state.UEIDs = 2, true, []string{"EID" + hostile}
+	for i, change := range []func(*world, *nltest.State){
+		func(*world, *nltest.State) {},
+		func(w *world, _ *nltest.State) { w.out.IBDev = hostile },
+		func(w *world, _ *nltest.State) { w.out = outcome{Announced: true, Text: hostile} },
+		func(w *world, _ *nltest.State) { w.out = outcome{NotCandidate: hostile} },
+		func(w *world, _ *nltest.State) { w.err = errors.New(hostile) },
+		func(w *world, _ *nltest.State) { w.routes["10.1.0.2"] = route{NetDev: hostile, Local: direct.Local} },
+		func(_ *world, s *nltest.State) { s.SysInfo.Stack = hostile },
+	} {
+		w, s := newWorld(), state
+		change(w, &s)
+		m := nl.Multi{{Name: "user", Control: nltest.NewFake(s)}}
+		_, out, err := runCheck(t, w, m, "10.1.0.2:80")
+		said := cmdutil.Message(err)
+		if strings.ContainsFunc(out+said, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }) || strings.Contains(out, "\nfake") || !strings.Contains(out+said, "fake") {
+			t.Errorf("case %d: %q, %q", i, out, said)
+		}
+		_, out, _ = runCheck(t, w, m, "10.1.0.2:80", "-o", "json")
+		if strings.ContainsFunc(out, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }) || out != "" && !json.Valid([]byte(out)) {
+			t.Errorf("case %d: JSON: %q", i, out)
 		}
 	}
 }

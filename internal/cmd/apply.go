@@ -14,6 +14,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
 	"smcr/internal/output"
+	"smcr/internal/printable"
 	"smcr/nl"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
@@ -198,7 +199,7 @@ func reportChanges(opts *applyOptions, changes []config.Change) error {
 	}
 	var b strings.Builder
 	for _, c := range changes {
-		b.WriteString(c.String() + "\n")
+		printable.Fprintf(&b, "%s\n", c)
 	}
 	if len(changes) == 0 {
 		b.WriteString("nothing to change\n")

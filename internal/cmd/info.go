@@ -13,6 +13,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
 	"smcr/internal/output"
+	"smcr/internal/printable"
 	"smcr/internal/serve"
 	"smcr/nl"
 
@@ -150,7 +151,7 @@ func NoteDied(f *cmdutil.Factory) {
 		return
 	}
 	if d, ok := serve.LastDied(); ok {
-		fmt.Fprintf(f.IO.ErrOut, "smcr: a user-space stack of this network namespace died: %s\n", diedText(d))
+		printable.Fprintf(f.IO.ErrOut, "smcr: a user-space stack of this network namespace died: %s\n", diedText(d))
 	}
 }
 
@@ -163,7 +164,7 @@ func diedText(d serve.Died) string {
 func describe(b *strings.Builder, r nl.Row[stackInfo]) {
 	s := r.Value
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(b, "%-16s  %s\n", name+":", fmt.Sprintf(format, args...))
+		printable.Fprintf(b, "%-16s  %s\n", name+":", fmt.Sprintf(format, args...))
 	}
 	line("Stack", "%s", r.Stack)
 	if s.Stack != "" {

@@ -4,10 +4,10 @@ package cmd
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/printable"
 	"smcr/internal/smctools/smcrd"
 	"smcr/internal/smctools/tool"
 	"smcr/nl"
@@ -44,7 +44,7 @@ func newStatsShow(f *cmdutil.Factory) *cobra.Command {
 					b.WriteString("\n")
 				}
 				if len(rows) > 1 {
-					fmt.Fprintf(b, "Stack: %s\n", r.Stack)
+					printable.Fprintf(b, "Stack: %s\n", r.Stack)
 				}
 				statsReport{b, details}.print(&r.Value)
 			}

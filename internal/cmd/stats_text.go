@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"smcr/internal/printable"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
@@ -20,7 +21,7 @@ type statsReport struct {
 
 // line prints a name and a formatted value.
 func (r statsReport) line(name string, format string, args ...any) {
-	fmt.Fprintf(r.b, "  %-28s %12s\n", name, fmt.Sprintf(format, args...))
+	printable.Fprintf(r.b, "  %-28s %12s\n", name, fmt.Sprintf(format, args...))
 }
 
 // optional prints a value as number does, or "-" if the stack does not count it.
@@ -34,9 +35,9 @@ func (r statsReport) optional(counted bool, name string, v uint64, remark string
 
 // number prints a value, and a remark after it unless that is empty.
 func (r statsReport) number(name string, v uint64, remark string) {
-	fmt.Fprintf(r.b, "  %-28s %12d", name, v)
+	printable.Fprintf(r.b, "  %-28s %12d", name, v)
 	if remark != "" {
-		fmt.Fprintf(r.b, " (%s)", remark)
+		printable.Fprintf(r.b, " (%s)", remark)
 	}
 	r.b.WriteString("\n")
 }
@@ -140,9 +141,9 @@ func (r statsReport) reasons(f nl.Fallbacks, side smc.Role, title string) {
 		}
 		return 0
 	})
-	fmt.Fprintf(r.b, "    %s\n", title)
+	printable.Fprintf(r.b, "    %s\n", title)
 	for _, x := range list {
-		fmt.Fprintf(r.b, "    %12d  %s\n", x.Count, smc.Diagnosis(x.Reason))
+		printable.Fprintf(r.b, "    %12d  %s\n", x.Count, smc.Diagnosis(x.Reason))
 	}
 }
 
@@ -163,15 +164,15 @@ func (r statsReport) histogram(bufs, reqs stats.Histogram) {
 		if limit := stats.BucketLimit(i); limit > 0 {
 			name = fmt.Sprintf("%dKB", limit/1024)
 		}
-		fmt.Fprintf(r.b, " %8s", name)
+		printable.Fprintf(r.b, " %8s", name)
 	}
 	for _, row := range []struct {
 		name string
 		h    stats.Histogram
 	}{{"Bufs", bufs}, {"Reqs", reqs}} {
-		fmt.Fprintf(r.b, "\n  %s", row.name)
+		printable.Fprintf(r.b, "\n  %s", row.name)
 		for _, v := range row.h {
-			fmt.Fprintf(r.b, " %8s", abbreviate(v))
+			printable.Fprintf(r.b, " %8s", abbreviate(v))
 		}
 	}
 	r.b.WriteString("\n")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"smcr/internal/printable"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -52,7 +53,7 @@ func column[T any](list func(nl.Control, context.Context) ([]T, error), values f
 			for _, r := range rows {
 				for _, v := range values(r) {
 					if v != "" {
-						out = append(out, v)
+						out = append(out, printable.Line(v))
 					}
 				}
 			}
@@ -70,7 +71,7 @@ func CompleteNetDevs(_ *cobra.Command, _ []string, _ string) ([]cobra.Completion
 	var out []string
 	for _, d := range devs {
 		if d.Flags&net.FlagLoopback == 0 {
-			out = append(out, d.Name)
+			out = append(out, printable.Line(d.Name))
 		}
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 
+	"smcr/internal/printable"
 	"smcr/nl"
 	"smcr/userstack/broker"
 
@@ -94,7 +95,8 @@ func ExitCode(err error) int {
 }
 
 // Message returns the text that a user reads about an error, without the names of Go
-// packages, or "" if there is nothing to say.
+// packages and without control characters except for line ends, or "" if there is nothing
+// to say.
 func Message(err error) string {
 	var status *StatusError
 	var said *Error
@@ -104,9 +106,9 @@ func Message(err error) string {
 	case errors.As(err, &status):
 		return Message(status.Err)
 	case errors.As(err, &said):
-		return broker.Plain(said.Text)
+		return printable.Text(broker.Plain(said.Text))
 	}
-	return broker.Plain(err.Error())
+	return printable.Text(broker.Plain(err.Error()))
 }
 
 // NoArgs refuses arguments, and names the first.

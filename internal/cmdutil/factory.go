@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"smcr/internal/printable"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -211,7 +212,7 @@ func (f *Factory) NoteVolatile(ctx context.Context, c nl.Control) {
 	if info.StateError != "" {
 		why = " (" + info.StateError + ")"
 	}
-	fmt.Fprintf(f.IO.ErrOut, "smcr: done, but the change lasts only as long as the stack%s: "+
+	printable.Fprintf(f.IO.ErrOut, "smcr: done, but the change lasts only as long as the stack%s: "+
 		"to keep it, write the output of 'smcr export' to the configuration file\n", why)
 }
 

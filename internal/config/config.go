@@ -11,10 +11,11 @@ import (
 	"slices"
 	"strings"
 
+	"smcr/internal/printable"
 	"smcr/nl"
 	"smcr/pnet"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // DefaultPath is the file that services read at their start.
@@ -331,7 +332,8 @@ func (c *Config) Complete(ueids ...string) *Config {
 	return &d
 }
 
-// AppendYAML appends the YAML form of c. Parse of the result returns c.
+// AppendYAML appends the YAML form of c. Parse of the result returns c. Characters of names
+// that are not printable are escaped.
 func (c *Config) AppendYAML(b []byte) ([]byte, error) {
 	f := file{SEID: c.SEID, HSLimitation: c.HSLimitation}
 	if c.PNETs != nil {
@@ -351,14 +353,30 @@ func (c *Config) AppendYAML(b []byte) ([]byte, error) {
 	if f == (file{}) {
 		return b, nil
 	}
+	var node yaml.Node
+	if err := node.Encode(f); err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	quote(&node)
 	var out bytes.Buffer
 	enc := yaml.NewEncoder(&out)
 	enc.SetIndent(2)
-	if err := enc.Encode(f); err != nil {
+	if err := enc.Encode(&node); err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
 	if err := enc.Close(); err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	return append(b, out.Bytes()...), nil
+	return append(b, printable.JSON(out.Bytes())...), nil
+}
+
+// quote makes the encoder write scalars with characters that are not printable in double
+// quotes, where the escape sequences are those of JSON.
+func quote(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && printable.Line(n.Value) != n.Value {
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	for _, c := range n.Content {
+		quote(c)
+	}
 }

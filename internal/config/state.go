@@ -11,7 +11,7 @@ import (
 
 	"smcr/nl"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // A State is what commands have changed in a stack since it read its configuration

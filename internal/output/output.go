@@ -10,6 +10,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"smcr/internal/printable"
 )
 
 // A Table is rows of cells under column headers.
@@ -35,7 +37,8 @@ func NewTable(names ...string) *Table {
 	return t
 }
 
-// Add adds a row with one cell for each column, formatted by [fmt.Sprint].
+// Add adds a row with one cell for each column, formatted by [fmt.Sprint] and
+// [printable.Line].
 func (t *Table) Add(cells ...any) {
 	if len(cells) != len(t.columns) {
 		panic(fmt.Sprintf("output: row of %d cells in a table of %d columns", len(cells), len(t.columns)))
@@ -44,25 +47,14 @@ func (t *Table) Add(cells ...any) {
 	for i, c := range cells {
 		switch c := c.(type) {
 		case string:
-			row[i] = clean(c)
+			row[i] = printable.Line(c)
 		case fmt.Stringer:
-			row[i] = clean(c.String())
+			row[i] = printable.Line(c.String())
 		default:
-			row[i] = clean(fmt.Sprint(c))
+			row[i] = printable.Line(fmt.Sprint(c))
 		}
 	}
 	t.rows = append(t.rows, row)
-}
-
-// clean replaces characters that could disturb the table or the terminal, because
-// names come from other hosts.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
 }
 
 // Print writes the table.
@@ -116,15 +108,27 @@ func appendBlanks(b []byte, n int) []byte {
 }
 
 // JSON writes v indented, with a newline at the end. A nil slice is an empty
-// array.
+// array. Characters that are not printable are escaped.
 func JSON[T any](w io.Writer, v []T) error {
 	if v == nil {
 		v = []T{}
 	}
-	enc := json.NewEncoder(w)
+	return writeJSON(w, v, "  ")
+}
+
+// JSONLine writes v in one line. Characters that are not printable are escaped.
+func JSONLine(w io.Writer, v any) error { return writeJSON(w, v, "") }
+
+func writeJSON(w io.Writer, v any, indent string) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	enc.SetIndent("", indent)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(printable.JSON(b.Bytes()))
+	return err
 }
 
 // Count returns a number with a noun: "1 link", "2 links".

@@ -69,10 +69,12 @@ func absent(err error) bool {
 }
 
 func (v *view) dialAt(ctx context.Context, base, name string) (*net.UnixConn, error) {
-	if err := v.check(base, name); err != nil {
+	stack, err := v.check(base, name)
+	if err != nil {
 		return nil, err
 	}
-	// After the check, only root and this user can have replaced the socket.
+	// After the check, only root, this user and the user of the stack can have replaced
+	// the socket.
 	path := filepath.Join(v.dir(base), name)
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unixpacket", path)
@@ -80,15 +82,16 @@ func (v *view) dialAt(ctx context.Context, base, name string) (*net.UnixConn, er
 		return nil, err
 	}
 	uc := c.(*net.UnixConn)
-	if err := v.checkPeer(uc, path); err != nil {
+	if err := v.checkPeer(uc, path, stack); err != nil {
 		_ = uc.Close()
 		return nil, err
 	}
 	return uc, nil
 }
 
-// checkPeer checks which user listens (unix(7), SO_PEERCRED).
-func (v *view) checkPeer(c *net.UnixConn, path string) error {
+// checkPeer checks which user is at the other end of a connection (unix(7), SO_PEERCRED):
+// root, this user, or stack, which is 0 or the user to whom root has given the place.
+func (v *view) checkPeer(c *net.UnixConn, path string, stack uint32) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
@@ -103,7 +106,7 @@ func (v *view) checkPeer(c *net.UnixConn, path string) error {
 	if cerr != nil {
 		return fmt.Errorf("who listens at %s: %w", path, os.NewSyscallError("getsockopt", cerr))
 	}
-	if cred.Uid != 0 && cred.Uid != v.uid {
+	if cred.Uid != 0 && cred.Uid != v.uid && cred.Uid != stack {
 		return &UntrustedError{Path: path, Owner: cred.Uid, Why: fmt.Sprintf("is a socket at which process %d of user %d listens, "+
 			"not root or user %d, and is not trusted: end that process", cred.Pid, cred.Uid, v.uid)}
 	}

@@ -21,6 +21,11 @@
 // Clients use a socket only if it and the directories above it belong to root or
 // to their own user, if nobody else can write to these directories, and if root
 // or their own user listens. Symbolic links below the runtime directory are not followed.
+//
+// Root can give the place of a network namespace to another user ([Give]), as whom the stack
+// then runs: the directory with the cookie as its name belongs to this user. If only root can
+// make files in /run and /run/smcr, only root can have made it so. Clients then trust this
+// user too, for this network namespace. The owner of any other directory proves nothing.
 // The error for anything else that is found there is an [UntrustedError], and not
 // [ErrAbsent].
 //

@@ -119,7 +119,9 @@ func TestUntrusted(t *testing.T) {
 		{"root's directory for a group, sticky", top, func(p string) error { return os.Chmod(p, 0o775|fs.ModeSticky) }, "writable for other users (mode 0775)", true},
 		{"root's directory is a link", top, link, "is a symbolic link, made by user 65533", true},
 		{"root's directory is a file", top, file, "is not a directory", true},
-		{"directory of another user", dir, chown, "belongs to user 65533", true},
+		{"directory of another user, below one for a group", dir, func(p string) error {
+			return errors.Join(chown(p), os.Chmod(filepath.Dir(filepath.Dir(p)), 0o775|fs.ModeSticky))
+		}, "belongs to user 65533", true},
 		{"directory for all", dir, func(p string) error { return os.Chmod(p, 0o757) }, "writable for other users (mode 0757)", true},
 		{"directory is a link", dir, link, "is a symbolic link", true},
 		{"directory is a file", dir, file, "is not a directory", true},
@@ -229,6 +231,7 @@ func TestSweep(t *testing.T) {
 	elsewhere := t.TempDir()
 	for _, err := range []error{
 		os.WriteFile(filepath.Join(top, "state-1.yaml"), nil, 0o644),
+		os.WriteFile(filepath.Join(top, "1", State), nil, 0o644),
 		os.WriteFile(filepath.Join(top, "5"), nil, 0o644),
 		os.Mkdir(filepath.Join(top, "6"), 0o755), // of a stack that was killed when it began
 		os.Mkdir(filepath.Join(top, "name"), 0o755),

@@ -58,5 +58,5 @@ func (c *Claim) DialOther(ctx context.Context, cookie uint64) (*net.UnixConn, er
 // CheckPeer checks who is at the other end of a connection to the socket for stacks:
 // root or this user.
 func (c *Claim) CheckPeer(u *net.UnixConn) error {
-	return c.view.checkPeer(u, filepath.Join(c.dir, Stacks))
+	return c.view.checkPeer(u, filepath.Join(c.dir, Stacks), 0)
 }

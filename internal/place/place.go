@@ -20,6 +20,10 @@ const (
 	Stacks = "local"
 )
 
+// State is the name of a file in the directory of the sockets. A stack that cannot write to
+// the directory above keeps there what commands have changed.
+const State = "state.yaml"
+
 const (
 	// rootBase is the directory above that of root.
 	rootBase = "/run"
@@ -110,12 +114,12 @@ func isType(path string, st fs.FileInfo, want fs.FileMode) error {
 	return &UntrustedError{Path: path, Owner: owner(st), Why: fmt.Sprintf("%s, made by user %d, and is not trusted: remove it", is, owner(st))}
 }
 
-// trusted returns an error if another user than root and uid may have made the file, or may
-// write to the directory. Other users may write to a socket, because that is needed to
-// connect.
-func trusted(path string, st fs.FileInfo, uid uint32) error {
+// trusted returns an error if another user than root, uid and stack may have made the file,
+// or may write to the directory. stack is the user to whom root has given the place, or 0.
+// Other users may write to a socket, because that is needed to connect.
+func trusted(path string, st fs.FileInfo, uid, stack uint32) error {
 	u := owner(st)
-	if u != 0 && u != uid {
+	if u != 0 && u != uid && u != stack {
 		return &UntrustedError{Path: path, Owner: u, Why: fmt.Sprintf("belongs to user %d, not to root or user %d, and is not trusted: "+
 			"remove it, or use the stack as user %d", u, uid, u)}
 	}
@@ -129,22 +133,29 @@ func trusted(path string, st fs.FileInfo, uid uint32) error {
 // above checks a runtime directory. Other users may write to it if it belongs to root and
 // has the sticky bit: then they cannot replace files of other users.
 func above(path string, st fs.FileInfo, uid uint32) error {
-	err := trusted(path, st, uid)
+	err := trusted(path, st, uid, 0)
 	if err != nil && owner(st) == 0 && st.Mode()&fs.ModeSticky != 0 {
 		return nil
 	}
 	return err
 }
 
+// onlyRoot reports whether only root can make files in a directory.
+func onlyRoot(st fs.FileInfo) bool {
+	return st.IsDir() && owner(st) == 0 && st.Mode().Perm()&0o022 == 0
+}
+
 // check checks base, the directory of the namespace below it, and the files name in there.
 // It returns an error for the first one that is not trusted. The error matches
 // fs.ErrNotExist if the last one does not exist: then no stack, trusted or not, is there.
-func (v *view) check(base string, name ...string) error {
+// stack is the user to whom root has given the directory of the namespace, or 0.
+func (v *view) check(base string, name ...string) (stack uint32, err error) {
 	st, err := os.Stat(base)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	bad := above(base, st, v.uid)
+	gives := base == v.root && onlyRoot(st)
 	dir := v.dir(base)
 	steps := []string{filepath.Dir(dir), dir}
 	for _, n := range name {
@@ -154,20 +165,30 @@ func (v *view) check(base string, name ...string) error {
 		st, err := os.Lstat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return err
+			return stack, err
 		case err != nil:
-			return errors.Join(bad, err)
+			return stack, errors.Join(bad, err)
 		}
 		want := fs.ModeDir
 		if i > 1 {
 			want = fs.ModeSocket
 		}
 		if err := isType(path, st, want); err != nil {
-			return err
+			return stack, err
+		}
+		switch i {
+		case 0:
+			gives = gives && onlyRoot(st)
+		case 1:
+			// In a directory in which only root can make files, the owner of a directory
+			// is the user whom root has chosen.
+			if gives {
+				stack = owner(st)
+			}
 		}
 		if bad == nil {
-			bad = trusted(path, st, v.uid)
+			bad = trusted(path, st, v.uid, stack)
 		}
 	}
-	return bad
+	return stack, bad
 }

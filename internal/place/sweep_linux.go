@@ -31,7 +31,7 @@ func (v *view) sweep(alive func() (map[uint64]bool, error)) error {
 		top := filepath.Dir(v.dir(base))
 		// Links are not followed, and directories of other users are not changed.
 		st, err := os.Lstat(top)
-		if err != nil || isType(top, st, fs.ModeDir) != nil || trusted(top, st, v.uid) != nil || unix.Access(top, unix.W_OK) != nil {
+		if err != nil || isType(top, st, fs.ModeDir) != nil || trusted(top, st, v.uid, 0) != nil || unix.Access(top, unix.W_OK) != nil {
 			continue
 		}
 		entries, err := os.ReadDir(top)
@@ -89,7 +89,11 @@ func (v *view) sweepDir(dir string, alive map[uint64]bool) error {
 	}
 	// The lock file is removed last. A stack that has opened it notices that the file
 	// has no name any more.
-	if err := errors.Join(removeSockets(dir), os.Remove(name)); err != nil {
+	serr := os.Remove(filepath.Join(dir, State))
+	if errors.Is(serr, fs.ErrNotExist) {
+		serr = nil
+	}
+	if err := errors.Join(removeSockets(dir), serr, os.Remove(name)); err != nil {
 		return err
 	}
 	_ = os.Remove(dir) // unless there is something else in it

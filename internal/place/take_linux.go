@@ -129,7 +129,7 @@ func (v *view) makeDirs(base string) error {
 		if unix.Access(path, unix.W_OK) != nil {
 			continue
 		}
-		if err := trusted(path, st, v.uid); err != nil {
+		if err := trusted(path, st, v.uid, 0); err != nil {
 			return err
 		}
 		// The mode must not depend on the umask of the process.
@@ -139,7 +139,7 @@ func (v *view) makeDirs(base string) error {
 			}
 		}
 	}
-	if err := v.check(base); err != nil {
+	if _, err := v.check(base); err != nil {
 		return gone(err)
 	}
 	return nil

@@ -4,13 +4,13 @@ package run
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 
+	"smcr/internal/printable"
 	"smcr/userstack/broker"
 )
 
@@ -67,7 +67,7 @@ func (h *messages) Handle(_ context.Context, r slog.Record) error {
 	text = strings.Join(strings.Fields(text), " ") // one line
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, err := fmt.Fprintf(h.w, "smcr: %s%s\n", word, text)
+	_, err := printable.Fprintf(h.w, "smcr: %s%s\n", word, text)
 	return err
 }
 

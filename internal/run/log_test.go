@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 func TestLog(t *testing.T) {
@@ -37,5 +38,26 @@ func TestLog(t *testing.T) {
 	newLog(&out, slog.LevelDebug).Debug("for developers", "n", 1)
 	if s := out.String(); !strings.Contains(s, "level=DEBUG") || !strings.Contains(s, "n=1") {
 		t.Errorf("debug: %q", s)
+	}
+}
+
+// TestHostileText checks that a message of the launcher is one line without control
+// characters, whatever the stack and the peer have sent.
+func TestHostileText(t *testing.T) {
+	const hostile = "\x1b[2J\u009b1m\nsmcr: fake\r\u202e\xff"
+	var out bytes.Buffer
+	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
+		newLog(&out, level).Warn("refused", "why", hostile, "err", errors.New(hostile))
+	}
+	reasons(&out, overTCP, map[string]uint64{hostile: 1})
+	plainTCP(&Options{Err: &out}, errors.New(hostile))
+	for line := range strings.Lines(out.String()) {
+		text := strings.TrimSuffix(line, "\n")
+		if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || strings.HasPrefix(text, "smcr: fake") {
+			t.Errorf("%q", line)
+		}
+	}
+	if n := strings.Count(out.String(), "\n"); n != 4 || strings.Count(out.String(), "fake") < 4 {
+		t.Errorf("%d lines: %s", n, &out)
 	}
 }

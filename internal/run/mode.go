@@ -5,7 +5,6 @@ package run
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/printable"
 	"smcr/internal/serve"
 	"smcr/nl"
 	"smcr/userstack/broker"
@@ -99,7 +99,7 @@ func plainTCP(o *Options, why ...error) {
 	for _, err := range why {
 		texts = append(texts, strings.Join(strings.Fields(broker.Plain(err.Error())), " "))
 	}
-	fmt.Fprintf(o.Err, "smcr: all connections over TCP: %s\n", strings.Join(texts, "; "))
+	printable.Fprintf(o.Err, "smcr: all connections over TCP: %s\n", strings.Join(texts, "; "))
 }
 
 // user opens a session with the user-space stack.

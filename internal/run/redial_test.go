@@ -117,6 +117,15 @@ func TestRedial(t *testing.T) {
 			t.Errorf("%d warnings of one reason:\n%s", n, &w.log)
 		}
 	})
+	t.Run("another release", func(t *testing.T) {
+		w := &redialWorld{clock: begin, answers: &broker.VersionError{Launcher: 4, Stack: 5}}
+		if got := w.tries(w.redialer(true), 60); got >= 0 || len(w.started) > 0 {
+			t.Errorf("found %d, started %v", got, w.started)
+		}
+		if n := strings.Count(w.log.String(), "different releases"); n != 1 {
+			t.Errorf("%d warnings:\n%s", n, &w.log)
+		}
+	})
 	t.Run("an untrusted owner", func(t *testing.T) {
 		w := &redialWorld{clock: begin, answers: &place.UntrustedError{Path: "/run/smcr", Owner: 1000, Why: "belongs to user 1000"}}
 		if got := w.tries(w.redialer(true), 60); got >= 0 || len(w.started) > 0 {

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"smcr/internal/output"
+	"smcr/internal/printable"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
@@ -96,6 +97,6 @@ func reasons(w io.Writer, count func(uint64) string, m map[string]uint64) {
 		return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b))
 	})
 	for _, k := range keys {
-		fmt.Fprintf(w, "smcr: %s: %s\n", count(m[k]), broker.Plain(k))
+		printable.Fprintf(w, "smcr: %s: %s\n", count(m[k]), broker.Plain(k))
 	}
 }

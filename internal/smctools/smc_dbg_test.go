@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -30,9 +31,9 @@ func testCollector(t *testing.T, arch string) *collector {
 		programs[name] = func(_ context.Context, e *tool.Env, args []string) int {
 			line := e.Name + " " + strings.Join(args, " ") + "\n"
 			if len(name) == 4 && args[0] == "-v" {
-				e.Errorf("%s", line)
+				fmt.Fprint(e.IO.ErrOut, line)
 			} else {
-				e.Printf("%s", line)
+				fmt.Fprint(e.IO.Out, line)
 			}
 			return 1
 		}

@@ -4,11 +4,11 @@ package smctools
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"syscall"
 
+	"smcr/internal/printable"
 	"smcr/internal/smctools/tool"
 	"smcr/nl"
 )
@@ -168,7 +168,7 @@ func (r pnetRequest) perform(ctx context.Context, e *tool.Env, ctl nl.Control) e
 		if r.hasID && strings.TrimRight(r.id, " ") != p.ID {
 			continue
 		}
-		fmt.Fprintf(e.IO.Out, "%s %s %s %d\n", p.ID, orNone(p.NetDev), orNone(p.IBDev), pnetPort(p))
+		printable.Fprintf(e.IO.Out, "%s %s %s %d\n", p.ID, orNone(p.NetDev), orNone(p.IBDev), pnetPort(p))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/netip"
 
+	"smcr/internal/printable"
 	"smcr/internal/smctools/tool"
 	"smcr/nl"
 	"smcr/smc"
@@ -148,23 +149,23 @@ func (o ssOptions) shows(c nl.Connection) bool {
 // row prints the columns of a socket, which depend on its state.
 func (o ssOptions) row(w io.Writer, c nl.Connection) {
 	defer fmt.Fprintln(w)
-	fmt.Fprintf(w, "%-14s %05d %07d ", stateText(c.State), int32(c.UID), c.Inode)
+	printable.Fprintf(w, "%-14s %05d %07d ", stateText(c.State), int32(c.UID), c.Inode)
 	if c.State == smc.StateInit {
 		return
 	}
-	fmt.Fprintf(w, "%-*s ", addressWidth, o.address(c.Local))
+	printable.Fprintf(w, "%-*s ", addressWidth, o.address(c.Local))
 	if c.State == smc.StateListen {
 		return
 	}
-	fmt.Fprintf(w, "%-*s %04x ", addressWidth, o.address(c.Remote), c.NetDev)
+	printable.Fprintf(w, "%-*s %04x ", addressWidth, o.address(c.Remote), c.NetDev)
 	if c.State == smc.StateClosed {
 		return
 	}
 	switch c.Mode {
 	case nl.ModeTCP:
-		fmt.Fprintf(w, "TCP 0x%08x", c.Fallback.Reason)
+		printable.Fprintf(w, "TCP 0x%08x", c.Fallback.Reason)
 		if c.Fallback.Peer != 0 {
-			fmt.Fprintf(w, "/0x%08x", c.Fallback.Peer)
+			printable.Fprintf(w, "/0x%08x", c.Fallback.Peer)
 		}
 		return
 	case nl.ModeLocal: // only the user-space stack has it
@@ -183,10 +184,10 @@ func (o ssOptions) row(w io.Writer, c nl.Connection) {
 		if l.Role == smc.Client {
 			role = "CLNT"
 		}
-		fmt.Fprintf(w, "%4s %-15s %02x   %02x     %-40s %s", role, l.IBDev, l.IBPort, l.LinkID, l.GID, l.PeerGID)
+		printable.Fprintf(w, "%4s %-15s %02x   %02x     %-40s %s", role, l.IBDev, l.IBPort, l.LinkID, l.GID, l.PeerGID)
 	}
 	if d := c.DMB; o.smcd && d != nil {
-		fmt.Fprintf(w, "%016x %016x %016x %016x %08x ", d.GID, d.Token, d.PeerGID, d.PeerToken, d.LinkID)
+		printable.Fprintf(w, "%016x %016x %016x %016x %08x ", d.GID, d.Token, d.PeerGID, d.PeerToken, d.LinkID)
 	}
 }
 
@@ -199,15 +200,15 @@ func printDebug(w io.Writer, c nl.Connection) {
 	if c.Shutdown&nl.ShutdownSend != 0 {
 		out = 'W'
 	}
-	fmt.Fprintf(w, " %c-%c  ", in, out)
+	printable.Fprintf(w, " %c-%c  ", in, out)
 	i := c.Info
 	if i == nil {
 		return
 	}
-	fmt.Fprintf(w, "%08x %08x %08x %08x ", i.Token, i.Sndbuf, i.RMBE, i.PeerRMBE)
-	fmt.Fprintf(w, "%s %s %02x:%02x   ", i.RXProd, i.RXCons, i.RXProdFlags, i.RXStateFlags)
-	fmt.Fprintf(w, "%s %s %02x:%02x   ", i.TXProd, i.TXCons, i.TXProdFlags, i.TXStateFlags)
-	fmt.Fprintf(w, "%s %s %s ", i.TXPrep, i.TXSent, i.TXFin)
+	printable.Fprintf(w, "%08x %08x %08x %08x ", i.Token, i.Sndbuf, i.RMBE, i.PeerRMBE)
+	printable.Fprintf(w, "%s %s %02x:%02x   ", i.RXProd, i.RXCons, i.RXProdFlags, i.RXStateFlags)
+	printable.Fprintf(w, "%s %s %02x:%02x   ", i.TXProd, i.TXCons, i.TXProdFlags, i.TXStateFlags)
+	printable.Fprintf(w, "%s %s %s ", i.TXPrep, i.TXSent, i.TXFin)
 }
 
 // stateText returns the name of a state. One name differs from that of smcr.

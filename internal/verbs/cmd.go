@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/printable"
 	"smcr/internal/verbs/rc"
 	"smcr/rdmaverbs/softroce"
 	"smcr/smc"
@@ -153,6 +154,6 @@ func (c *common) finish(tcp net.Conn, s *rc.Source) {
 // describe prints who talks to whom.
 func (c *common) describe(s *rc.Source, mtu smc.MTU, peer smc.GID) {
 	if c.format == cmdutil.FormatTable {
-		fmt.Fprintf(c.IO.Out, "device %s, GID %d: %v to %v, path MTU %d\n", s.Name(), s.Index, s.GID.GID.Addr(), peer.Addr(), mtu.Bytes())
+		printable.Fprintf(c.IO.Out, "device %s, GID %d: %v to %v, path MTU %d\n", s.Name(), s.Index, s.GID.GID.Addr(), peer.Addr(), mtu.Bytes())
 	}
 }

@@ -5,7 +5,6 @@ package watch
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -157,9 +156,7 @@ type screen interface {
 type lines struct{ w io.Writer }
 
 func (l lines) show(now time.Time, rows any, _ func(io.Writer) error) error {
-	enc := json.NewEncoder(l.w)
-	enc.SetEscapeHTML(false)
-	return enc.Encode(struct {
+	return output.JSONLine(l.w, struct {
 		Time time.Time `json:"time"`
 		Rows any       `json:"rows"`
 	}{now.UTC().Truncate(time.Millisecond), rows})

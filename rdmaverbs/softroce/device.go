@@ -51,11 +51,12 @@ type Device struct {
 	shards []*shard
 	nextPD atomic.Uint32
 
-	drops dropCounters
+	drops     dropCounters
+	forgeries forgeryLog
 }
 
 type dropCounters struct {
-	malformed, unknownQP, wrongPeer atomic.Uint64
+	malformed, unknownQP, wrongPeer, wrongSource atomic.Uint64
 }
 
 // newDevice makes a device with wire w and starts it. The caller may set
@@ -104,7 +105,7 @@ func (d *Device) Attr() rdmaverbs.DeviceAttr {
 		Provider: providerName,
 		NumPorts: 1,
 		MaxQP:    d.maxQP,
-		MaxMR:    maxMR - 1,
+		MaxMR:    maxMR,
 		MaxMsg:   maxMsg,
 		MaxSGE:   2,
 		MaxQPWR:  maxQPWR,
@@ -294,6 +295,7 @@ func (s *shard) deliverSome(pkts []inbound) (n int) {
 		}()
 	}
 	var refused *closedQP
+	var forged forgery
 	for ; n < len(pkts); n++ {
 		in := &pkts[n]
 		t, err := header.ParseTransport(in.data)
@@ -310,7 +312,7 @@ func (s *shard) deliverSome(pkts []inbound) (n int) {
 			if found == nil {
 				d.drops.unknownQP.Add(1)
 				// Several packets at once get one answer, for the first.
-				if p, at := d.findClosed(in, t.BTH); p != nil && p != refused {
+				if p, at := d.findClosed(now, in, t.BTH); p != nil && p != refused {
 					refused = p
 					d.sendClosedNAK(p, at, at)
 				}
@@ -323,7 +325,14 @@ func (s *shard) deliverSome(pkts []inbound) (n int) {
 			d.drops.wrongPeer.Add(1)
 			continue
 		}
-		q.receive(now, &t, err)
+		if !q.port.accepts(in.srcPort) {
+			d.drops.wrongSource.Add(1)
+			forged = forgery{qpn: q.ep.qpn, peer: q.path.dgid, port: in.srcPort, want: q.port}
+			continue
+		}
+		if q.receive(now, &t, err) {
+			q.port.proved(in.srcPort)
+		}
 		if n := len(s.pending); n == 0 || s.pending[n-1] != q {
 			s.pending = append(s.pending, q)
 		}
@@ -332,6 +341,7 @@ func (s *shard) deliverSome(pkts []inbound) (n int) {
 		q = nil
 		last.unlock()
 	}
+	d.forgeries.tell(d.log, now, &forged, d.drops.wrongSource.Load())
 	return n
 }
 

@@ -113,10 +113,10 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 		return fmt.Errorf("broker: waiting for welcome: %w", err)
 	case m.Type != TypeWelcome:
 		return fmt.Errorf("%w: %v instead of welcome", ErrMalformed, m.Type)
+	case m.Size != Version:
+		return &VersionError{Launcher: Version, Stack: m.Size}
 	case m.Errno != 0:
 		return fmt.Errorf("broker: the stack refused: %s: %w", m.Text, syscall.Errno(m.Errno))
-	case m.Size != Version:
-		return fmt.Errorf("broker: the stack speaks protocol version %d, not %d: %w", m.Size, Version, syscall.EPROTO)
 	}
 	if err := cl.t.c.SetReadDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("broker: %w", err)

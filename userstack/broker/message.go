@@ -12,11 +12,6 @@ import (
 	"smcr/userstack/internal/rights"
 )
 
-// Version is the protocol's version, carried by Hello and Welcome. Launcher
-// and service are the same program, so there is no negotiation: another
-// version is refused.
-const Version = 4
-
 // Sizes in bytes.
 const (
 	headerLen = 36

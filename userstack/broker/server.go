@@ -214,7 +214,7 @@ func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) er
 		return err
 	}
 	if m.Size != Version {
-		return refuse(unix.EPROTO, fmt.Errorf("broker: launcher %d speaks protocol version %d, not %d", l.PID, m.Size, Version))
+		return refuse(unix.EPROTO, fmt.Errorf("broker: launcher %d: %w", l.PID, &VersionError{Launcher: m.Size, Stack: Version}))
 	}
 	if s.Authorize != nil {
 		if err := s.Authorize(l); err != nil {

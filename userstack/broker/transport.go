@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/printable"
 	"smcr/userstack/internal/bounded"
 )
 
@@ -113,6 +114,10 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 		closeAll()
 		return Message{}, nil, err
 	}
+	if m, ok := otherVersion(t.rbuf[:n]); ok {
+		closeAll()
+		return m, nil, nil
+	}
 	if flags&unix.MSG_TRUNC != 0 {
 		closeAll()
 		return Message{}, nil, fmt.Errorf("%w: truncated", ErrMalformed)
@@ -122,6 +127,7 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 		closeAll()
 		return Message{}, nil, err
 	}
+	m.Text = printable.Line(m.Text) // of another process, for people
 	want := 0
 	if m.Type.carriesSocket() {
 		want = 1

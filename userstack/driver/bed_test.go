@@ -245,7 +245,7 @@ func (b *bed) serve(sc ConnConfig) *Conn {
 	_, ports := b.lan(b.client, b.server)
 	port, err := ports[0].Describe((*rendezvous.Terms)(nil).Subnet())
 	b.check(err)
-	s, err := b.server.Join(Demand{Role: smc.Server, PeerID: b.client.id, GID: port.GID, MAC: port.MAC}, sc)
+	s, err := b.server.Join(Demand{Role: smc.Server, PeerID: b.client.id, GID: port.GID, MAC: port.MAC, Host: sc.Remote.Addr()}, sc)
 	b.check(err)
 	b.check(<-s.Announced())
 	return s

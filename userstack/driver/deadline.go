@@ -21,7 +21,7 @@ type deadline struct {
 
 func makeDeadline(g *guard.Guard) deadline { return deadline{ch: make(chan struct{}), guard: g} }
 
-// set moves the deadline; the zero time removes it.
+// set moves the deadline. The zero time removes it.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

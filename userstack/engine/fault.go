@@ -3,6 +3,8 @@
 package engine
 
 import (
+	"sync/atomic"
+
 	"smcr/guard"
 )
 
@@ -18,71 +20,41 @@ import (
 // A panic is recovered once in a part of a round, and not in each call: that costs less. The
 // rest of the part follows.
 
+// faults handles the panics in functions that a loop calls.
+type faults struct {
+	guard atomic.Pointer[guard.Guard] // nil: panics end the process
+}
+
 // SetGuard makes g handle the panics in functions that the loop calls. Without a guard, a
 // panic ends the process. The loop may run already.
-func (l *Loop) SetGuard(g *guard.Guard) { l.guard.Store(g) }
+func (l *Loop) SetGuard(g *guard.Guard) { l.faults.guard.Store(g) }
 
-// handleEvents calls the functions that watch the n events of a round. turn is held.
-func (l *Loop) handleEvents(n int) {
+// each calls f for the numbers from 0 to n-1. what names the calls in the log. After a panic
+// it goes on with the next number.
+func (x *faults) each(what string, n int, f func(i int)) {
 	for i := 0; i < n; {
-		i = l.handleFrom(i, n)
+		i = x.from(what, i, n, f)
 	}
 }
 
-// handleFrom handles events from i on until a panic ends it. It returns the number of the
-// next event.
-func (l *Loop) handleFrom(i, n int) (next int) {
-	if g := l.guard.Load(); g != nil {
+// from calls f from i on until a panic ends it. It returns the next number.
+func (x *faults) from(what string, i, n int, f func(i int)) (next int) {
+	if g := x.guard.Load(); g != nil {
 		defer func() {
 			if v := recover(); v != nil {
-				g.Caught("an event of the engine", v)
+				g.Caught(what, v)
 				next = i + 1
 			}
 		}()
 	}
 	for ; i < n; i++ {
-		l.src.Handle(i)
+		f(i)
 	}
 	return n
 }
 
-// handleFound is handleEvents for the first n events that a driver has found.
-func (l *Loop) handleFound(n int) {
-	for i := 0; i < n; {
-		i = l.handleFoundFrom(i, n)
-	}
-}
-
-func (l *Loop) handleFoundFrom(i, n int) (next int) {
-	if g := l.guard.Load(); g != nil {
-		defer func() {
-			if v := recover(); v != nil {
-				g.Caught("an event of the engine", v)
-				next = i + 1
-			}
-		}()
-	}
-	for ; i < n; i++ {
-		l.ep.handle(&l.found[i])
-	}
-	return n
-}
-
-// runFrom runs the tasks of list from i on until a panic ends it. It returns the number of
-// the next task.
-func (l *Loop) runFrom(list []*Task, i int) (next int) {
-	if g := l.guard.Load(); g != nil {
-		defer func() {
-			if v := recover(); v != nil {
-				g.Caught("a task of the engine", v)
-				next = i + 1
-			}
-		}()
-	}
-	for ; i < len(list); i++ {
-		t := list[i]
-		list[i] = nil
-		t.f()
-	}
-	return len(list)
-}
+// Names of the calls in the log.
+const (
+	eventTask = "an event of the engine"
+	loopTask  = "a task of the engine"
+)

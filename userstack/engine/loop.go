@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"smcr/guard"
 	"smcr/userstack/internal/rounds"
 )
 
@@ -22,11 +20,11 @@ const idleMost = 100 * time.Microsecond
 
 // Loop is an event loop with its own thread.
 type Loop struct {
-	src   rounds.Source
-	spin  time.Duration
-	done  chan struct{}
-	ep    *epoll                      // src, or nil in a simulation
-	guard atomic.Pointer[guard.Guard] // nil: panics end the process
+	src    rounds.Source
+	spin   time.Duration
+	done   chan struct{}
+	ep     *epoll // src, or nil in a simulation
+	faults faults
 
 	mu       sync.Mutex
 	tasks    queue
@@ -170,7 +168,7 @@ func (l *Loop) run() {
 		}
 		l.turn.Lock()
 		l.beginTurn()
-		l.handleEvents(n)
+		l.faults.each(eventTask, n, l.src.Handle)
 		l.runParts()
 		l.endTurn()
 		l.turn.Unlock()
@@ -301,7 +299,9 @@ func (l *Loop) runTasks(q *queue) {
 		t.queued = false
 	}
 	l.mu.Unlock()
-	for i := 0; i < len(q.out); {
-		i = l.runFrom(q.out, i)
-	}
+	l.faults.each(loopTask, len(q.out), func(i int) {
+		t := q.out[i]
+		q.out[i] = nil
+		t.f()
+	})
 }

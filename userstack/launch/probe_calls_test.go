@@ -214,7 +214,7 @@ var callKinds = []int{
 }
 
 const (
-	callClose = -iota - 1
+	callClose = -iota - 100
 	callDup
 	callShutdown
 	callRead

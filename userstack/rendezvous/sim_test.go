@@ -160,7 +160,7 @@ func (s *simSide) answer(a Action) Event {
 	}
 	if w.r.IntN(100) == 0 {
 		switch a.(type) {
-		case Prepare, Survey, FindPath, Admit, MakeGroup, ConnectFirst, Attach:
+		case Prepare, Survey, FindPath, Admit, AwaitTurn, MakeGroup, ConnectFirst, Attach:
 			return Failed{failed(Failure{})}
 		}
 	}
@@ -179,14 +179,22 @@ func (s *simSide) answer(a Action) Event {
 	case Admit:
 		return Admitted{}
 	case AwaitTurn:
-		w.after(w.some(20*time.Millisecond), func() { s.happens(Turn{testOwn}) })
+		wait := 20 * time.Millisecond
+		if w.r.IntN(10) == 0 {
+			wait = 2 * TurnWait
+		}
+		w.after(w.some(wait), func() {
+			if s.m.State() == Queueing {
+				s.happens(Turn{testOwn})
+			}
+		})
 	case JoinGroup:
 		if !w.known[i] {
 			return NoGroup{}
 		}
 		return Joined{}
 	case MakeGroup:
-		return GroupMade{testEndpoint()}
+		return GroupMade{Local: testEndpoint()}
 	case ConnectFirst:
 		return Connected{}
 	case Attach:

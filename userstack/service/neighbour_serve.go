@@ -61,6 +61,11 @@ func (n *neighbours) answer(ctx context.Context, u *net.UnixConn) {
 			}
 		}
 	}()
+	if errors.Is(err, errNeighbourVersion) {
+		n.versions.Do(func() {
+			n.log.Warn("connections with programs of another network namespace use RoCE: restart the older stack", "err", err)
+		})
+	}
 	if err != nil || n.local.off || m.machine != n.machine || n.locator == nil || len(ends) != 0 && (m.op != opOffer || len(ends) != 2) {
 		_ = sendWord(u, wordNo)
 		return

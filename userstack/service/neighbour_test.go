@@ -3,10 +3,13 @@
 package service
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,17 +30,23 @@ func TestNeighbourWire(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, d)
 	}
 	for name, change := range map[string]func(b []byte) []byte{
-		"short":   func(b []byte) []byte { return b[:len(b)-1] },
-		"long":    func(b []byte) []byte { return append(b, 0) },
-		"empty":   func([]byte) []byte { return nil },
-		"magic":   func(b []byte) []byte { b[0]++; return b },
-		"version": func(b []byte) []byte { b[4]++; return b },
-		"op 0":    func(b []byte) []byte { b[5] = 0; return b },
-		"op":      func(b []byte) []byte { b[5] = byte(opEnd); return b },
-		"family":  func(b []byte) []byte { b[80] = 5; return b },
+		"short":  func(b []byte) []byte { return b[:len(b)-1] },
+		"long":   func(b []byte) []byte { return append(b, 0) },
+		"empty":  func([]byte) []byte { return nil },
+		"magic":  func(b []byte) []byte { b[0]++; return b },
+		"op 0":   func(b []byte) []byte { b[5] = 0; return b },
+		"op":     func(b []byte) []byte { b[5] = byte(opEnd); return b },
+		"family": func(b []byte) []byte { b[80] = 5; return b },
 	} {
 		if m, err := decodeNeighbour(change(want.encode())); !errors.Is(err, errNeighbour) {
 			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+	}
+	// A message of another release may have any length.
+	for _, n := range []int{5, neighbourLen, 7 * neighbourLen} {
+		b := append([]byte("SMCL\x02"), make([]byte, n-5)...)
+		if m, err := decodeNeighbour(b); !errors.Is(err, errNeighbourVersion) {
+			t.Errorf("%d bytes of another release: %+v, %v", n, m, err)
 		}
 	}
 }
@@ -180,6 +189,27 @@ func TestNeighbourRefuses(t *testing.T) {
 	m, p, _ := b.client()
 	b.asks(m, wordNo, p)
 	b.asks(m, wordNo)
+}
+
+// TestNeighbourVersion has a stack of another release ask. The answer is no, and the log says
+// why, once.
+func TestNeighbourVersion(t *testing.T) {
+	checkLeaks(t)
+	b := neighbourBed(t)
+	var log bytes.Buffer
+	b.s.neighbours.log = slog.New(slog.NewTextHandler(&log, nil))
+	for _, n := range []int{5, neighbourLen, 3 * neighbourLen} {
+		u := b.talk()
+		if _, err := u.Write(append([]byte("SMCL\x09"), make([]byte, n-5)...)); err != nil {
+			t.Fatal(err)
+		}
+		if word, err := receiveWord(u, testTime); err != nil || word != wordNo {
+			t.Errorf("answer %q, %v", word, err)
+		}
+	}
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "different release") || !strings.Contains(text, "version 9") {
+		t.Errorf("log: %s", text)
+	}
 }
 
 // TestNeighbourForged: a third host that has the addresses of a connection, in another

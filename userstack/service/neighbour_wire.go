@@ -18,8 +18,9 @@ import (
 	"smcr/userstack/internal/bounded"
 )
 
-// neighbourVersion is the version of the messages between the stacks of a machine.
-// A stack answers no to a message of another version.
+// neighbourVersion is the version of the messages between the stacks of a machine. A stack
+// answers no to a message of another version, so the connection uses RoCE. In every version,
+// a message begins with "SMCL" and the version.
 const neighbourVersion = 1
 
 // neighbourOp is the type of a request to another stack of the machine.
@@ -84,7 +85,11 @@ type tcpSeqs struct{ send, recv uint32 }
 
 const neighbourLen = 100
 
-var errNeighbour = errors.New("service: malformed message of another stack")
+var (
+	errNeighbour = errors.New("service: malformed message of another stack")
+	// errNeighbourVersion means that smcr was upgraded while one of the stacks ran.
+	errNeighbourVersion = errors.New("service: another stack of this machine is of a different release of smcr")
+)
 
 func (m *neighbourMessage) encode() []byte {
 	b := make([]byte, neighbourLen)
@@ -102,7 +107,10 @@ func (m *neighbourMessage) encode() []byte {
 }
 
 func decodeNeighbour(b []byte) (m neighbourMessage, err error) {
-	if len(b) != neighbourLen || string(b[:4]) != "SMCL" || b[4] != neighbourVersion {
+	if len(b) > 4 && string(b[:4]) == "SMCL" && b[4] != neighbourVersion {
+		return m, fmt.Errorf("%w (version %d of the messages between stacks, here %d)", errNeighbourVersion, b[4], neighbourVersion)
+	}
+	if len(b) != neighbourLen || string(b[:4]) != "SMCL" {
 		return m, fmt.Errorf("%w: %d bytes", errNeighbour, len(b))
 	}
 	le := binary.LittleEndian
@@ -250,11 +258,11 @@ func receiveNeighbour(u *net.UnixConn) (m neighbourMessage, ends []*broker.Descr
 			}
 		}
 	}
-	if err != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		return m, ends, fmt.Errorf("%w: truncated", errNeighbour)
+	m, derr := decodeNeighbour(b[:n])
+	if !errors.Is(derr, errNeighbourVersion) && (err != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0) {
+		return neighbourMessage{}, ends, fmt.Errorf("%w: truncated", errNeighbour)
 	}
-	m, err = decodeNeighbour(b[:n])
-	return m, ends, err
+	return m, ends, derr
 }
 
 // sendWord sends a word.

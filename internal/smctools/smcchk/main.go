@@ -241,7 +241,7 @@ func (c *check) interfaces() int {
 		defer servers.stop()
 	}
 	for _, i := range c.ifaces {
-		c.Printf("Checking active link:    %s%s%s\n", c.bold("\x1b[1m"), i, c.bold("\x1b(B\x1b[m"))
+		c.Printf("Checking active link:    "+c.bold("\x1b[1m")+"%s"+c.bold("\x1b(B\x1b[m")+"\n", i)
 		if c.mode != modeLive {
 			c.analyze(i)
 		}

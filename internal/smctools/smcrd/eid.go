@@ -4,7 +4,6 @@ package smcrd
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"syscall"
 
@@ -46,6 +45,9 @@ func (t *commandLine) ueid(args []string) int {
 		// The ID is checked before the words after it.
 		if text := checkEID(args[0]); text != "" {
 			t.Errorf("Error: Invalid User EID specified: %s\n", text)
+			if strings.HasPrefix(text, unsupported) {
+				t.Errorf("       Supported characters are: A-Z, 0-9, '.' and '-'\n")
+			}
 			return tool.Failed
 		}
 		if len(args) > 1 {
@@ -97,6 +99,9 @@ func ueidError(cmd string, err error) string {
 	return "Error: " + tool.ErrorText(err)
 }
 
+// unsupported begins the error for a character that enterprise IDs cannot have.
+const unsupported = "unsupported character: "
+
 // checkEID returns the error in an enterprise ID, or "".
 func checkEID(eid string) string {
 	if len(eid) > nl.MaxEIDLen {
@@ -114,7 +119,7 @@ func checkEID(eid string) string {
 	}
 	for i := range len(s) {
 		if c := s[i]; (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '-' {
-			return fmt.Sprintf("unsupported character: '%s'\n       Supported characters are: A-Z, 0-9, '.' and '-'", s[i:i+1])
+			return unsupported + "'" + s[i:i+1] + "'"
 		}
 	}
 	return ""

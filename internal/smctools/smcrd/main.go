@@ -5,6 +5,7 @@ package smcrd
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 
 	"smcr/internal/smctools/tool"
@@ -161,7 +162,7 @@ func (t *commandLine) options(args []string) (rest []string, status int, done bo
 
 // misused prints the usage of an object.
 func (t *commandLine) misused(text string) int {
-	t.Errorf("%s", text)
+	_, _ = io.WriteString(t.IO.ErrOut, text)
 	return tool.Failed
 }
 

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -16,23 +14,20 @@ import (
 	"smcr/smc"
 )
 
-// errForeign means that another user could have written the cache file.
-var errForeign = errors.New("it belongs to another user")
-
 // SinceReset returns what was added to the counters of a stack since 'smcr stats
 // reset'. It returns the counters themselves if there was no reset, or if the stack has
 // restarted since. It reads the cache file of the smcr of smc-tools, and does not
-// change it.
+// change it. A file of another user has no reset of this user, so it is ignored.
 func SinceReset(e *tool.Env, stack string, s nl.Stats, f nl.Fallbacks) (nl.Stats, nl.Fallbacks, error) {
 	path := cachePathOf(e, stack)
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+	file, err := openCache(path, e.UID, unix.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errForeign) {
 		return s, f, nil
 	}
 	var before *counters
 	if err == nil {
 		defer file.Close()
-		before, err = readCache(file, e.UID)
+		before, err = file.read()
 	}
 	if err != nil {
 		return s, f, fmt.Errorf("cannot read the counters of the last 'smcr stats reset' from %s: %w; remove the file or use --absolute", path, err)
@@ -58,29 +53,11 @@ func SinceReset(e *tool.Env, stack string, s nl.Stats, f nl.Fallbacks) (nl.Stats
 	return now.since(before).Stats, reasons, nil
 }
 
-func readCache(file *os.File, uid int) (*counters, error) {
-	st, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	switch {
-	case !st.Mode().IsRegular():
-		return nil, errors.New("it is not a regular file")
-	case !ok || int(sys.Uid) != uid:
-		return nil, errForeign
-	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_SH); err != nil {
-		return nil, os.NewSyscallError("flock", err)
-	}
-	return (&cacheFile{file}).read()
-}
-
 // Reset makes the counters of a stack count from these values on.
 func Reset(e *tool.Env, stack string, s nl.Stats, f nl.Fallbacks) error {
-	file, err := openCache(cachePathOf(e, stack))
+	file, err := openCache(cachePathOf(e, stack), e.UID, unix.O_RDWR)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w; %s can name another file", err, CacheEnv)
 	}
 	defer file.Close()
 	now := newCounters(s, f)

@@ -3,6 +3,10 @@
 package smcrd
 
 import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
 	"smcr/internal/smctools/tool"
 	"smcr/nl"
 	"smcr/smc"
@@ -22,9 +26,12 @@ func (t *commandLine) stats(args []string) int {
 	var cached *counters
 	if !t.absolute {
 		var err error
-		if file, err = openCache(t.cachePath()); err == nil {
+		file, err = openCache(t.cachePath(), t.UID, unix.O_RDWR)
+		if err == nil {
 			defer file.Close()
 			cached, err = file.read()
+		} else if errors.Is(err, errForeign) && cmd != "reset" {
+			err = nil // a reset of this user would be in a file of this user
 		}
 		if err != nil {
 			t.Errorf("Error: %v\n", err)
@@ -62,7 +69,7 @@ func (t *commandLine) stats(args []string) int {
 	if file != nil {
 		file.Close()
 	}
-	if file, err = openCache(t.cachePath()); err == nil {
+	if file, err = openCache(t.cachePath(), t.UID, unix.O_RDWR); err == nil {
 		defer file.Close()
 		err = file.write(&now)
 	}

@@ -35,19 +35,27 @@ type keepOpen struct{ *nltest.Fake }
 
 func (keepOpen) Close() error { return nil }
 
-func (b *bench) run(line string) (out, errOut string, status int) {
-	b.t.Helper()
-	streams, _, o, e := cmdutil.MemoryStreams()
-	words := strings.Fields(line)
-	env := &tool.Env{
+// env returns the environment of a program, with streams in memory.
+func (b *bench) env() *tool.Env {
+	streams, _, _, _ := cmdutil.MemoryStreams()
+	return &tool.Env{
 		Factory: &cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
 			return nl.Multi{{Name: "kernel", Control: keepOpen{b.fake}}}, nil
 		}},
-		Name: words[0],
+		UID: os.Getuid(),
 		Getenv: func(name string) string {
 			return map[string]string{CacheEnv: b.cache}[name]
 		},
 	}
+}
+
+func (b *bench) run(line string) (out, errOut string, status int) {
+	b.t.Helper()
+	words := strings.Fields(line)
+	env := b.env()
+	env.Name = words[0]
+	streams, _, o, e := cmdutil.MemoryStreams()
+	env.IO = streams
 	status = Main(b.t.Context(), env, words[0] == "smcd", words[1:])
 	return o.String(), e.String(), status
 }

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/printable"
 	"smcr/nl"
 )
 
@@ -46,12 +46,12 @@ func NewEnv(f *cmdutil.Factory, argv0 string) *Env {
 	return &Env{Factory: f, Argv0: argv0, Name: filepath.Base(argv0), Getenv: os.Getenv, UID: os.Getuid()}
 }
 
-// Printf prints to standard output. Like the programs of smc-tools, it ignores that
-// nobody reads.
-func (e *Env) Printf(format string, args ...any) { fmt.Fprintf(e.IO.Out, format, args...) }
+// Printf prints to standard output, with arguments without control characters. Like the
+// programs of smc-tools, it ignores that nobody reads.
+func (e *Env) Printf(format string, args ...any) { printable.Fprintf(e.IO.Out, format, args...) }
 
-// Errorf prints to standard error.
-func (e *Env) Errorf(format string, args ...any) { fmt.Fprintf(e.IO.ErrOut, format, args...) }
+// Errorf prints to standard error, with arguments without control characters.
+func (e *Env) Errorf(format string, args ...any) { printable.Fprintf(e.IO.ErrOut, format, args...) }
 
 // Buffer makes Printf collect what it prints into large writes, for tables, until
 // flush is called.
