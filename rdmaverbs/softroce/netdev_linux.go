@@ -149,7 +149,7 @@ func watchNetdev(index int, g *guard.Guard, report func(netdevChange)) (io.Close
 		return nil, fmt.Errorf("softroce: subscribe to netdev changes: %w", err)
 	}
 	w := &netdevWatch{index: index, guard: g, report: report, facts: f, conn: conn, quit: make(chan struct{})}
-	w.done.Go(w.run)
+	w.done.Go(w.run) // No guard: look has one.
 	return w, nil
 }
 

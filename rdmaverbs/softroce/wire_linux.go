@@ -342,6 +342,7 @@ func (w *netWire) read(s *socket, take func() bool) error {
 	if err := s.pollable(); err != nil {
 		return err
 	}
+	// No guard: take has one.
 	w.receivers.Go(func() { s.whenReadable(&w.stopping, take) })
 	return nil
 }

@@ -69,6 +69,7 @@ func NewClient(ctx context.Context, c *net.UnixConn, command string) (*Client, e
 	pidfd := peerPidfd(c)
 	dctx, stop := context.WithCancel(context.Background())
 	cl.stop = stop
+	// No guard: each message has one.
 	cl.wg.Go(func() {
 		defer pidfd.Close()
 		cl.receive()

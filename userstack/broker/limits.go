@@ -109,7 +109,7 @@ func (s *Server) closeAndLeave(uid uint32, t *transport) {
 	defer s.mu.Unlock()
 	s.notClosed[uid] = append(s.notClosed[uid], notSockets)
 	if len(s.notClosed[uid]) == 1 {
-		go s.closeNotSockets(uid)
+		go s.closeNotSockets(uid) // No guard: it only closes descriptors.
 	}
 }
 

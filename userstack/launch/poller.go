@@ -53,7 +53,7 @@ func newPoller() (*poller, error) {
 		_ = unix.Close(wake)
 		return nil, os.NewSyscallError("epoll_ctl", err)
 	}
-	p.wg.Go(p.run)
+	p.wg.Go(p.run) // No guard: each event has one.
 	return p, nil
 }
 

@@ -150,7 +150,11 @@ func (x *neighbours) ask(ctx context.Context, addr netip.Addr) (netns uint64, ce
 		go func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
-			answers <- answer{cookie, x.question(ctx, cookie, m)}
+			a := answer{netns: cookie}
+			if fell := x.guard.Do("a question to another stack", func() { a.err = x.question(ctx, cookie, m) }); fell != nil {
+				a.err = fell
+			}
+			answers <- a
 		}()
 	}
 	certain = true
