@@ -48,11 +48,39 @@ func (g *Guard) Do(what string, f func()) (err error) {
 	return nil
 }
 
+// Func returns a function that calls f as Do does. It is for functions that are called in
+// goroutines of their own: those of go statements, sync.WaitGroup.Go, time.AfterFunc and
+// context.AfterFunc.
+func (g *Guard) Func(what string, f func()) func() {
+	return func() { _ = g.Do(what, f) }
+}
+
+// Elsewhere calls f in a goroutine of its own and waits for it. If f panics, Elsewhere
+// panics with an *[Error], which has the stack of that goroutine: so the panic is handled
+// where the call was.
+func Elsewhere(what string, f func()) {
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = (*Guard)(nil).Do(what, f)
+	}()
+	<-done
+	if err != nil {
+		panic(err)
+	}
+}
+
 // Caught reports a panic that the caller has recovered: value is what recover
 // returned. It must be called in a deferred function of the goroutine that panicked,
-// because it takes the stack.
+// because it takes the stack. The stack of a panic of [Elsewhere] is the one there.
 func (g *Guard) Caught(what string, value any) *Error {
-	e := &Error{What: what, Value: value, Stack: debug.Stack()}
+	e := &Error{What: what, Value: value}
+	if before, ok := value.(*Error); ok {
+		e.Stack = before.Stack
+	} else {
+		e.Stack = debug.Stack()
+	}
 	if g == nil {
 		return e
 	}

@@ -238,16 +238,18 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 		if err != nil {
 			return
 		}
-		m, _, err := nextMessage(b)
-		if err != nil {
-			return
-		}
-		out := &replies{req: &request{peer: peer, Message: m}, send: func(b []byte) error {
-			_, err := conn.Write(b)
-			return err
-		}}
-		out.fail(why)
-		out.flush()
+		_ = s.cfg.Guard.Do("the refusal of a control connection", func() {
+			m, _, err := nextMessage(b)
+			if err != nil {
+				return
+			}
+			out := &replies{req: &request{peer: peer, Message: m}, send: func(b []byte) error {
+				_, err := conn.Write(b)
+				return err
+			}}
+			out.fail(why)
+			out.flush()
+		})
 	})
 }
 

@@ -93,7 +93,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (ne
 	s.reg.listeners[sl] = struct{}{}
 	s.reg.mu.Unlock()
 	s.reg.wg.Add(1)
-	go sl.run()
+	go sl.run() // No guard: each accepted connection has one.
 	return sl, nil
 }
 

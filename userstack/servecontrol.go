@@ -51,15 +51,15 @@ func (s *Stack) ServeControl(ctx context.Context, address string) error {
 		s.reg.wg.Done()
 		return err
 	}
-	srv := nl.NewServer(s.Control(), nl.ServerConfig{Logger: s.log})
+	srv := nl.NewServer(s.Control(), nl.ServerConfig{Logger: s.log, Guard: &s.guard})
 	served := make(chan struct{})
-	go func() {
+	go s.guard.Func("the accept of commands", func() {
 		defer close(served)
 		if err := srv.Serve(l); err != nil && !errors.Is(err, net.ErrClosed) {
 			s.log.Error("cannot serve control requests any longer", "address", l.Addr(), "err", err)
 		}
-	}()
-	go func() {
+	})()
+	go s.guard.Func("the end of the control address", func() {
 		defer s.reg.wg.Done()
 		select {
 		case <-ctx.Done():
@@ -72,7 +72,7 @@ func (s *Stack) ServeControl(ctx context.Context, address string) error {
 		}
 		_ = srv.Close()
 		<-served
-	}()
+	})()
 	return nil
 }
 

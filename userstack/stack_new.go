@@ -37,7 +37,7 @@ func New(cfg Config) (*Stack, error) {
 		return nil, err
 	}
 	s.devices = devices.New(devices.Config{
-		Providers: s.cfg.Providers, Network: s.net, PNETs: s.pnets, NetDevs: s.cfg.NetDevs, Changed: s.portChanged, Log: s.log,
+		Providers: s.cfg.Providers, Network: s.net, PNETs: s.pnets, NetDevs: s.cfg.NetDevs, Changed: s.portChanged, Guard: &s.guard, Log: s.log,
 	})
 	s.driver = driver.New(driver.Config{
 		Network: s.net, Devices: s.devices, Stats: &s.stats, Guard: &s.guard, Log: s.log,
@@ -49,7 +49,7 @@ func New(cfg Config) (*Stack, error) {
 	if s.own.net != nil {
 		diag = s.own.net.SockDiag()
 	}
-	s.tcpSockets = tcptable.New(diag.Each)
+	s.tcpSockets = tcptable.New(&s.guard, diag.Each)
 	return s, nil
 }
 

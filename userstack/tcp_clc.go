@@ -54,7 +54,7 @@ type readResult struct {
 func (r *tcpReader) request(q readRequest) {
 	if r.ask == nil {
 		r.ask, r.got = make(chan readRequest), make(chan readResult, 1)
-		go r.serve(r.ask)
+		go r.serve(r.ask) // No guard: each request has one.
 	}
 	r.pending = true
 	r.ask <- q
@@ -132,6 +132,7 @@ type tcpWrites struct {
 // watch begins to watch the contexts.
 func (w *tcpWrites) watch(tcp TCPConn, a, b context.Context) {
 	w.tcp = tcp
+	// No guard: end only sets a deadline.
 	w.stop = [2]func() bool{context.AfterFunc(a, w.end), context.AfterFunc(b, w.end)}
 }
 

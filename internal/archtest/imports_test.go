@@ -43,29 +43,29 @@ var edges = []struct {
 	{"internal/printable", nil},
 
 	// Packages that import only leaves.
-	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/..."}},
+	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/...", "guard"}},
 	{"nl", []string{"pnet", "quota", "stats", "guard", "internal/place", "internal/printable"}},
 	{"nl/nltest", []string{"nl", "pnet", "stats"}},
 	{"userstack/internal/bounded", nil},
-	{"userstack/internal/rights", nil},
+	{"userstack/internal/rights", []string{"guard"}},
 	{"userstack/internal/sockopt", []string{"userstack/internal/rights"}},
-	{"userstack/internal/epollset", nil},
-	{"userstack/internal/connector", []string{"userstack/internal/bounded", "userstack/internal/epollset"}},
+	{"userstack/internal/epollset", []string{"guard"}},
+	{"userstack/internal/connector", []string{"userstack/internal/bounded", "userstack/internal/epollset", "guard"}},
 	{"userstack/broker", []string{"userstack/internal/bounded", "userstack/internal/rights", "guard", "quota", "internal/place", "internal/printable"}},
 	{"userstack/relay", []string{"userstack/internal/bounded", "guard"}},
 	{"userstack/internal/rounds", nil},
-	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds"}},
+	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds", "guard"}},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
 	{"userstack/conn", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "userstack/conn", "rdmaverbs"}},
 	{"userstack/rendezvous", []string{"userstack/wire"}},
 	{"userstack/simfabric", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
-	{"userstack/network", []string{"userstack/tcpopt", "nl"}},
-	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "rdmaverbs"}},
+	{"userstack/network", []string{"userstack/tcpopt", "nl", "guard"}},
+	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "guard", "rdmaverbs"}},
 	{"userstack/internal/mempool", []string{"rdmaverbs"}},
 	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "smc", "stats"}},
 	{"userstack/internal/bedtest", []string{"userstack/network", "userstack/simfabric", "userstack/linkgroup", "userstack/internal/inside", "smc"}},
-	{"userstack/internal/tcptable", []string{"userstack/internal/inside", "nl", "smc"}},
+	{"userstack/internal/tcptable", []string{"userstack/internal/inside", "nl", "smc", "guard"}},
 
 	// The stack and what serves it.
 	{"userstack/driver", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/mempool", "nl", "stats", "guard", "rdmaverbs", "smc"}},
@@ -84,7 +84,7 @@ var edges = []struct {
 	{"internal/testing/...", []string{"internal/...", "userstack", "userstack/...", "nl", "nl/...", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 
 	// The program may import everything above, but nothing of internal/testing.
-	{"internal/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
+	{"internal/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "guard", "rdmaverbs", "rdmaverbs/..."}},
 	{"examples/...", []string{"internal/testing/netnstest", "userstack", "userstack/wire", "nl", "stats", "pnet"}},
 	{"cmd/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 }

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/guard"
 	"smcr/internal/config"
 )
 
@@ -138,13 +139,15 @@ func (c *configurator) reloadOnHangup(ctx context.Context) (stop func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	var wg sync.WaitGroup
+	g := guard.Guard{Log: c.log}
 	wg.Go(func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-hangup:
-				if err := c.reload(ctx); err != nil {
+				var err error
+				if fell := g.Do("the configuration file", func() { err = c.reload(ctx) }); fell == nil && err != nil {
 					c.log.Error("configuration file rejected, nothing was changed", "err", err)
 				}
 			}

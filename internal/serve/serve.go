@@ -141,6 +141,7 @@ var errEnd = fmt.Errorf("the stack did not end in order within %v", endTime)
 // inTime returns without it: the process then ends, and the kernel closes the rest.
 func inTime(ctx context.Context, run func(context.Context) error) error {
 	ended := make(chan error, 1)
+	// No guard: run gives each of its goroutines a guard.
 	go func() { ended <- run(ctx) }()
 	select {
 	case err := <-ended:

@@ -60,6 +60,12 @@ func (b *batch) hold(m *mr) bool {
 	return true
 }
 
+// free empties the batch and lets others use it.
+func (b *batch) free() {
+	b.reset()
+	batches.Put(b)
+}
+
 // reset empties the batch and releases its memory regions.
 func (b *batch) reset() {
 	for i := range b.pkts {

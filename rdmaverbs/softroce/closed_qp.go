@@ -134,7 +134,7 @@ func (d *Device) sendClosedNAK(p *closedQP, from, last psn) {
 	d.mu.Unlock()
 	aside, _ := d.wire.(interface{ sendViaSiblings(*path, []packet) })
 	b := batches.Get().(*batch)
-	defer batches.Put(b)
+	defer b.free()
 	for at := from; at.sub(last) <= 0; {
 		for ; at.sub(last) <= 0 && !b.full(); at = at.add(1) {
 			out := b.next(header.Acknowledge.HeaderLen())

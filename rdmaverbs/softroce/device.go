@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"smcr/guard"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/smc"
@@ -33,6 +34,7 @@ type Device struct {
 	window    windowLimit
 	writeOnly bool
 	log       *slog.Logger
+	guard     *guard.Guard // nil: panics end the process
 	wire      wire
 	watch     io.Closer // nil if the netdev is not watched
 	timers    *timers
@@ -66,6 +68,7 @@ func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) 
 		window:    c.window,
 		writeOnly: c.writeOnly,
 		log:       c.log.With("device", name),
+		guard:     c.guard,
 		wire:      w,
 		epoch:     time.Now(),
 		port:      port{types: c.types},
@@ -74,7 +77,7 @@ func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) 
 	}
 	d.port.set(info)
 	d.makeShards(c.pollers)
-	d.timers = newTimers(d.now, (*qp).expire)
+	d.timers = newTimers(d.now, func(q *qp) { d.guarded("a timer of device "+name, q.expire) })
 	if sp, ok := w.(spreader); ok && len(d.shards) > 1 {
 		hs := make([]handler, len(d.shards))
 		for i, s := range d.shards {
@@ -267,23 +270,46 @@ func (s *shard) receive(pkts []inbound) {
 }
 
 func (s *shard) deliver(pkts []inbound) {
+	for n := 0; n < len(pkts); {
+		n += s.deliverSome(pkts[n:])
+	}
+}
+
+// deliverSome delivers packets until a panic ends it, and returns how many of them need not
+// be delivered any more.
+func (s *shard) deliverSome(pkts []inbound) (n int) {
 	d := s.d
 	now := d.now()
-	var q *qp
+	var q *qp // its lock is held
+	if d.guard != nil {
+		defer func() {
+			if v := recover(); v != nil {
+				n++
+				if q == nil {
+					d.guard.Caught("received packets", v)
+					return
+				}
+				d.guard.Caught(q.String(), v)
+				q.fault()
+			}
+		}()
+	}
 	var refused *closedQP
 	var forged forgery
-	for i := range pkts {
-		in := &pkts[i]
+	for ; n < len(pkts); n++ {
+		in := &pkts[n]
 		t, err := header.ParseTransport(in.data)
 		if t.BTH == nil {
 			d.drops.malformed.Add(1)
 			continue
 		}
-		if n := t.BTH.DestQP(); q == nil || q.ep.qpn != n {
-			if q != nil {
-				q.unlock()
+		if qpn := t.BTH.DestQP(); q == nil || q.ep.qpn != qpn {
+			if last := q; last != nil {
+				q = nil
+				last.unlock()
 			}
-			if q = d.findQP(n); q == nil {
+			found := d.findQP(qpn)
+			if found == nil {
 				d.drops.unknownQP.Add(1)
 				// Several packets at once get one answer, for the first.
 				if p, at := d.findClosed(now, in, t.BTH); p != nil && p != refused {
@@ -292,7 +318,8 @@ func (s *shard) deliver(pkts []inbound) {
 				}
 				continue
 			}
-			q.mu.Lock()
+			found.mu.Lock()
+			q = found
 		}
 		if q.closed || !q.from(in) {
 			d.drops.wrongPeer.Add(1)
@@ -310,10 +337,12 @@ func (s *shard) deliver(pkts []inbound) {
 			s.pending = append(s.pending, q)
 		}
 	}
-	if q != nil {
-		q.unlock()
+	if last := q; last != nil {
+		q = nil
+		last.unlock()
 	}
 	d.forgeries.tell(d.log, now, &forged, d.drops.wrongSource.Load())
+	return n
 }
 
 // answer lets each pending queue pair send a batch.
@@ -397,9 +426,9 @@ func (d *Device) fail(why string) {
 	d.events.report(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
 	for _, q := range d.allQPs() {
 		q.mu.Lock()
-		q.ep.fail()
-		q.ep.rsp.stop()
-		q.unlock()
+		if q.guarded(func() { q.ep.fail(); q.ep.rsp.stop() }) {
+			q.unlock()
+		}
 	}
 }
 
@@ -420,7 +449,9 @@ func (d *Device) Close() error {
 	}
 	for _, q := range d.allQPs() {
 		q.mu.Lock()
-		q.ep.toError()
+		if !q.guarded(func() { q.ep.toError() }) {
+			q.mu.Lock()
+		}
 		for q.ep.sending {
 			q.idle.Wait()
 		}

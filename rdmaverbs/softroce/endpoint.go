@@ -275,10 +275,11 @@ func (w *recvWQE) put(at int, b []byte) bool {
 }
 
 func (p *piece) put(at int, b []byte) bool {
+	to := p.mr.buf[p.off+at:] // before acquire: a panic must not leave the region in use
 	if !p.mr.acquire() {
 		return false
 	}
-	copy(p.mr.buf[p.off+at:], b)
+	copy(to, b)
 	p.mr.release()
 	return true
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"smcr/guard"
 	"smcr/rdmaverbs"
 
 	mdnetlink "github.com/mdlayher/netlink"
@@ -134,8 +135,8 @@ func (f *facts) info(l netlink.Link) (*netdevInfo, error) {
 // quick succession may be reported as one. The report that the netdev is gone
 // is the last one. Close stops the watch and waits until report has returned,
 // so report must not call it. The watch belongs to the network namespace of the
-// calling thread.
-func watchNetdev(index int, report func(netdevChange)) (io.Closer, error) {
+// calling thread. g handles panics; it may be nil.
+func watchNetdev(index int, g *guard.Guard, report func(netdevChange)) (io.Closer, error) {
 	f, err := newFacts()
 	if err != nil {
 		return nil, err
@@ -147,14 +148,15 @@ func watchNetdev(index int, report func(netdevChange)) (io.Closer, error) {
 		f.close()
 		return nil, fmt.Errorf("softroce: subscribe to netdev changes: %w", err)
 	}
-	w := &netdevWatch{index: index, report: report, facts: f, conn: conn, quit: make(chan struct{})}
-	w.done.Go(w.run)
+	w := &netdevWatch{index: index, guard: g, report: report, facts: f, conn: conn, quit: make(chan struct{})}
+	w.done.Go(w.run) // No guard: look has one.
 	return w, nil
 }
 
 // netdevWatch follows one netdev. Its goroutine owns all fields but quit.
 type netdevWatch struct {
 	index  int
+	guard  *guard.Guard // nil: panics end the process
 	report func(netdevChange)
 	facts  *facts
 	conn   *mdnetlink.Conn
@@ -213,6 +215,14 @@ func (w *netdevWatch) concerns(m mdnetlink.Message) bool {
 // look reads the facts again and reports them if they changed. It returns
 // whether the netdev is gone.
 func (w *netdevWatch) look() (gone bool) {
+	if w.guard == nil {
+		return w.lookOnce()
+	}
+	_ = w.guard.Do("the watch on a netdev", func() { gone = w.lookOnce() })
+	return gone
+}
+
+func (w *netdevWatch) lookOnce() (gone bool) {
 	i, err := w.facts.byIndex(w.index)
 	switch {
 	case errors.Is(err, rdmaverbs.ErrNoDevice):

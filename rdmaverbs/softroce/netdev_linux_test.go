@@ -171,7 +171,7 @@ func TestNetdevWatch(t *testing.T) {
 			return err
 		}
 		index = dev.Index
-		watch, err = watchNetdev(index, func(c netdevChange) { changes <- c })
+		watch, err = watchNetdev(index, nil, func(c netdevChange) { changes <- c })
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -268,7 +268,7 @@ func TestNetdevWatchClose(t *testing.T) {
 	files := socktest.OpenFiles(t)
 	for range 50 {
 		if err := pair.A.Do(func() error {
-			w, err := watchNetdev(1, func(netdevChange) {})
+			w, err := watchNetdev(1, nil, func(netdevChange) {})
 			if err != nil {
 				return err
 			}

@@ -164,13 +164,7 @@ func (s *shard) sendRound() {
 			if q == nil {
 				continue
 			}
-			q.mu.Lock()
-			if s.round.holdACK(q) {
-				q.unlock()
-				qs[i] = nil
-				continue
-			}
-			if q.pump(1) {
+			if s.sendFor(q) {
 				left++
 			} else {
 				qs[i] = nil
@@ -179,18 +173,26 @@ func (s *shard) sendRound() {
 	}
 }
 
-// deferSend leaves the sending to the end of the Poller's round. If the device
-// has no Poller, it returns false and does nothing. q.mu is held, and released
-// if it returns true.
-func (q *qp) deferSend() bool {
-	if q.shard.round == nil {
+// sendFor sends one batch of q. It reports whether there is more to send in this round.
+func (s *shard) sendFor(q *qp) (more bool) {
+	q.mu.Lock()
+	held := false
+	if !q.guarded(func() { held = s.round.holdACK(q) }) {
 		return false
 	}
-	q.ep.completeReady()
+	if held {
+		q.unlock()
+		return false
+	}
+	return q.pump(1)
+}
+
+// deferSend leaves the sending to the end of the Poller's round. The device has a Poller.
+// q.mu is held, and deferSend releases it.
+func (q *qp) deferSend() {
 	ready := q.ep.ready()
 	q.unlock()
 	if ready {
 		q.shard.round.add(q)
 	}
-	return true
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"smcr/guard"
 	"smcr/rdmaverbs"
 )
 
@@ -46,6 +47,7 @@ type config struct {
 	writeOnly bool
 	noGSO     bool
 	noRing    bool // no ring for sending
+	guard     *guard.Guard
 
 	siblings *siblings // of the provider
 }

@@ -77,7 +77,7 @@ func (p *Provider) Open(ctx context.Context, name string) (rdmaverbs.Device, err
 // follow watches the netdev, then reads its facts once more: they may have
 // changed between the opening of the wire and the watch.
 func (d *Device) follow(index int) error {
-	watch, err := watchNetdev(index, d.netdevChanged)
+	watch, err := watchNetdev(index, d.guard, d.netdevChanged)
 	if err != nil {
 		return err
 	}

@@ -241,8 +241,9 @@ func (q *qp) ToError() error {
 		q.mu.Unlock()
 		return fmt.Errorf("softroce: queue pair %d: %w", q.ep.qpn, rdmaverbs.ErrClosed)
 	}
-	q.ep.toError()
-	q.unlock()
+	if q.guarded(func() { q.ep.toError() }) {
+		q.unlock()
+	}
 	return nil
 }
 
@@ -255,7 +256,9 @@ func (q *qp) Close() error {
 		return fmt.Errorf("softroce: queue pair %d: %w", q.ep.qpn, rdmaverbs.ErrClosed)
 	}
 	q.closed = true
-	q.ep.toError()
+	if !q.guarded(func() { q.ep.toError() }) {
+		q.mu.Lock()
+	}
 	for q.ep.sending {
 		q.idle.Wait()
 	}
@@ -273,15 +276,25 @@ func (q *qp) PostRecv(wrs ...rdmaverbs.RecvWR) (int, error) {
 		return 0, fmt.Errorf("softroce: queue pair %d: %w", q.ep.qpn, rdmaverbs.ErrClosed)
 	}
 	n, err := 0, error(nil)
-	for i := range wrs {
-		if err = q.postRecv(&wrs[i]); err != nil {
-			break
+	if !q.guarded(func() {
+		for i := range wrs {
+			if err = q.postRecv(&wrs[i]); err != nil {
+				break
+			}
+			n++
 		}
-		n++
+		q.ep.completeReady()
+	}) {
+		return n, q.errFault()
 	}
-	q.ep.completeReady()
 	q.unlock()
 	return n, err
+}
+
+// errFault is the error of a call that has put the queue pair into the error state by a
+// panic.
+func (q *qp) errFault() error {
+	return fmt.Errorf("softroce: queue pair %d: internal error, see the log: %w", q.ep.qpn, rdmaverbs.ErrBadState)
 }
 
 func (q *qp) postRecv(wr *rdmaverbs.RecvWR) error {
@@ -315,13 +328,22 @@ func (q *qp) PostSend(wrs ...rdmaverbs.SendWR) (int, error) {
 		return 0, fmt.Errorf("softroce: queue pair %d is not ready to send (state %d): %w", q.ep.qpn, s, rdmaverbs.ErrBadState)
 	}
 	n, err := 0, error(nil)
-	for i := range wrs {
-		if err = q.postSend(&wrs[i]); err != nil {
-			break
+	if !q.guarded(func() {
+		for i := range wrs {
+			if err = q.postSend(&wrs[i]); err != nil {
+				break
+			}
+			n++
 		}
-		n++
+		if q.shard.round != nil {
+			q.ep.completeReady()
+		}
+	}) {
+		return n, q.errFault()
 	}
-	if !q.deferSend() {
+	if q.shard.round != nil {
+		q.deferSend()
+	} else {
 		q.pump(-1)
 	}
 	return n, err
@@ -401,83 +423,4 @@ func (q *qp) receive(now instant, t *header.Transport, err error) (proved bool) 
 		return false
 	}
 	return q.ep.receive(now, t)
-}
-
-// pump sends the packets of the endpoint, up to limit batches, or all if limit
-// is negative. It is called with q.mu held and releases it. If another
-// goroutine is sending for q, that goroutine also sends these packets. more
-// reports whether packets remain.
-func (q *qp) pump(limit int) (more bool) {
-	q.ep.completeReady()
-	for limit != 0 && !q.ep.sending && q.ep.ready() {
-		b := batches.Get().(*batch)
-		q.ep.fill(q.dev.now(), b)
-		if len(b.pkts) == 0 {
-			b.reset()
-			batches.Put(b)
-			q.ep.completeReady()
-			continue
-		}
-		q.mu.Unlock()
-		err := q.dev.wire.send(&q.path, b.pkts)
-		b.reset()
-		batches.Put(b)
-		q.mu.Lock()
-		q.ep.sent()
-		q.idle.Broadcast()
-		if err != nil {
-			q.unlock()
-			q.dev.wireFailed(err)
-			return false
-		}
-		if q.ep.wakeSend || q.ep.wakeRecv {
-			q.unlock()
-			q.mu.Lock()
-		}
-		limit--
-	}
-	more = !q.ep.sending && q.ep.ready()
-	q.unlock()
-	return more
-}
-
-// unlock releases q.mu. Then it does what the endpoint asked for: set a timer,
-// call notify functions, report an event.
-func (q *qp) unlock() {
-	e := &q.ep
-	wakeSend, wakeRecv, fatal := e.wakeSend, e.wakeRecv, e.fatal
-	e.wakeSend, e.wakeRecv, e.fatal = false, false, false
-	at := e.deadline()
-	arm := at < q.wakeAt
-	if arm {
-		q.wakeAt = at
-	}
-	q.mu.Unlock()
-
-	if arm {
-		q.dev.timers.set(q, at)
-	}
-	if wakeRecv && e.recvCQ.notify != nil {
-		e.recvCQ.notify()
-	}
-	if wakeSend && e.sendCQ.notify != nil && !(wakeRecv && e.sendCQ == e.recvCQ) {
-		e.sendCQ.notify()
-	}
-	if fatal {
-		q.dev.events.report(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventQPFatal, Port: 1, QPN: e.qpn})
-	}
-}
-
-// expire is called by the timers.
-func (q *qp) expire() {
-	if q.closeNotice != nil {
-		q.sendCloseNotice()
-		return
-	}
-	for more := true; more; {
-		q.mu.Lock()
-		q.wakeAt = never
-		q.ep.expire(q.dev.now())
-		more = q.pump(1)
-	}
 }

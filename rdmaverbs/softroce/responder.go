@@ -223,11 +223,12 @@ func (r *responder) write(e *endpoint, t *header.Transport, first, last bool) {
 		return
 	}
 	if n > 0 {
+		to := mem.buf[raddr-mem.addr:] // before acquire: a panic must not leave the region in use
 		if !mem.acquire() {
 			r.refuse(e, header.NAKRemoteAccess)
 			return
 		}
-		copy(mem.buf[raddr-mem.addr:], t.Payload)
+		copy(to, t.Payload)
 		mem.release()
 	}
 	r.kind, r.mr = msgWrite, mem

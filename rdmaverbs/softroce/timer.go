@@ -34,7 +34,7 @@ func newTimers(now func() instant, expire func(*qp)) *timers {
 		quit:   make(chan struct{}),
 		done:   make(chan struct{}),
 	}
-	go t.run()
+	go t.run() // No guard: expire has one.
 	return t
 }
 

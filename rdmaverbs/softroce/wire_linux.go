@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"smcr/guard"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/smc"
@@ -34,6 +35,7 @@ type netWire struct {
 	netns    uint64
 	siblings *siblings // nil if there are none
 	log      *slog.Logger
+	guard    *guard.Guard // nil: panics end the process
 	index    int
 	loopback bool
 	self     atomic.Pointer[identity]
@@ -47,8 +49,7 @@ type netWire struct {
 	shards   []handler // of version 2; nil if the first handles all packets
 	stats    wireCounters
 
-	one sync.Mutex // held while h runs, so one goroutine at a time does
-	h   handler    // set by start
+	one serial // runs the handler, set by start
 
 	mu          sync.RWMutex // guards the descriptors against close
 	closed      bool
@@ -57,6 +58,12 @@ type netWire struct {
 	quit        chan struct{} // closed by release
 	receivers   sync.WaitGroup
 	releaseOnce sync.Once
+}
+
+// serial runs a handler in one goroutine at a time.
+type serial struct {
+	mu sync.Mutex
+	h  handler
 }
 
 // identity has the addresses of the port at one moment. They decide which
@@ -115,7 +122,7 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 	if info, err = f.byName(netdev); err != nil {
 		return nil, nil, nil, err
 	}
-	w := &netWire{log: c.log, siblings: c.siblings, index: info.Index, loopback: info.loopback, pollers: c.pollers, loop: newLoop(), quit: make(chan struct{})}
+	w := &netWire{log: c.log, guard: c.guard, siblings: c.siblings, index: info.Index, loopback: info.loopback, pollers: c.pollers, loop: newLoop(), quit: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			w.release()
@@ -151,7 +158,7 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 		w.v2.noGSO.Store(true)
 		w.ll.noGSO.Store(true)
 	}
-	if w.watch, err = watchNetdev(info.Index, w.changed); err != nil {
+	if w.watch, err = watchNetdev(info.Index, c.guard, w.changed); err != nil {
 		return nil, nil, nil, err
 	}
 	info.GIDs = slices.DeleteFunc(info.GIDs, func(e rdmaverbs.GIDEntry) bool {
@@ -288,14 +295,18 @@ func (w *netWire) start(h handler) error {
 	}
 	w.started = true
 	// Each socket has a goroutine. Only one at a time runs h.
-	w.h = h
+	w.one.h = h
 	serial := w.handle
 	if w.v1 != nil {
 		if err := w.read(w.v1.sock, w.ringReader(w.v1, serial)); err != nil {
 			return err
 		}
 	}
-	w.receivers.Go(func() { w.loop.run(w.quit, serial, &w.stats, w.self.Load) })
+	w.receivers.Go(func() {
+		take := guardReader(w.guard, func() bool { w.loop.run(w.quit, serial, &w.stats, w.self.Load); return false }, w.loop.drop)
+		for take() {
+		}
+	})
 	if w.v2 != nil {
 		for family, s := range w.v2.sock {
 			if s == nil {
@@ -331,6 +342,7 @@ func (w *netWire) read(s *socket, take func() bool) error {
 	if err := s.pollable(); err != nil {
 		return err
 	}
+	// No guard: take has one.
 	w.receivers.Go(func() { s.whenReadable(&w.stopping, take) })
 	return nil
 }
@@ -340,9 +352,9 @@ func (w *netWire) spread(hs []handler) { w.shards = hs }
 
 // handle calls the handler for a batch.
 func (w *netWire) handle(batch []inbound) {
-	w.one.Lock()
-	defer w.one.Unlock()
-	w.h(batch)
+	w.one.mu.Lock()
+	defer w.one.mu.Unlock()
+	w.one.h(batch)
 }
 
 // close implements wire. It must not be called by the handler.
@@ -386,15 +398,15 @@ func (w *netWire) release() {
 // function reports whether there may be more.
 func (w *netWire) ringReader(p *packetPort, h handler) func() bool {
 	rx := newRxBatch()
-	return func() bool {
-		n := p.take(rx, w.self.Load(), &w.stats)
+	return guardReader(w.guard, func() bool {
+		more := p.take(rx, w.self.Load(), &w.stats)
 		if len(rx.in) > 0 {
 			h(rx.in)
 			rx.reset()
 		}
-		p.free(n)
-		return n > 0
-	}
+		p.free()
+		return more
+	}, func() { rx.reset(); p.free() })
 }
 
 // udpReader returns a function that gives version 2 packets over IPv4 or IPv6
@@ -402,7 +414,7 @@ func (w *netWire) ringReader(p *packetPort, h handler) func() bool {
 func (w *netWire) udpReader(s *socket, family int, h handler) func() bool {
 	rx := newRxBatch()
 	rx.udp = newUDPRx()
-	return func() bool { return w.take(s, family, rx, h) }
+	return guardReader(w.guard, func() bool { return w.take(s, family, rx, h) }, rx.reset)
 }
 
 // rxBatch is the reused memory of one batch of received packets.

@@ -140,7 +140,7 @@ func (l *llPort) filter(to smc.GID) error {
 func (w *netWire) llReader(h handler) func() bool {
 	rx := newRxBatch()
 	rx.udp = newUDPRx()
-	return func() bool {
+	return guardReader(w.guard, func() bool {
 		self := w.self.Load()
 		n := rx.udp.receive(w.ll.sock.fd)
 		for i := range n {
@@ -151,7 +151,7 @@ func (w *netWire) llReader(h handler) func() bool {
 			}
 		}
 		return n == udpMsgs
-	}
+	}, rx.reset)
 }
 
 // split puts the packets of the frame in message i into rx.

@@ -92,6 +92,9 @@ func (l *loop) dropped() uint64 {
 	return l.full
 }
 
+// drop forgets the packets that run was giving away.
+func (l *loop) drop() { l.out.buf, l.out.pkts = l.out.buf[:0], l.out.pkts[:0] }
+
 // run gives the packets in the queue to h until quit is closed.
 func (l *loop) run(quit <-chan struct{}, h handler, c *wireCounters, self func() *identity) {
 	rx := newRxBatch()
@@ -123,6 +126,6 @@ func (l *loop) run(quit <-chan struct{}, h handler, c *wireCounters, self func()
 				rx.reset()
 			}
 		}
-		l.out.buf, l.out.pkts = l.out.buf[:0], l.out.pkts[:0]
+		l.drop()
 	}
 }

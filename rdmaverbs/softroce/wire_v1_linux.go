@@ -49,6 +49,7 @@ type packetPort struct {
 	ring  []byte
 	slots int
 	head  int     // slot to read next
+	taken int     // slots from head on that take has looked at
 	out   *txRing // for large batches, or nil
 }
 
@@ -191,16 +192,17 @@ func (p *packetPort) slot(i int) []byte {
 func status(slot []byte) *uint32 { return (*uint32)(unsafe.Pointer(&slot[slotStatus])) }
 
 // take puts the received packets into rx, up to one batch, and drops those for
-// other ports. It returns the number of slots that it used. The kernel does not
-// use these slots before free.
-func (p *packetPort) take(rx *rxBatch, self *identity, c *wireCounters) (slots int) {
+// other ports. It reports whether there were any. The kernel does not use their slots
+// before free.
+func (p *packetPort) take(rx *rxBatch, self *identity, c *wireCounters) (any bool) {
 	var bytes uint64
 	at := p.head
-	for ; slots < ioBatch; slots++ {
+	for p.taken < ioBatch {
 		s := p.slot(at)
 		if atomic.LoadUint32(status(s))&unix.TP_STATUS_USER == 0 {
 			break
 		}
+		p.taken++
 		if in, drop := p.parseV1(s, rx, self, c); drop != nil {
 			drop.Add(1)
 		} else {
@@ -215,12 +217,12 @@ func (p *packetPort) take(rx *rxBatch, self *identity, c *wireCounters) (slots i
 		c.rxPackets.Add(uint64(len(rx.in)))
 		c.rxBytes.Add(bytes)
 	}
-	return slots
+	return p.taken > 0
 }
 
-// free gives the n slots of the last take back to the kernel.
-func (p *packetPort) free(n int) {
-	for range n {
+// free gives the slots of the last take back to the kernel.
+func (p *packetPort) free() {
+	for ; p.taken > 0; p.taken-- {
 		atomic.StoreUint32(status(p.slot(p.head)), unix.TP_STATUS_KERNEL)
 		if p.head++; p.head == p.slots {
 			p.head = 0

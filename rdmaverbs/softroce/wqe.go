@@ -124,10 +124,11 @@ func (w *wqe) scatter(off int, data []byte) bool {
 			off -= g.n
 			continue
 		}
+		to := g.mr.buf[g.off+off : g.off+g.n] // before acquire: a panic must not leave the region in use
 		if !g.mr.acquire() {
 			return false
 		}
-		m := copy(g.mr.buf[g.off+off:g.off+g.n], data)
+		m := copy(to, data)
 		g.mr.release()
 		data = data[m:]
 		off = 0

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/guard"
 	"smcr/internal/place"
 	"smcr/userstack/internal/rights"
 )
@@ -68,6 +69,7 @@ func NewClient(ctx context.Context, c *net.UnixConn, command string) (*Client, e
 	pidfd := peerPidfd(c)
 	dctx, stop := context.WithCancel(context.Background())
 	cl.stop = stop
+	// No guard: each message has one.
 	cl.wg.Go(func() {
 		defer pidfd.Close()
 		cl.receive()
@@ -139,7 +141,7 @@ func (cl *Client) Done() <-chan struct{} { return cl.done }
 func (cl *Client) Dead() <-chan struct{} { return cl.dead }
 
 // Err returns why the session is over, an error wrapping ErrServiceGone, or
-// nil while it lasts.
+// nil while it lasts. After a panic it also wraps a *guard.Error.
 func (cl *Client) Err() error {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -267,7 +269,9 @@ func (cl *Client) receive() {
 		if err != nil && !(errors.Is(err, errDescriptorLost) && m.Type == TypeLocal) {
 			break
 		}
-		err = cl.handle(m, d)
+		if fell := (*guard.Guard)(nil).Do("a message of the stack", func() { err = cl.handle(m, d) }); fell != nil {
+			err = fell
+		}
 	}
 	if errors.Is(err, io.EOF) {
 		err = errors.New("it closed the session")

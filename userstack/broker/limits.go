@@ -109,7 +109,7 @@ func (s *Server) closeAndLeave(uid uint32, t *transport) {
 	defer s.mu.Unlock()
 	s.notClosed[uid] = append(s.notClosed[uid], notSockets)
 	if len(s.notClosed[uid]) == 1 {
-		go s.closeNotSockets(uid)
+		go s.closeNotSockets(uid) // No guard: it only closes descriptors.
 	}
 }
 
@@ -166,7 +166,9 @@ func (ss *session) refuse(c *Conn, m Message, d *Descriptor, why error) {
 				defer c.end()
 				ctx, cancel := context.WithTimeout(c.ctx, declineTime)
 				defer cancel()
-				dec.Decline(ctx, c, d, why)
+				if ss.s.guarded("the refusal of a connection", func() { dec.Decline(ctx, c, d, why) }) != nil {
+					_ = d.Close()
+				}
 			})
 			return
 		default:

@@ -261,7 +261,7 @@ func newSession(s *Server, t *transport, l *Launcher) *session {
 
 func (ss *session) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(ctx, ss.t.shutdown)
+	stop := context.AfterFunc(ctx, ss.t.shutdown) // No guard: it makes one system call.
 	defer stop()
 	defer ss.wg.Wait()
 	defer cancel(ErrLauncherGone)

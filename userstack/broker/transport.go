@@ -140,10 +140,16 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 		closeAll()
 		return Message{}, nil, fmt.Errorf("%w: %v with %d descriptors", ErrMalformed, m.Type, len(fds))
 	}
-	if want == 1 {
-		return m, NewDescriptor(fds[0]), nil
+	if want == 0 {
+		return m, nil, nil
 	}
-	return m, nil, nil
+	// All descriptors that a message may have are streams. A launcher that passed its own end
+	// of the session would keep the session open after its end.
+	if typ, err := unix.GetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_TYPE); err != nil || typ != unix.SOCK_STREAM {
+		closeAll()
+		return Message{}, nil, fmt.Errorf("%w: %v with a socket of type %d", ErrMalformed, m.Type, typ)
+	}
+	return m, NewDescriptor(fds[0]), nil
 }
 
 // read calls recvmsg(2). If a message has too many descriptors, the kernel closes those for

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"smcr/guard"
 	"smcr/pnet"
 	"smcr/rdmaverbs"
 	"smcr/userstack/network"
@@ -39,8 +40,14 @@ type Config struct {
 	// GIDs or a new MTU, and before a device is closed because it has failed. It may
 	// be called by several goroutines at once. It must not be nil.
 	Changed func(p *Port, up bool)
-	Log     *slog.Logger
+	// Guard handles panics in Changed, and in devices of providers that have goroutines of
+	// their own (SetGuard). It must not be nil.
+	Guard *guard.Guard
+	Log   *slog.Logger
 }
+
+// A guarded provider has goroutines, and lets a guard handle their panics.
+type guarded interface{ SetGuard(g *guard.Guard) }
 
 // A Set has the devices of a stack. [New] makes one.
 type Set struct {
@@ -66,6 +73,11 @@ type key struct {
 
 // New returns a set. It opens nothing.
 func New(cfg Config) *Set {
+	for _, p := range cfg.Providers {
+		if p, ok := p.(guarded); ok {
+			p.SetGuard(cfg.Guard)
+		}
+	}
 	return &Set{cfg: cfg, log: cfg.Log, open: map[key]*Device{}, warned: map[string]string{}}
 }
 
@@ -171,7 +183,7 @@ func (s *Set) changed(p *Port, down bool) {
 		log = log.With("port", p.num)
 	}
 	log.Info("device", "dev", p.Name(), "up", up)
-	s.cfg.Changed(p, up)
+	_ = s.cfg.Guard.Do("a change of a device", func() { s.cfg.Changed(p, up) })
 }
 
 // discard closes a device that has failed. Its watch ends when the closing closes the

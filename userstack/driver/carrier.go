@@ -87,6 +87,7 @@ func (x *Carriage) Attach(sock *engine.Socket) {
 	k.out = direction{ready: true, back: make(chan struct{}, 1)}
 	k.task, k.both, k.use = sock.Loop().Task(k.move), k.moveBoth, k.moveOn
 	x.p.Store(k)
+	sock.OnFault(k.fault)
 	sock.Hook(k.events)
 }
 
@@ -97,6 +98,7 @@ func (x *Carriage) Detach() {
 		return
 	}
 	k.sock.Hook(nil)
+	k.sock.OnFault(nil)
 	k.mu.Lock()
 	k.handBack(&k.in)
 	k.handBack(&k.out)
@@ -242,6 +244,7 @@ func (k *carrier) endRide() {
 // move moves the bytes that can be moved now. It runs in the loop.
 func (k *carrier) move() {
 	k.mu.Lock()
+	defer k.leave()
 	if k.in.active || k.out.active {
 		if err := k.sock.Control(k.use); err != nil {
 			k.in.err, k.out.err = err, err
@@ -249,7 +252,26 @@ func (k *carrier) move() {
 			k.handBack(&k.out)
 		}
 	}
+}
+
+// leave is deferred by move. It releases mu, and ends the connection after a panic.
+func (k *carrier) leave() {
+	v := recover()
 	k.mu.Unlock()
+	if v != nil {
+		k.c.g.s.Guard.Caught("the carriage of a connection", v)
+		k.fault()
+	}
+}
+
+// fault ends the connection after a panic in its carriage. Its goroutines find out why.
+func (k *carrier) fault() {
+	_ = k.c.End.Abort()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.handBack(&k.in)
+	k.handBack(&k.out)
+	k.endRide()
 }
 
 // moveOn is move while the descriptor of the socket stays open. k.mu is held.

@@ -5,6 +5,8 @@ package driver
 import (
 	"sync"
 	"time"
+
+	"smcr/guard"
 )
 
 // deadline is a point in time that can be moved while others wait for it.
@@ -13,10 +15,11 @@ type deadline struct {
 	timer *time.Timer
 	ch    chan struct{} // closed when the deadline has passed
 
+	guard  *guard.Guard
 	passed func() // called when it has passed; may be nil
 }
 
-func makeDeadline() deadline { return deadline{ch: make(chan struct{})} }
+func makeDeadline(g *guard.Guard) deadline { return deadline{ch: make(chan struct{}), guard: g} }
 
 // set moves the deadline. The zero time removes it.
 func (d *deadline) set(t time.Time) {
@@ -43,10 +46,10 @@ func (d *deadline) set(t time.Time) {
 			d.ch = make(chan struct{})
 		}
 		ch := d.ch
-		d.timer = time.AfterFunc(dur, func() {
+		d.timer = time.AfterFunc(dur, d.guard.Func("a deadline", func() {
 			close(ch)
 			d.tell()
-		})
+		}))
 		return
 	}
 	if !passed {

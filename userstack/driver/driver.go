@@ -47,6 +47,9 @@ func New(c Config) *Driver {
 	d.s.Config = c
 	d.s.accounts.max, d.s.accounts.exempt = c.Limits, uint32(os.Geteuid())
 	d.s.pool = mempool.New(d.s.trim.poke)
+	for _, l := range c.Engines {
+		l.SetGuard(c.Guard)
+	}
 	d.s.trim.guard, d.s.trim.pool, d.s.trim.groups = c.Guard, d.s.pool, d.trim
 	return d
 }

@@ -24,7 +24,7 @@ type waiting struct {
 
 // begin initializes w. passed is called when the deadline has passed.
 func (w *waiting) begin(e *Ending, drive *engine.Waiter, passed func()) {
-	w.wake, w.deadline = make(chan struct{}, 1), makeDeadline()
+	w.wake, w.deadline = make(chan struct{}, 1), makeDeadline(e.c.g.s.Guard)
 	w.closed, w.done, w.drive = &e.closed, e.done, drive
 	w.deadline.passed = passed
 	if drive != nil {

@@ -254,9 +254,7 @@ func (w *Waiter) Drive(ready func() bool) bool {
 	n := 0             // events found
 	for {
 		if n > 0 || l.due() {
-			for i := range n {
-				l.ep.handle(&l.found[i])
-			}
+			l.faults.each(eventTask, n, func(i int) { l.ep.handle(&l.found[i]) })
 			l.runParts()
 			busy = time.Time{}
 		}

@@ -41,6 +41,7 @@ type epoll struct {
 type Watch struct {
 	p  *epoll
 	id uint64
+	fd int
 	f  func(events uint32)
 }
 
@@ -153,9 +154,17 @@ func (p *epoll) handle(ev *unix.EpollEvent) {
 	p.mu.Lock()
 	w := p.watches[id]
 	p.mu.Unlock()
-	if w != nil {
-		w.f(ev.Events)
+	if w == nil {
+		return
 	}
+	returned := false
+	defer func() {
+		if !returned { // a panic: see Loop.SetGuard
+			w.Stop(w.fd)
+		}
+	}()
+	w.f(ev.Events)
+	returned = true
 }
 
 // watch adds a descriptor to the epoll set.
@@ -166,7 +175,7 @@ func (p *epoll) watch(fd int, events uint32, f func(events uint32)) (*Watch, err
 		return nil, ErrClosed
 	}
 	p.nextID++
-	w := &Watch{p: p, id: p.nextID, f: f}
+	w := &Watch{p: p, id: p.nextID, fd: fd, f: f}
 	ev := unix.EpollEvent{Events: events}
 	setID(&ev, w.id)
 	if err := unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {

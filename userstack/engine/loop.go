@@ -20,10 +20,11 @@ const idleMost = 100 * time.Microsecond
 
 // Loop is an event loop with its own thread.
 type Loop struct {
-	src  rounds.Source
-	spin time.Duration
-	done chan struct{}
-	ep   *epoll // src, or nil in a simulation
+	src    rounds.Source
+	spin   time.Duration
+	done   chan struct{}
+	ep     *epoll // src, or nil in a simulation
+	faults faults
 
 	mu       sync.Mutex
 	tasks    queue
@@ -167,9 +168,7 @@ func (l *Loop) run() {
 		}
 		l.turn.Lock()
 		l.beginTurn()
-		for i := range n {
-			l.src.Handle(i)
-		}
+		l.faults.each(eventTask, n, l.src.Handle)
 		l.runParts()
 		l.endTurn()
 		l.turn.Unlock()
@@ -300,8 +299,9 @@ func (l *Loop) runTasks(q *queue) {
 		t.queued = false
 	}
 	l.mu.Unlock()
-	for i, t := range q.out {
-		t.f()
+	l.faults.each(loopTask, len(q.out), func(i int) {
+		t := q.out[i]
 		q.out[i] = nil
-	}
+		t.f()
+	})
 }

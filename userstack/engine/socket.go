@@ -33,7 +33,8 @@ type Socket struct {
 	closed   bool
 	deadline time.Time // for reading: zero, or a time that has passed
 	hook     func(readable, writable, plain bool)
-	room     bool // epoll must report once that there is room for writing
+	fault    func() // called after a panic in hook; may be nil
+	room     bool   // epoll must report once that there is room for writing
 }
 
 // The events of a socket. EPOLLOUT is watched only while somebody waits for room, because a
@@ -77,6 +78,14 @@ func (s *Socket) Loop() *Loop { return s.loop }
 func (s *Socket) Hook(f func(readable, writable, plain bool)) {
 	s.mu.Lock()
 	s.hook = f
+	s.mu.Unlock()
+}
+
+// OnFault makes the loop call f after a panic in the function of Hook. The socket is not
+// watched any more then. A nil f ends this.
+func (s *Socket) OnFault(f func()) {
+	s.mu.Lock()
+	s.fault = f
 	s.mu.Unlock()
 }
 
@@ -125,8 +134,27 @@ func (s *Socket) event(events uint32) {
 		s.changed.Broadcast()
 	}
 	s.mu.Unlock()
-	if hook != nil {
-		hook(readable, writable, events&^unix.EPOLLOUT == unix.EPOLLIN)
+	if hook == nil {
+		return
+	}
+	returned := false
+	defer func() {
+		if !returned { // a panic: see Loop.SetGuard
+			s.broken()
+		}
+	}()
+	hook(readable, writable, events&^unix.EPOLLOUT == unix.EPOLLIN)
+	returned = true
+}
+
+// broken tells the owner that the socket is not watched any more.
+func (s *Socket) broken() {
+	s.mu.Lock()
+	fault := s.fault
+	s.hook, s.fault = nil, nil
+	s.mu.Unlock()
+	if fault != nil {
+		fault()
 	}
 }
 
@@ -172,7 +200,7 @@ func (s *Socket) Close() error {
 		return net.ErrClosed
 	}
 	s.closed = true
-	s.hook = nil
+	s.hook, s.fault = nil, nil
 	s.changed.Broadcast()
 	if s.refs == 0 {
 		s.free()

@@ -35,7 +35,7 @@ func (s *supervisor) accept(n *notif) {
 		s.cont(n)
 		return
 	}
-	s.begin(func() { l.accept(n) })
+	s.begin(n, func() { l.accept(n) })
 }
 
 func (l *listener) accept(n *notif) {
@@ -112,19 +112,19 @@ func (l *listener) wait(n *notif, fd int) error {
 	if w.pidfd, err = openPidfd(n.tid()); err != nil {
 		return err
 	}
-	if w.sub, err = l.s.poll.watch(w.pidfd, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { l.s.wg.Go(l.review) }); err != nil {
+	if w.sub, err = l.s.poll.watch(w.pidfd, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { l.s.tasks.begin("the review of calls of accept", l.review) }); err != nil {
 		_ = unix.Close(w.pidfd)
 		return err
 	}
 	if l.fd >= 0 {
 		_ = unix.Close(fd)
 	} else {
-		if l.sub, err = l.s.poll.watch(fd, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { l.s.wg.Go(l.ready) }); err != nil {
+		if l.sub, err = l.s.poll.watch(fd, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { l.s.tasks.begin("the accept of a connection", l.ready) }); err != nil {
 			w.close()
 			return err
 		}
 		l.fd = fd
-		l.timer = time.AfterFunc(validTick, l.review)
+		l.timer = time.AfterFunc(validTick, l.s.tasks.guard.Func("the review of calls of accept", l.review))
 	}
 	l.waiters = append(l.waiters, w)
 	return nil
@@ -158,7 +158,7 @@ func (l *listener) ready() {
 			l.s.fail(w.n, errnoOf(err))
 			continue
 		}
-		l.s.wg.Go(func() { l.offer(w.n, a) })
+		l.s.answerLater(w.n, func() { l.offer(w.n, a) })
 	}
 	l.releaseIfIdle()
 	l.sub.again()
@@ -363,7 +363,7 @@ func (l *listener) carry(a *accepted) {
 			return
 		}
 	}
-	l.s.wg.Go(c.carried) // a new goroutine, because the stack of this one has grown
+	l.s.tasks.begin(connTask, c.carried) // a new goroutine, because the stack of this one has grown
 }
 
 // offer asks the service about a, then delivers it.

@@ -93,11 +93,11 @@ func (a *attempt) run(timeout time.Duration) {
 	switch {
 	case a.phase != phaseCarried:
 	case a.here:
-		a.s.wg.Go(a.relayed)
+		a.s.tasks.begin(connTask, a.relayed)
 	case a.noServiceEnd:
 		a.endUnattached()
 	default:
-		a.s.wg.Go(a.carried) // on a stack that has not grown
+		a.s.tasks.begin(connTask, a.carried) // on a stack that has not grown
 	}
 }
 

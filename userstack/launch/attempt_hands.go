@@ -132,13 +132,13 @@ func (a *attempt) release() {
 // A service that still runs and has closed the connection has nothing.
 func (a *attempt) awaitServiceEnd() {
 	b := a.broker
-	a.s.wg.Go(func() {
+	a.s.tasks.begin("the wait for the end of the stack", func() {
+		defer func() { a.self <- broker.Event{Kind: eventDead} }()
 		select {
 		case <-b.Done():
 			a.s.sessions.awaitDeath(b, releaseTime)
 		default:
 		}
-		a.self <- broker.Event{Kind: eventDead}
 	})
 }
 
@@ -148,14 +148,16 @@ func (a *attempt) connect() {
 		a.self <- broker.Event{Kind: broker.EventFailed, Errno: unix.EMFILE}
 		return
 	}
-	a.s.wg.Go(func() {
+	a.s.tasks.begin("a connect of the launcher", func() {
+		ev := broker.Event{Kind: broker.EventFailed, Errno: unix.ECONNABORTED}
+		defer func() { a.self <- ev }()
 		d := broker.NewDescriptor(fd)
 		defer d.Close()
 		if err := a.s.connector.Connect(a.s.ctx, d, a.remote); err != nil {
-			a.self <- broker.Event{Kind: broker.EventFailed, Errno: errnoOr(err, unix.ECONNABORTED)}
+			ev.Errno = errnoOr(err, unix.ECONNABORTED)
 			return
 		}
-		a.self <- broker.Event{Kind: broker.EventEstablished}
+		ev = broker.Event{Kind: broker.EventEstablished}
 	})
 }
 

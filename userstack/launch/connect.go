@@ -25,7 +25,7 @@ func (s *supervisor) connect(n *notif) {
 		return
 	}
 	d := s.sockets.decide(inode)
-	s.begin(func() {
+	s.begin(n, func() {
 		defer s.sockets.decided(d)
 		d.before.wait(s.ctx)
 		s.connectSocket(n, inode, d)

@@ -32,8 +32,10 @@ func newSupervisor(ctx context.Context, cutOrphans <-chan struct{}, fd int, sess
 		s.worth = new(worth)
 	}
 	s.l.syncWakeUp()
-	sessions.ctx, sessions.log, sessions.wg, sessions.renew = ctx, log, &s.wg, s.renewAll
-	s.wg.Go(sessions.follow)
+	s.tasks.guard.Log, x.guard, poll.guard, s.quiet.guard = log, &s.tasks.guard, &s.tasks.guard, &s.tasks.guard
+	s.connector.Guard = &s.tasks.guard
+	sessions.ctx, sessions.log, sessions.tasks, sessions.renew = ctx, log, &s.tasks, s.renewAll
+	s.tasks.begin("the watch on the session with the stack", sessions.follow)
 	return s, nil
 }
 
@@ -44,7 +46,7 @@ func (s *supervisor) close() {
 	if s.receiver != nil {
 		s.receiver.wait()
 	}
-	s.wg.Wait()
+	s.tasks.wg.Wait()
 	s.tellNotes()
 	s.sessions.close(s.sessions.last()) // goroutines use it until here
 	for _, l := range s.sockets.allListeners() {
@@ -73,7 +75,7 @@ func (s *supervisor) dispatch(n *notif) {
 		s.answer(n)
 		return
 	}
-	s.begin(func() {
+	s.begin(n, func() {
 		for over := s.l.stores.earlier(n); over != nil; over = s.l.stores.earlier(n) {
 			select {
 			case <-over:
@@ -94,7 +96,7 @@ func (s *supervisor) answer(n *notif) {
 	case unix.SYS_ACCEPT4, sysAccept:
 		s.accept(n)
 	case unix.SYS_LISTEN:
-		s.begin(func() { s.listen(n) })
+		s.begin(n, func() { s.listen(n) })
 	case unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME:
 		s.withConn(n, s.getname)
 	case unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT:
@@ -102,7 +104,7 @@ func (s *supervisor) answer(n *notif) {
 	case unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG:
 		s.withConn(n, s.sendsUrgent)
 	case unix.SYS_LANDLOCK_CREATE_RULESET:
-		s.begin(func() {
+		s.begin(n, func() {
 			if n.limitsNetwork() && !s.landlock.Swap(true) {
 				s.log.Info("new connections are plain TCP from now on: " + ReasonLandlock)
 			}
@@ -130,9 +132,9 @@ func (s *supervisor) withConn(n *notif, f func(*notif, *conn)) {
 	}
 	switch c, d := s.sockets.connOrDecision(inode); {
 	case c != nil:
-		s.begin(func() { f(n, c) })
+		s.begin(n, func() { f(n, c) })
 	case d != nil:
-		s.begin(func() {
+		s.begin(n, func() {
 			d.wait(s.ctx)
 			if c := s.sockets.conn(inode); c != nil {
 				f(n, c)

@@ -102,7 +102,7 @@ func (l *listener) hold(a *accepted) {
 	a.done = make(chan struct{})
 	l.spare = append(l.spare, a)
 	l.s.earlyHeld.add()
-	l.s.wg.Go(func() { l.offerEarly(a) })
+	l.s.tasks.begin(earlyTask, func() { l.offerEarly(a) })
 }
 
 // shift removes and returns the first connection that waits for an accept().
@@ -292,7 +292,7 @@ func (l *listener) keep(a *accepted) {
 		w.close()
 		l.releaseIfIdle()
 		if w.n.valid() {
-			l.s.wg.Go(func() { l.deliver(w.n, a) })
+			l.s.answerLater(w.n, func() { l.deliver(w.n, a) })
 			l.mu.Unlock()
 			return
 		}
@@ -304,7 +304,7 @@ func (l *listener) keep(a *accepted) {
 	l.early.running = l.early.running || begin
 	l.mu.Unlock()
 	if begin {
-		l.s.wg.Go(func() { l.early.look(0) })
+		l.s.tasks.begin(earlyTask, func() { l.early.look(0) })
 	} else {
 		l.early.wake()
 	}
@@ -315,7 +315,7 @@ func (l *listener) keep(a *accepted) {
 func (l *listener) abandon() {
 	for len(l.spare) > 0 {
 		a := l.shift()
-		l.s.wg.Go(func() { a.reset(l.s.ctx) })
+		l.s.tasks.begin(earlyTask, func() { a.reset(l.s.ctx) })
 	}
 }
 
@@ -387,14 +387,14 @@ func (s *supervisor) carryEarly(a *accepted, fd int) {
 	defer stop()
 	var wg sync.WaitGroup
 	for _, d := range [][2]halfConn{{inner, outer}, {outer, inner}} {
-		wg.Go(func() {
+		wg.Go(s.tasks.guard.Func(connTask, func() {
 			if _, err := io.Copy(d[1], d[0]); err != nil {
 				_ = inner.Close()
 				_ = outer.Close()
 				return
 			}
 			_ = d[1].CloseWrite()
-		})
+		}))
 	}
 	wg.Wait()
 }

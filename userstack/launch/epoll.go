@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/guard"
 )
 
 // An epoll instance knows a socket by its open file and its number. When
@@ -265,29 +267,31 @@ func (x *looks) move(n *notif, regs []registration, from, to int) error {
 // epoll_ctl takes the number of a socket in the descriptor table of the caller.
 // So a thread with its own descriptor table does the work, and ends afterwards.
 func moveRegistrations(regs []registration, fd, from, to int) error {
-	errc := make(chan error, 1)
-	go onPassingThread(func() {
-		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
-			errc <- os.NewSyscallError("unshare", err)
-			return
-		}
-		var all, old unix.Sigset_t
-		for i := range all.Val {
-			all.Val[i] = ^all.Val[i]
-		}
-		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old); err != nil {
-			errc <- os.NewSyscallError("rt_sigprocmask", err)
-			return
-		}
-		e := swapInEpolls(unsafe.Pointer(&regs[0]), len(regs), uintptr(fd), uintptr(from), uintptr(to))
-		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil)
-		if e != 0 {
-			errc <- os.NewSyscallError("epoll_ctl", e)
-			return
-		}
-		errc <- nil
+	var err error
+	guard.Elsewhere("the registrations of a socket", func() {
+		onPassingThread(func() { err = moveHere(regs, fd, from, to) })
 	})
-	return <-errc
+	return err
+}
+
+// moveHere is moveRegistrations on a thread that ends afterwards.
+func moveHere(regs []registration, fd, from, to int) error {
+	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	var all, old unix.Sigset_t
+	for i := range all.Val {
+		all.Val[i] = ^all.Val[i]
+	}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old); err != nil {
+		return os.NewSyscallError("rt_sigprocmask", err)
+	}
+	e := swapInEpolls(unsafe.Pointer(&regs[0]), len(regs), uintptr(fd), uintptr(from), uintptr(to))
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil)
+	if e != 0 {
+		return os.NewSyscallError("epoll_ctl", e)
+	}
+	return nil
 }
 
 // onPassingThread calls f on a thread that ends with the calling goroutine. It
@@ -299,13 +303,9 @@ func onPassingThread(f func()) {
 		f() // never unlocked: the thread ends
 		return
 	}
-	done := make(chan struct{})
-	go func() { // on another thread, because this one is locked
-		defer close(done)
-		onPassingThread(f)
-	}()
-	<-done
-	runtime.UnlockOSThread()
+	defer runtime.UnlockOSThread()
+	// On another thread, because this one is locked.
+	guard.Elsewhere("a call on a thread of its own", func() { onPassingThread(f) })
 }
 
 // swapInEpolls is the part of moveRegistrations during which number fd is

@@ -12,11 +12,12 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/guard"
 )
 
 // Protocols of AF_SMC sockets (linux/smc.h): IPv4 or IPv6 below.
@@ -97,8 +98,8 @@ type kernelSupervisor struct {
 	warned atomic.Bool // of sockets that cannot be made
 	rules  atomic.Bool // see limitsNetwork
 
-	end context.CancelFunc // of looks
-	wg  sync.WaitGroup
+	end   context.CancelFunc // of looks
+	tasks tasks
 }
 
 func newKernelSupervisor(fd int, k Kernel, log *slog.Logger) (*kernelSupervisor, error) {
@@ -110,13 +111,14 @@ func newKernelSupervisor(fd int, k Kernel, log *slog.Logger) (*kernelSupervisor,
 	s := &kernelSupervisor{
 		l: &notify{fd: fd, looks: newLooks(ctx)}, k: k, log: log, stats: newCounters(), stop: stop, root: os.Geteuid() == 0, end: end,
 	}
+	s.tasks.guard.Log, s.l.looks.guard = log, &s.tasks.guard
 	s.l.syncWakeUp()
 	return s, nil
 }
 
 func (s *kernelSupervisor) close() {
 	s.end()
-	s.wg.Wait()
+	s.tasks.wg.Wait()
 	_ = unix.Close(s.stop)
 }
 
@@ -128,7 +130,10 @@ func (s *kernelSupervisor) serve() error {
 	// One thread, so that it has one network namespace.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	return s.l.serve(s.stop, func(n *notif) bool { s.dispatch(n); return true })
+	return s.l.serve(s.stop, func(n *notif) bool {
+		s.answerWith(n, func() { s.dispatch(n) })
+		return true
+	})
 }
 
 // dispatch answers n.
@@ -137,12 +142,21 @@ func (s *kernelSupervisor) dispatch(n *notif) {
 		s.socket(n)
 		return
 	}
-	s.wg.Go(func() {
-		if n.PID != 0 && n.limitsNetwork() && !s.rules.Swap(true) {
-			s.log.Info("new sockets are plain TCP from now on: " + ReasonLandlock)
-		}
-		s.answered(n.cont())
+	s.tasks.wg.Go(func() {
+		s.answerWith(n, func() {
+			if n.PID != 0 && n.limitsNetwork() && !s.rules.Swap(true) {
+				s.log.Info("new sockets are plain TCP from now on: " + ReasonLandlock)
+			}
+			s.answered(n.cont())
+		})
 	})
+}
+
+// answerWith calls f, which answers n. After a panic in f, the kernel does the call.
+func (s *kernelSupervisor) answerWith(n *notif, f func()) {
+	if s.tasks.guard.Do(callTask, f) != nil {
+		s.answered(n.cont()) // too late if the call has its answer
+	}
 }
 
 // socket answers one socket() call. If an SMC socket cannot be made, the
@@ -253,9 +267,7 @@ func (s *kernelSupervisor) socketIn(tid int, o owner, domain, flags int) (fd int
 	}
 	defer f.Close()
 	fd = -1
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	guard.Elsewhere("a socket in another network namespace", func() {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
 		if err = os.NewSyscallError("setns", unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)); err != nil {
 			return
@@ -264,8 +276,7 @@ func (s *kernelSupervisor) socketIn(tid int, o owner, domain, flags int) (fd int
 			fd, err = s.k.socket(domain, flags)
 			return err
 		})
-	}()
-	<-done
+	})
 	return fd, err
 }
 

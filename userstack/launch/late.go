@@ -53,7 +53,7 @@ func (e *early) arm(n *notif, fd int) {
 	if err == nil {
 		// It stays there when fd is closed, until all have closed the socket.
 		if err = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN}); err == nil {
-			e.sub, err = e.l.s.poll.watch(ep, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { e.l.s.wg.Go(e.begin) })
+			e.sub, err = e.l.s.poll.watch(ep, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { e.l.s.tasks.begin(earlyTask, e.begin) })
 		}
 		if err != nil {
 			_ = unix.Close(ep)
@@ -311,5 +311,5 @@ func (e *early) checkPlace() {
 	e.place = nil
 	e.l.s.places.forget(p)
 	a := e.l.shift()
-	e.l.s.wg.Go(func() { e.l.s.carryEarly(a, p.fd) })
+	e.l.s.tasks.begin(earlyTask, func() { e.l.s.carryEarly(a, p.fd) })
 }

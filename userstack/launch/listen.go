@@ -104,7 +104,7 @@ func (l *listener) renewLater(fd int) {
 	if err != nil {
 		return
 	}
-	l.s.wg.Go(func() {
+	l.s.tasks.begin("the mark of a listening socket", func() {
 		defer unix.Close(dup)
 		_ = l.s.mark(b, dup)
 	})

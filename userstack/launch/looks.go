@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/guard"
 )
 
 // A look is an action of the launcher in a process of the program that the process
@@ -52,6 +54,7 @@ var (
 
 // looks counts the looks and lets them wait for their turn.
 type looks struct {
+	guard   *guard.Guard
 	over    chan struct{} // closed when the launcher does not wait for looks any more
 	threads pidfds
 
@@ -227,28 +230,37 @@ func looked[T any](x *looks, n *notif, tid int, patience time.Duration, f func()
 	if err != nil {
 		return zero, err
 	}
-	result := make(chan T)
+	type outcome struct {
+		v   T
+		err error // a panic in f
+	}
+	result := make(chan outcome)
 	go func() {
 		defer x.end(l)
-		v, rest := f()
+		var o outcome
+		var rest func()
+		o.err = x.guard.Do(lookTask, func() { o.v, rest = f() })
 		select {
-		case result <- v:
+		case result <- o:
 		case <-x.over:
-			if drop != nil {
-				drop(v)
+			if drop != nil && o.err == nil {
+				drop(o.v)
 			}
 		}
 		if rest != nil {
-			rest()
+			_ = x.guard.Do(lookTask, rest)
 		}
 	}()
 	select {
-	case v := <-result:
-		return v, nil
+	case o := <-result:
+		return o.v, o.err
 	case <-x.over:
 		return zero, errEnding
 	}
 }
+
+// lookTask names a look in the log.
+const lookTask = "a look into a process of the program"
 
 // try is like looked for a function that only returns an error.
 func (x *looks) try(n *notif, tid int, patience time.Duration, f func() error) error {

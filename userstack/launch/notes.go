@@ -46,7 +46,7 @@ func (s *supervisor) leftToTCP(fd int, client bool, o outcome) {
 	}
 	if !x.under {
 		x.under = true
-		time.AfterFunc(notesAfter, s.tellNotes)
+		time.AfterFunc(notesAfter, s.tasks.guard.Func("the notes to the stack", s.tellNotes))
 	}
 }
 

@@ -10,15 +10,18 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/guard"
 )
 
 // poller waits for many descriptors in one goroutine. The poller of the Go
 // runtime cannot be used, because it would make the sockets of the programs
 // non-blocking.
 type poller struct {
-	ep   int
-	wake int // eventfd
-	wg   sync.WaitGroup
+	ep    int
+	wake  int // eventfd
+	wg    sync.WaitGroup
+	guard *guard.Guard // set before the first watch
 
 	mu   sync.Mutex
 	next uint64
@@ -50,7 +53,7 @@ func newPoller() (*poller, error) {
 		_ = unix.Close(wake)
 		return nil, os.NewSyscallError("epoll_ctl", err)
 	}
-	p.wg.Go(p.run)
+	p.wg.Go(p.run) // No guard: each event has one.
 	return p, nil
 }
 
@@ -114,7 +117,7 @@ func (p *poller) run() {
 			s := p.subs[id]
 			p.mu.Unlock()
 			if s != nil {
-				s.f(ev.Events)
+				_ = p.guard.Do("an event of the launcher", func() { s.f(ev.Events) })
 			}
 		}
 	}

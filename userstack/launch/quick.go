@@ -84,7 +84,7 @@ func (s *supervisor) acceptHere(n *notif) bool {
 		l.deliver(n, a)
 	default:
 		n.here = false
-		s.begin(func() { l.offer(n, a) })
+		s.begin(n, func() { l.offer(n, a) })
 	}
 	return true
 }

@@ -7,6 +7,8 @@ package launch
 import (
 	"sync"
 	"time"
+
+	"smcr/guard"
 )
 
 const (
@@ -22,7 +24,8 @@ const (
 // quiet calls f when no connections begin or end any more. Its timer runs only
 // until then.
 type quiet struct {
-	f func() // may be nil
+	f     func() // may be nil
+	guard *guard.Guard
 
 	mu     sync.Mutex
 	conns  int // connections that began or ended since the last call of f
@@ -53,7 +56,7 @@ func (q *quiet) arm(d time.Duration) {
 	}
 	q.armed, q.seen = true, q.conns
 	if q.timer == nil {
-		q.timer = time.AfterFunc(d, q.tick)
+		q.timer = time.AfterFunc(d, q.guard.Func("the return of memory", q.tick))
 		return
 	}
 	q.timer.Reset(d)

@@ -55,7 +55,7 @@ func (s *supervisor) serve() error {
 	r := &receiver{s: s, ended: make(chan error, 1), begin: time.Now()}
 	s.receiver = r
 	defer r.close()
-	go r.run()
+	go r.run() // No guard: each call has one.
 	return <-r.ended
 }
 
@@ -72,7 +72,8 @@ func (r *receiver) run() {
 	case replaced:
 		r.stuck.Add(-1)
 	case threadChanged:
-		go r.run() // this goroutine ends with its thread
+		// This goroutine ends with its thread.
+		go r.run() // No guard: each call has one.
 	default:
 		r.ended <- err
 	}
@@ -82,13 +83,17 @@ func (r *receiver) run() {
 // goroutine has taken the caller's place.
 func (r *receiver) handle(n *notif) bool {
 	if !r.open() || !r.s.mayBeQuick(n) {
-		r.s.dispatch(n)
+		r.s.answerWith(n, func() { r.s.dispatch(n) })
 		return true
 	}
 	turn := r.turn.Add(1)
 	r.watch()
 	n.here = true
-	done := r.s.answerHere(n)
+	done := false
+	if r.s.tasks.guard.Do(callTask, func() { done = r.s.answerHere(n) }) != nil {
+		r.s.fail(n, unix.ECONNABORTED) // too late if the call has its answer
+		done = true
+	}
 	n.here = false
 	goesOn := r.turn.CompareAndSwap(turn, turn+1)
 	select {
@@ -97,7 +102,7 @@ func (r *receiver) handle(n *notif) bool {
 	default:
 	}
 	if !done {
-		r.s.dispatch(n)
+		r.s.answerWith(n, func() { r.s.dispatch(n) })
 	}
 	return goesOn
 }
@@ -119,7 +124,7 @@ func (r *receiver) watch() {
 		return
 	}
 	if r.timer == nil {
-		r.timer = time.AfterFunc(receiverTick, r.tick)
+		r.timer = time.AfterFunc(receiverTick, r.s.tasks.guard.Func("the watch on the answers to calls", r.tick))
 		return
 	}
 	r.timer.Reset(receiverTick)
@@ -150,7 +155,7 @@ func (r *receiver) tick() {
 			break
 		}
 		r.s.log.Debug("a program's memory or descriptor keeps the launcher waiting")
-		go r.run()
+		go r.run() // No guard: each call has one.
 	}
 	r.timer.Reset(receiverTick)
 }

@@ -195,11 +195,12 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 	var wg sync.WaitGroup
 	var serveErr error
 	served := make(chan struct{})
+	// No guard: each call has one.
 	wg.Go(func() {
 		defer close(served)
 		serveErr = s.serve()
 	})
-	wg.Go(func() { reapOrphans(served) })
+	wg.Go(func() { reapOrphans(served) }) // No guard: it only makes system calls.
 	status = waitStatus(ctx, p)
 	select {
 	case <-served:
@@ -221,6 +222,7 @@ func waitStatus(ctx context.Context, p *os.Process) int {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(done)
+	// No guard: it only sends signals.
 	wg.Go(func() {
 		select {
 		case <-done:
@@ -321,6 +323,7 @@ func catchSignals() chan os.Signal {
 func forwardSignals(ch <-chan os.Signal, p *os.Process) (stop func()) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
+	// No guard: it only sends signals.
 	wg.Go(func() {
 		for {
 			select {

@@ -6,12 +6,14 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"smcr/guard"
 	"smcr/userstack/broker"
 )
 
@@ -52,7 +54,7 @@ type sessions struct {
 	// The fields that follow needs. They are set before it is called.
 	ctx   context.Context
 	log   *slog.Logger
-	wg    *sync.WaitGroup
+	tasks *tasks
 	renew func() // marks all listening sockets in the last session
 
 	mu         sync.Mutex
@@ -121,12 +123,17 @@ func (x *sessions) ended(b Broker) {
 	x.lastEnded = b
 	x.maybeAlive++
 	x.mu.Unlock()
+	if e, ok := b.(interface{ Err() error }); ok {
+		if fell, ok := errors.AsType[*guard.Error](e.Err()); ok {
+			x.log.Error("internal error, please report it: the session with the stack has ended", "err", fell, "stack", string(fell.Stack))
+		}
+	}
 	if x.redial != nil {
 		x.log.Warn("the stack has ended: connections use plain TCP until another stack starts")
 	} else {
 		x.log.Warn("the stack has ended: new connections use plain TCP")
 	}
-	x.wg.Go(func() {
+	x.tasks.begin("the wait for the end of the stack", func() {
 		end := time.NewTimer(endTime)
 		defer end.Stop()
 		select {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"log/slog"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -31,7 +30,7 @@ type supervisor struct {
 	ends      endIndex
 	decide    time.Duration // decideTime, except in tests
 	stop      int           // eventfd that ends serve
-	wg        sync.WaitGroup
+	tasks     tasks
 
 	sessions *sessions
 	quiet    quiet
@@ -49,10 +48,10 @@ type supervisor struct {
 	places    places
 }
 
-// begin calls f in its own goroutine. The goroutine runs first, so that it does
-// not have to wait until another thread wakes up.
-func (s *supervisor) begin(f func()) {
-	s.wg.Go(f)
+// begin calls f, which answers n, in a goroutine. The goroutine runs first, so that
+// it does not have to wait until another thread wakes up.
+func (s *supervisor) begin(n *notif, f func()) {
+	s.answerLater(n, f)
 	runtime.Gosched()
 }
 

@@ -53,5 +53,6 @@ func (t *trial) lasts() (stop func() bool) {
 	if !t.try {
 		return func() bool { return false }
 	}
+	// No guard: learn only counts.
 	return time.AfterFunc(shortLife, func() { t.learn(useful) }).Stop
 }

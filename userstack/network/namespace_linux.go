@@ -65,6 +65,7 @@ func Open() (*Namespace, error) {
 		n.Close()
 		return nil, fmt.Errorf("network: watch netdevs: %w", err)
 	}
+	// No guard: forget only clears what is remembered.
 	go func() {
 		for range lc {
 			forget(false)
@@ -75,6 +76,7 @@ func Open() (*Namespace, error) {
 		n.Close()
 		return nil, fmt.Errorf("network: watch addresses: %w", err)
 	}
+	// No guard: forget only clears what is remembered.
 	go func() {
 		for range ac {
 			forget(false)

@@ -8,6 +8,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/guard"
 )
 
 // NetNS is a reference to a network namespace, in which functions can be called
@@ -42,16 +44,15 @@ func (n *NetNS) Do(f func() error) error {
 		return f()
 	}
 	runtime.UnlockOSThread()
-	done := make(chan error, 1)
-	go func() {
+	guard.Elsewhere("a call in the network namespace of the stack", func() {
 		runtime.LockOSThread() // without unlocking: the thread ends with the goroutine
-		if err := unix.Setns(int(n.ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("network: enter the network namespace of the stack: %w", err)
+		if err = unix.Setns(int(n.ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("network: enter the network namespace of the stack: %w", err)
 			return
 		}
-		done <- f()
-	}()
-	return <-done
+		err = f()
+	})
+	return err
 }
 
 // isCurrent reports whether the calling thread is in the namespace.

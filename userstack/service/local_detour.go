@@ -40,7 +40,7 @@ func (s *Service) Divert(ctx context.Context, c *broker.Conn, former, end *broke
 		defer s.local.mu.Unlock()
 		x.over = true
 		if x.leave != nil {
-			go x.leave()
+			go x.leave() // a new goroutine, because the lock is held
 		}
 	}()
 	p, err := newPairStream(s, former, x)

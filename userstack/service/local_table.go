@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/guard"
 	"smcr/userstack/broker"
 	"smcr/userstack/relay"
 )
@@ -48,6 +49,7 @@ type localTable struct {
 	// exists reports whether there is a connection to a server of this network
 	// namespace. Nil: this cannot be found out.
 	exists func(tuple) bool
+	guard  *guard.Guard // nil: panics end the process, in tests
 
 	mu      sync.Mutex
 	ports   map[uint16]map[uint32]bool // ports on which programs have listened, and their users
@@ -328,14 +330,22 @@ func (t *localTable) remember(f *localConn) {
 	var again func()
 	again = func() {
 		if t.exists != nil && t.exists(f.name) {
-			time.AfterFunc(tcpMemory, again)
+			time.AfterFunc(tcpMemory, t.guarded(again))
 			return
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.forget(f)
 	}
-	time.AfterFunc(tcpMemory, again)
+	time.AfterFunc(tcpMemory, t.guarded(again))
+}
+
+// guarded returns a function that calls f, which is about connections within the host.
+func (t *localTable) guarded(f func()) func() {
+	if t.guard == nil {
+		return f
+	}
+	return t.guard.Func("a connection within the host", f)
 }
 
 // giveBack does the same as withdraw, and reports it to the other stack: the bytes of
@@ -406,17 +416,17 @@ func (t *localTable) side(ctx context.Context, x *localSide, sock *broker.Descri
 			end()
 		})
 	}
-	stop := context.AfterFunc(ctx, func() {
+	stop := context.AfterFunc(ctx, t.guarded(func() {
 		t.mu.Lock()
 		detour := x.detour && !x.over
 		t.mu.Unlock()
 		if !detour {
 			leave()
 		}
-	})
+	}))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	x.leave = func() { stop(); leave() }
+	x.leave = t.guarded(func() { stop(); leave() })
 	if x.over {
 		go x.leave()
 	}

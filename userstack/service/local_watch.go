@@ -99,12 +99,12 @@ func (w *pairWatch) open(t *localTable) (err error) {
 	case w.set != nil:
 		return nil
 	}
-	if w.set, err = epollset.Open(t.deliver); err != nil {
+	if w.set, err = epollset.Open(t.guard, t.deliver); err != nil {
 		return err
 	}
 	w.tcps = map[uint64]chan struct{}{}
 	w.pause = sweepFirst
-	w.timer = time.AfterFunc(w.pause, t.sweep)
+	w.timer = time.AfterFunc(w.pause, t.guarded(t.sweep))
 	return nil
 }
 

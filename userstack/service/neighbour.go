@@ -150,7 +150,11 @@ func (x *neighbours) ask(ctx context.Context, addr netip.Addr) (netns uint64, ce
 		go func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
-			answers <- answer{cookie, x.question(ctx, cookie, m)}
+			a := answer{netns: cookie}
+			if fell := x.guard.Do("a question to another stack", func() { a.err = x.question(ctx, cookie, m) }); fell != nil {
+				a.err = fell
+			}
+			answers <- a
 		}()
 	}
 	certain = true
@@ -293,7 +297,7 @@ func (n *neighbours) offerTo(ctx context.Context, c *broker.Conn, sock *broker.D
 		n.local.withdraw(f)
 		return nil, err
 	}
-	go n.follow(f)
+	go n.guard.Func("a conversation with another stack", func() { n.follow(f) })()
 	return f, nil
 }
 
@@ -302,11 +306,11 @@ func (n *neighbours) offerTo(ctx context.Context, c *broker.Conn, sock *broker.D
 func (n *neighbours) follow(f *localConn) {
 	a := f.remote
 	var wg sync.WaitGroup
-	wg.Go(func() {
+	wg.Go(n.guard.Func("a conversation with another stack", func() {
 		<-f.finished
 		a.tell(n.local.outcome(f))
-	})
-	wg.Go(func() {
+	}))
+	wg.Go(n.guard.Func("a conversation with another stack", func() {
 		defer close(a.words)
 		for {
 			word, err := receiveWord(a.talk, 0)
@@ -324,7 +328,7 @@ func (n *neighbours) follow(f *localConn) {
 				return
 			}
 		}
-	})
+	}))
 	wg.Wait()
 	_ = a.talk.Close()
 }

@@ -123,7 +123,7 @@ func (n *neighbours) host(ctx context.Context, u *net.UnixConn, f *localConn) {
 	words := make(chan byte)
 	over := make(chan struct{})
 	defer close(over)
-	go func() {
+	go n.guard.Func("a conversation with another stack", func() {
 		defer close(words)
 		for {
 			word, err := receiveWord(u, 0)
@@ -136,7 +136,7 @@ func (n *neighbours) host(ctx context.Context, u *net.UnixConn, f *localConn) {
 				return
 			}
 		}
-	}()
+	})()
 	// This comes before the answer, so that an accept that waits finds the localConn.
 	n.came(f.name)
 	if sendWord(u, wordYes) != nil {

@@ -127,12 +127,17 @@ func markUnread(app relay.Conn) {
 // ride does the same as r.Run, without a goroutine while conn rides. conn is r.Net,
 // and k its carriage, which is attached. over is called when Run would return; an error means a panic.
 func ride(r *relay.Relay, conn *userstack.Conn, k inside.Carriage, ending, left context.Context, over func(reset bool, err error)) {
-	forget := []func() bool{context.AfterFunc(ending, k.Recall), context.AfterFunc(left, k.Recall)}
+	const what = "the end of a ride"
+	forget := []func() bool{
+		context.AfterFunc(ending, r.Guard.Func(what, k.Recall)),
+		context.AfterFunc(left, r.Guard.Func(what, k.Recall)),
+	}
 	var work func()
+	begin := func() { go r.Guard.Func("the end of a relay", work)() }
 	work = func() {
 		rides := false
 		err := r.Guard.Do("a relay", func() { rides = r.Carry(ending.Done()) })
-		if err == nil && rides && k.Ride(func() { go work() }) {
+		if err == nil && rides && k.Ride(begin) {
 			return
 		}
 		for _, f := range forget {
@@ -143,8 +148,8 @@ func ride(r *relay.Relay, conn *userstack.Conn, k inside.Carriage, ending, left 
 		}
 		over(r.Finish(), err)
 	}
-	if !k.Ride(func() { go work() }) {
-		go work()
+	if !k.Ride(begin) {
+		begin()
 	}
 }
 

@@ -120,6 +120,7 @@ func New(cfg Config) (_ *Service, err error) {
 	}
 	s.programs = programs.New(s.stack)
 	s.neighbours.local, s.neighbours.log, s.neighbours.guard = &s.local, s.log, s.programs.Guard()
+	s.local.guard, s.connector.Guard = s.programs.Guard(), s.programs.Guard()
 	if s.stacks, err = s.neighbours.listen(s.claim, s.netns, s.programs.Locator()); err != nil {
 		return nil, errors.Join(err, s.stack.Close())
 	}
@@ -232,11 +233,22 @@ func (s *Service) Run(ctx context.Context) error {
 	defer cancel()
 	var wg sync.WaitGroup
 	errc := make(chan error, 2)
-	wg.Go(func() { errc <- s.server.Serve(ctx, s.run) })
-	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: s.programs.Guard(), Quota: s.quota})
-	wg.Go(func() { errc <- ns.Serve(s.ctl) })
+	g := s.programs.Guard()
+	// After a panic in one of these, the service ends in order.
+	serve := func(what string, f func() error) {
+		wg.Go(func() {
+			var err error
+			if fell := g.Do(what, func() { err = f() }); fell != nil {
+				err = fell
+			}
+			errc <- err
+		})
+	}
+	serve("the accept of launchers", func() error { return s.server.Serve(ctx, s.run) })
+	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: g, Quota: s.quota})
+	serve("the accept of commands", func() error { return ns.Serve(s.ctl) })
 	if s.stacks != nil {
-		wg.Go(func() { _ = s.neighbours.serve(ctx, s.stacks) })
+		wg.Go(g.Func("the accept of other stacks", func() { _ = s.neighbours.serve(ctx, s.stacks) }))
 	}
 	var err error
 	var tick <-chan time.Time // nil without an idle timeout

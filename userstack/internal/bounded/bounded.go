@@ -45,6 +45,7 @@ func Call(places chan struct{}, call func(), wake func(tid int)) {
 	over := false
 	mu.Lock()
 	var timer *time.Timer
+	// No guard: wake only makes a system call.
 	timer = time.AfterFunc(callTime, func() {
 		mu.Lock()
 		defer mu.Unlock()
@@ -86,7 +87,7 @@ func Close(fd int) error {
 }
 
 // CloseAside is Close for callers that must not wait. It calls then after the close; then
-// may be nil. It closes the socket at once if the close cannot wait. It starts a goroutine
+// must not panic, and may be nil. It closes the socket at once if the close cannot wait. It starts a goroutine
 // if SO_LINGER is set, or if the queue of a unix socket has data, which may come with
 // descriptors. If one of these happens after the check, the close is interrupted.
 func CloseAside(fd int, then func()) {
@@ -94,6 +95,7 @@ func CloseAside(fd int, then func()) {
 		then = func() {}
 	}
 	if mayWait(fd) {
+		// No guard: then must not panic.
 		go func() {
 			_ = Close(fd)
 			then()

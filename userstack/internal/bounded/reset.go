@@ -41,6 +41,7 @@ func ResetConn(c interface {
 		return err
 	}
 	over := make(chan struct{})
+	// No guard: it only makes system calls.
 	go func() {
 		resetting <- struct{}{}
 		defer func() { <-resetting; close(over) }()

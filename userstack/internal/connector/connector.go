@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/guard"
 	"smcr/userstack/internal/bounded"
 	"smcr/userstack/internal/epollset"
 )
@@ -32,6 +33,9 @@ type Socket interface {
 //
 // The zero value is ready. It is safe for concurrent use.
 type Connector struct {
+	// Guard handles panics in the goroutine. With nil, a panic ends the process.
+	Guard *guard.Guard
+
 	mu     sync.Mutex
 	set    *epollset.Set // nil until something has to wait
 	waits  map[uint64]chan struct{}
@@ -132,7 +136,7 @@ func (k *Connector) open() (err error) {
 		return nil
 	}
 	k.waits = map[uint64]chan struct{}{}
-	k.set, err = epollset.Open(k.deliver)
+	k.set, err = epollset.Open(k.Guard, k.deliver)
 	return err
 }
 

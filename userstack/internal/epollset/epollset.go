@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/guard"
 )
 
 // batch is how many events are taken from the set at once.
@@ -23,8 +25,9 @@ type Set struct {
 
 // Open makes a set and starts its goroutine, which calls tell with the data of the
 // descriptors that have events. The slice has at least one entry, and is valid until tell
-// returns. The error wraps a syscall.Errno.
-func Open(tell func(data []uint64)) (*Set, error) {
+// returns. g handles panics in tell; with nil, a panic ends the process. The error wraps a
+// syscall.Errno.
+func Open(g *guard.Guard, tell func(data []uint64)) (*Set, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -54,7 +57,11 @@ func Open(tell func(data []uint64)) (*Set, error) {
 				for i, ev := range events[:n] {
 					data[i] = uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32
 				}
-				tell(data[:n])
+				if g == nil {
+					tell(data[:n])
+				} else {
+					_ = g.Do("the events of sockets", func() { tell(data[:n]) })
+				}
 			}
 		})
 	})

@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/guard"
 )
 
 // Rights are capabilities, a bit for each, as CapEff in /proc/PID/status. They
@@ -107,16 +109,13 @@ func (r Rights) Do(f func() error) error {
 // thread ends with that goroutine.
 func OnThread(f func() (err error, restored bool)) error {
 	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
+	guard.Elsewhere("a call with the rights of a program", func() {
+		runtime.LockOSThread() // after a panic, too, the thread ends
 		restored := false
 		if err, restored = f(); restored {
 			runtime.UnlockOSThread()
 		}
-	}()
-	<-done
+	})
 	return err
 }
 

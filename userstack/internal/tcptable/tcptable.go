@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"smcr/guard"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
@@ -36,7 +37,8 @@ type entry struct {
 // who owns it is asked of the kernel (sock_diag) for each listing, so a listing is never
 // out of date.
 type Table struct {
-	scan func(found func(cookie uint64, c nl.Connection)) error // asks the kernel
+	scan  func(found func(cookie uint64, c nl.Connection)) error // asks the kernel
+	guard *guard.Guard
 
 	scanMu sync.Mutex // one scan at a time; before mu
 	mu     sync.Mutex
@@ -47,9 +49,10 @@ type Table struct {
 	closed bool
 }
 
-// New returns a table. scan calls found for each TCP socket of the network namespace.
-func New(scan func(found func(cookie uint64, c nl.Connection)) error) *Table {
-	return &Table{scan: scan, socks: map[uint64]entry{}, users: map[uint32]int{}}
+// New returns a table. scan calls found for each TCP socket of the network namespace. g
+// handles panics in the timer of the table.
+func New(g *guard.Guard, scan func(found func(cookie uint64, c nl.Connection)) error) *Table {
+	return &Table{guard: g, scan: scan, socks: map[uint64]entry{}, users: map[uint32]int{}}
 }
 
 // Note remembers a socket, unless there is no room. A second call for the same socket
@@ -72,7 +75,7 @@ func (t *Table) Note(cookie uint64, s inside.TCPSocket) {
 	t.socks[cookie] = entry{TCPSocket: s, since: time.Now()}
 	t.users[s.Owner.UID]++
 	if t.timer == nil {
-		t.timer = time.AfterFunc(sweepEvery, t.sweep)
+		t.timer = time.AfterFunc(sweepEvery, t.guard.Func("the table of TCP sockets", t.sweep))
 	}
 }
 
@@ -90,7 +93,11 @@ func (t *Table) forget(cookie uint64) {
 
 // sweep forgets sockets that do not exist any more.
 func (t *Table) sweep() {
-	_, _ = t.Rows() // if the kernel cannot be asked, the limits hold
+	defer t.sweepLater() // also after a panic
+	_, _ = t.Rows()      // if the kernel cannot be asked, the limits hold
+}
+
+func (t *Table) sweepLater() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {

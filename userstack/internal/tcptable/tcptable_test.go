@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"smcr/guard"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
@@ -39,7 +40,7 @@ func TestTable(t *testing.T) {
 		} {
 			k.Store(cookie, c)
 		}
-		p := New(k.scan)
+		p := New(new(guard.Guard), k.scan)
 		reason := nl.ConnFallback{Reason: 0x03010000}
 		p.Note(1, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 7, Command: "curl"}, Fallback: reason})
 		p.Note(2, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 8, Command: "liar"}, Fallback: reason}) // a socket of root
@@ -112,7 +113,7 @@ func TestTable(t *testing.T) {
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var k sockets
-		p := New(k.scan)
+		p := New(new(guard.Guard), k.scan)
 		defer p.Close()
 		cookie := uint64(0)
 		fill := func(uid uint32, n int) {
