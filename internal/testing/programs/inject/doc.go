@@ -9,8 +9,9 @@
 // lets all others go on. The failed call has no effect, as when the kernel refuses it.
 //
 // Requests arrive on descriptor 3, a stream socket, as JSON values ([Request]), and each
-// has an answer ([Answer]). The program does not get this descriptor. Only calls of the
-// program itself count, not those of its children. SIGINT and SIGTERM are passed on. The
+// has an answer ([Answer]). One more answer follows when the program has ended. The program
+// does not get this descriptor. Only calls of the program itself count, not those of its
+// children. SIGINT and SIGTERM are passed on. The
 // exit status is that of the program. When inject ends, the program and its children are
 // killed.
 //

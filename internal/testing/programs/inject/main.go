@@ -46,7 +46,8 @@ func run(args []string) (int, error) {
 	}
 	unix.CloseOnExec(controlFD)
 	s := &state{}
-	go s.serve(os.NewFile(controlFD, "control"))
+	control := os.NewFile(controlFD, "control")
+	go s.serve(control)
 	// All requests of ptrace must come from the thread that started the program.
 	runtime.LockOSThread()
 	cmd := exec.Command("/proc/self/exe", append([]string{second}, args...)...)
@@ -63,7 +64,10 @@ func run(args []string) (int, error) {
 		}
 	}()
 	t := tracer{main: cmd.Process.Pid, state: s, groups: map[int]int{}, known: map[int]bool{}}
-	return t.run()
+	status, err := t.run()
+	// The last answer needs no request. The test may have closed its end.
+	_ = json.NewEncoder(control).Encode(s.replace(Request{}))
+	return status, err
 }
 
 // become installs the filter and executes the program.
@@ -84,8 +88,7 @@ func become(list string, argv []string) error {
 }
 
 // serve answers requests until the test closes its end.
-func (s *state) serve(c io.ReadWriteCloser) {
-	defer c.Close()
+func (s *state) serve(c io.ReadWriter) {
 	in, out := json.NewDecoder(c), json.NewEncoder(c)
 	for {
 		var r Request
