@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -75,6 +76,11 @@ func serve(address string) error {
 	say("listening")
 	for {
 		c, err := l.Accept()
+		if exhausted(err) {
+			fmt.Fprintln(os.Stderr, "checked:", err)
+			time.Sleep(acceptAgain)
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -94,6 +100,20 @@ func serve(address string) error {
 			report(r)
 		}()
 	}
+}
+
+// acceptAgain is how long the server waits after accept failed for lack of something.
+const acceptAgain = 10 * time.Millisecond
+
+// exhausted reports whether an error of accept says that something is used up. The
+// connection is then still in the queue.
+func exhausted(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // firstTime is how long the server waits for the plan of a client.

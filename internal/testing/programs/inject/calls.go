@@ -28,6 +28,7 @@ const (
 	always    condition = iota
 	duplicate           // fcntl that makes a descriptor
 	shared              // mmap of a descriptor or of shared memory: not that of the Go runtime
+	fallible            // ioctl but for those of seccomp that cannot fail for lack of something
 )
 
 // calls are the kinds of calls, by their names on the command line.
@@ -42,7 +43,7 @@ var calls = []call{
 	{"eventfd2", unix.SYS_EVENTFD2, always},
 	{"fcntl", unix.SYS_FCNTL, duplicate},
 	{"getsockopt", unix.SYS_GETSOCKOPT, always},
-	{"ioctl", unix.SYS_IOCTL, always},
+	{"ioctl", unix.SYS_IOCTL, fallible},
 	{"listen", unix.SYS_LISTEN, always},
 	{"madvise", unix.SYS_MADVISE, always},
 	{"memfd_create", unix.SYS_MEMFD_CREATE, always},
@@ -105,6 +106,16 @@ func filter(list string) ([]unix.SockFilter, error) {
 				load(offsetArgs + 8),
 				jump(unix.BPF_JEQ, unix.F_DUPFD), {Code: unix.BPF_JMP | unix.BPF_JA, K: 1}, trace,
 				jump(unix.BPF_JEQ, unix.F_DUPFD_CLOEXEC), allow, trace,
+			}
+		case fallible:
+			// Of the requests of seccomp, only the one that gives the program a descriptor
+			// needs memory.
+			body = []unix.SockFilter{
+				load(offsetArgs + 8),
+				jump(unix.BPF_JEQ, unix.SECCOMP_IOCTL_NOTIF_ADDFD), {Code: unix.BPF_JMP | unix.BPF_JA, K: 1}, trace,
+				{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: 8},
+				{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0xff},
+				jump(unix.BPF_JEQ, '!'), trace, allow,
 			}
 		case shared:
 			body = []unix.SockFilter{
