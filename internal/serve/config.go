@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"smcr/internal/config"
+	"smcr/internal/sdnotify"
 )
 
 // configTimeout is the time limit for applying a configuration file.
@@ -30,6 +31,7 @@ type configurator struct {
 	eids    []string // the enterprise IDs of a stack without a configuration
 	control *persistentControl
 	log     *slog.Logger
+	notify  func(...string) error // tells the service manager
 }
 
 // start applies the file, and the changes that commands made in an earlier stack. On
@@ -144,9 +146,11 @@ func (c *configurator) reloadOnHangup(ctx context.Context) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-hangup:
+				_ = c.notify(sdnotify.Reloading())
 				if err := c.reload(ctx); err != nil {
 					c.log.Error("configuration file rejected, nothing was changed", "err", err)
 				}
+				_ = c.notify(sdnotify.Ready)
 			}
 		}
 	})
