@@ -53,7 +53,7 @@ func samples() map[string]attrCodec {
 			UID: LinkUID{1, 2, 3, 4}, PeerUID: LinkUID{5, 6, 7, 8}, State: 3, QPN: 9, PeerQPN: 10, MTU: 1024,
 		},
 		"Device": &Device{
-			Name: "mlx5_0", UseCount: 1, Critical: true, PCI: &PCI{1, 2, 3, 4, "0001:00:00.0"}, Provider: "ibverbs",
+			Name: "mlx5_0", UseCount: 1, Critical: true, PCI: &PCI{1, 2, 3, 4, "0001:00:00.0"}, Provider: "ibverbs", Refused: Refused{1 << 40, 2, 3},
 			Ports: []Port{{true, "NET1", 2, true, true, 3, smc.GID{9}, 4096}, {}},
 		},
 		"Stats": &statsAttrs{

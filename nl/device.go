@@ -77,10 +77,22 @@ type Device struct {
 	PCI      *PCI   // nil for a device without PCI function
 	Ports    []Port // one or two; index 0 is port 1
 
-	// The field below is set only by stacks in user space.
+	// The fields below are set only by stacks in user space.
 
 	Provider string // what implements the verbs, such as "softroce"
+	Refused  Refused
 }
+
+// Refused counts what a device in user space refused since it was opened, because it was
+// not from the peer of a queue pair or because the peer had no right to it.
+type Refused struct {
+	Source uint64 // packets from the address of a peer, but not from the UDP port of its queue pair
+	PSN    uint64 // requests with a packet sequence number that the peer cannot have sent
+	Key    uint64 // requests for memory with a remote key or an address that gives no access
+}
+
+// Total returns the sum of all counts.
+func (r *Refused) Total() uint64 { return r.Source + r.PSN + r.Key }
 
 func (d *Device) encode(ae *attrEncoder) {
 	// The order of the attributes, and which of them are missing, is that of the kernel.
@@ -106,6 +118,11 @@ func (d *Device) encode(ae *attrEncoder) {
 	}
 	if d.Provider != "" {
 		limited(ae, attrDevProvider, d.Provider, 63)
+	}
+	if d.Refused != (Refused{}) {
+		ae.Uint64(attrDevRefusedSource, d.Refused.Source)
+		ae.Uint64(attrDevRefusedPSN, d.Refused.PSN)
+		ae.Uint64(attrDevRefusedKey, d.Refused.Key)
 	}
 }
 
@@ -140,6 +157,12 @@ func (d *Device) decode(ad *attrDecoder) error {
 			d.port(1, ad)
 		case attrDevProvider:
 			d.Provider = text(ad)
+		case attrDevRefusedSource:
+			d.Refused.Source = number(ad)
+		case attrDevRefusedPSN:
+			d.Refused.PSN = number(ad)
+		case attrDevRefusedKey:
+			d.Refused.Key = number(ad)
 		}
 	}
 	return ad.Err()

@@ -179,6 +179,9 @@ const (
 // Own attributes of a device nest.
 const (
 	attrDevProvider = OwnAttributes + iota
+	attrDevRefusedSource
+	attrDevRefusedPSN
+	attrDevRefusedKey
 )
 
 // Attributes of a port nest.

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AllocBuffer maps n zeroed bytes outside the Go heap, page-aligned. Their
-// address does not change and may be given to a peer. Free them with
-// FreeBuffer. It returns ErrInvalid if n is not positive, and the error of
+// AllocBuffer maps n zeroed bytes outside the Go heap, page-aligned. The
+// garbage collector does not move or free them, so a device may access them. Free
+// them with FreeBuffer. It returns ErrInvalid if n is not positive, and the error of
 // mmap(2).
 func AllocBuffer(n int) ([]byte, error) {
 	if n <= 0 {

@@ -76,6 +76,22 @@ type Device interface {
 	Events() <-chan AsyncEvent
 }
 
+// A RefusalCounter is a Device that counts what it refuses for the sake of security.
+type RefusalCounter interface {
+	Device
+	// Refused returns the counts since the device was opened.
+	Refused() Refused
+}
+
+// Refused counts packets and requests that a device refused because they are not from the
+// peer of a queue pair, or because the peer has no right to what they ask for. The counts
+// stay near 0 unless somebody forges packets, or a peer has an error.
+type Refused struct {
+	Source uint64 // packets from the address of a peer, but not from the UDP port of its queue pair
+	PSN    uint64 // requests with a PSN that the peer cannot have sent
+	Key    uint64 // requests for memory with a remote key or an address that gives no access
+}
+
 // DeviceAttr has the identity and the limits of a device (ibv_device_attr).
 type DeviceAttr struct {
 	Provider string           // provider name

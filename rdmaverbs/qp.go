@@ -75,8 +75,8 @@ type MR interface {
 	LKey() uint32
 	// RKey returns the remote key, with which a peer accesses the region.
 	RKey() uint32
-	// Addr returns the virtual address of the first byte. The peer uses it in
-	// RDMA operations.
+	// Addr returns the address with which the peer names the first byte in RDMA
+	// operations. It need not be an address of the process.
 	Addr() uint64
 	// Len returns the length in bytes.
 	Len() int
@@ -120,6 +120,10 @@ type PathInfo struct {
 	MinRNR    uint8 // minimum RNR NAK timer code, 0..31 (IB specification, table 45)
 	MaxRdAtom uint8 // RDMA READs outstanding as requester
 	MaxDestRd uint8 // RDMA READs outstanding as responder
+	// UDPPort is the UDP port from which the peer sends, with RoCE version 2; 0 if it is
+	// not known. A provider that can tell the ports of packets apart drops those that come
+	// from another port.
+	UDPPort uint16
 }
 
 // A QP is a reliable connected queue pair. Close flushes it and frees it; a
@@ -151,6 +155,15 @@ type QP interface {
 	// It does not keep wr. It returns ErrQueueFull, ErrInvalid, or ErrBadState
 	// if the state is neither QPSRTS nor QPSErr.
 	PostSend(wr ...SendWR) (n int, err error)
+}
+
+// A UDPSender is a QP that knows from which port it sends.
+type UDPSender interface {
+	QP
+	// UDPPort returns the UDP port from which the queue pair sends all packets, with
+	// RoCE version 2, and 0 with version 1. No other program of the host can send from
+	// this port as long as the device is open.
+	UDPPort() uint16
 }
 
 // SGE is a scatter/gather entry, a piece of local memory: Len bytes at offset
@@ -204,7 +217,7 @@ type SendWR struct {
 	SG         [2]SGE // up to two pieces, used in order; unused entries are zero
 	InlineData []byte // payload with Inline: at most 256 bytes
 	Imm        uint32 // immediate data of OpSendImm and OpWriteImm
-	RemoteAddr uint64 // virtual address in the memory of the peer, for OpWrite, OpWriteImm and OpRead
+	RemoteAddr uint64 // address in a memory region of the peer, for OpWrite, OpWriteImm and OpRead
 	RKey       uint32 // remote key for RemoteAddr
 }
 

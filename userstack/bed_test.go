@@ -42,20 +42,20 @@ func one[T any](t testing.TB, ask func(context.Context) ([]T, error)) T {
 type bed struct {
 	t              testing.TB
 	w              *simfabric.World
-	ch, sh         *simfabric.Host // of the client and the server
+	ch, sh         *simfabric.Host // the hosts of the client and the server
 	client, server *Stack
 }
 
-// bedConfig says how a bed differs from the simplest one.
+// bedConfig is the configuration of a bed. Its zero value is enough for most tests.
 type bedConfig struct {
 	fabric         simfabric.Config
-	devices        int // netdevs of each host: eth0, eth1; 0 means 1
-	serverDevices  int // of the server, if it has another number
+	devices        int // netdevs of each host: eth0, eth1; see bedtest.Hosts
+	serverDevices  int // netdevs of the server, if their number is different
 	client, server func(*Config)
 }
 
-// newBed makes the hosts and stacks. When the test ends it closes the stacks
-// and checks that nothing is left of them.
+// newBed makes the hosts and stacks. When the test ends, it closes the stacks and checks
+// that they have released everything.
 func newBed(t testing.TB, c bedConfig) *bed {
 	t.Helper()
 	b := &bed{t: t}
@@ -91,13 +91,13 @@ func (b *bed) stack(h *simfabric.Host, tune func(*Config)) *Stack {
 	return s
 }
 
-// closeStack closes s unless the test did, and checks that nothing is left of it.
+// closeStack closes s unless the test has done so, and checks that nothing is left of it.
 func (b *bed) closeStack(s *Stack) {
 	b.t.Helper()
 	bedtest.CloseStack[*Conn](b.t, s.cfg.Hostname, s, ErrStackClosed)
 }
 
-// noObjects checks that nothing is left on the devices.
+// noObjects checks that no verbs objects are left on the devices.
 func (b *bed) noObjects() {
 	b.t.Helper()
 	bedtest.NoObjects(b.t, b.w)
@@ -136,7 +136,7 @@ func (b *bed) connect() (c, s *Conn) {
 	return c, s
 }
 
-// finish closes both ends and waits until both have ended in order.
+// finish closes both ends and waits until both have ended without an error.
 func (b *bed) finish(c, s *Conn) {
 	b.t.Helper()
 	bedtest.Finish(b.t, c, s)
@@ -183,7 +183,7 @@ func (noProvider) Open(_ context.Context, name string) (rdmaverbs.Device, error)
 	return nil, fmt.Errorf("open %s: %w", name, rdmaverbs.ErrNoDevice)
 }
 
-// same checks that two Controls give one answer.
+// same checks that two Controls return the same answer.
 func same[T any](t *testing.T, what string, a, b func(context.Context) (T, error)) {
 	t.Helper()
 	if diff := cmp.Diff(list(t, a), list(t, b), cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y })); diff != "" {

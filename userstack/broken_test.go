@@ -19,8 +19,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// endedTCP is a TCP connection of package net made from a socket that was reset:
-// it has no peer, and so no address of one.
+// endedTCP is a TCP connection of package net made from a socket that was reset. It has
+// no peer, so it has no remote address.
 type endedTCP struct {
 	TCPConn
 	local net.Addr
@@ -29,8 +29,8 @@ type endedTCP struct {
 func (c endedTCP) LocalAddr() net.Addr { return c.local }
 func (endedTCP) RemoteAddr() net.Addr  { return nil }
 
-// TestSocketThatHasEnded: a peer's RST may come before the rendezvous begins, or
-// in the middle of it.
+// TestSocketThatHasEnded: a RST of the peer may arrive before the rendezvous begins, or
+// during it.
 func TestSocketThatHasEnded(t *testing.T) {
 	for name, local := range map[string]net.Addr{
 		"no peer": &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}, "no address": nil, "nil of a type": (*net.TCPAddr)(nil),
@@ -81,7 +81,7 @@ func (n panicking) Secured(a, b netip.AddrPort) (bool, error) {
 	return n.simNetwork.Secured(a, b)
 }
 
-// TestPanicInRendezvous: it ends one connection; the next one works.
+// TestPanicInRendezvous: a panic in a rendezvous ends only this connection.
 func TestPanicInRendezvous(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
@@ -119,9 +119,9 @@ func TestPanicInRendezvous(t *testing.T) {
 	}
 }
 
-// TestPanicInGroup: a panic with the lock of a link group held ends this link group alone,
-// with all its connections. What programs call then returns errors. Package driver tests the
-// other places.
+// TestPanicInGroup: a panic while the lock of a link group is held ends only this link
+// group, with all its connections. Later calls of programs return errors. Package driver
+// tests panics in other places.
 func TestPanicInGroup(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
@@ -178,8 +178,8 @@ func TestPanicInGroup(t *testing.T) {
 	}
 }
 
-// otherGroup makes a connection from the server's host to the client's, which is
-// in a link group of its own since the roles are the other way round.
+// otherGroup makes a connection from the server's host to the client's. It is in another
+// link group, because the roles are exchanged.
 func (b *bed) otherGroup(t *testing.T) (c, s *Conn) {
 	t.Helper()
 	ct, st, err := b.w.Connect(netip.AddrPortFrom(addr(2, 0), 0), netip.AddrPortFrom(addr(1, 0), 80))
@@ -197,17 +197,17 @@ func (b *bed) otherGroup(t *testing.T) (c, s *Conn) {
 	return c, s
 }
 
-// panicWriter panics in the program's own code, or lets a test plant a panic
-// while WriteTo waits for it.
+// panicWriter panics in the code of the program, or lets a test plant a panic while
+// WriteTo waits for it.
 type panicWriter struct{ f func() }
 
 func (w panicWriter) Write(p []byte) (int, error) { w.f(); return len(p), nil }
 
 func (w panicWriter) Read(p []byte) (int, error) { w.f(); return len(p), nil }
 
-// TestPanicWhileHeld: the buffers of a group that a panic ended are not freed
-// while a program's reader or writer is in one; and a reader or writer that
-// panics itself lets go.
+// TestPanicWhileHeld: the buffers of a link group that has ended by a panic are not freed
+// while a reader or writer of the program uses them. If the reader or writer panics
+// itself, they are freed.
 func TestPanicWhileHeld(t *testing.T) {
 	for _, who := range []string{"WriteTo", "ReadFrom"} {
 		t.Run(who, func(t *testing.T) {
@@ -271,8 +271,8 @@ func TestPanicWhileHeld(t *testing.T) {
 	}
 }
 
-// TestPanicInFirstContact: a handshake that waits on a link group which a panic
-// ends fails, and leaves nothing.
+// TestPanicInFirstContact: if a panic ends a link group, the handshakes that wait for it
+// fail and leave nothing.
 func TestPanicInFirstContact(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {

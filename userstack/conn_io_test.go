@@ -59,7 +59,8 @@ func TestReadFromWriteTo(t *testing.T) {
 		}
 		wg.Wait()
 
-		// Errors of the other side come through, with what was done.
+		// Errors of the reader or writer are returned, with the number of bytes copied so
+		// far.
 		boom := errors.New("boom")
 		n, err = c.ReadFrom(io.MultiReader(strings.NewReader("tail"), iotest.ErrReader(boom)))
 		if n != 0 || !errors.Is(err, syscall.EPIPE) {
@@ -76,8 +77,8 @@ func TestReadFromWriteTo(t *testing.T) {
 	})
 }
 
-// TestReadFromAfterPeerClosed has a writer learn with the first bytes that the
-// peer did not wait for them.
+// TestReadFromAfterPeerClosed: a writer gets the error with its first bytes after the
+// peer has closed.
 func TestReadFromAfterPeerClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -88,7 +89,7 @@ func TestReadFromAfterPeerClosed(t *testing.T) {
 			_, err := c.ReadFrom(r)
 			result <- err
 		}()
-		synctest.Wait() // it reads
+		synctest.Wait() // it waits for data
 		s.Close()
 		if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 			t.Errorf("read: %d, %v, want the end", n, err)
@@ -107,7 +108,8 @@ type errWriter struct{ err error }
 
 func (w errWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// TestWriteToBrokenWriter checks that what a writer did not take stays.
+// TestWriteToBrokenWriter checks that bytes that the writer did not take can be read
+// later.
 func TestWriteToBrokenWriter(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -128,8 +130,8 @@ func TestWriteToBrokenWriter(t *testing.T) {
 	})
 }
 
-// TestResetDuringCopies resets a connection while ReadFrom and WriteTo hold
-// its buffers: they must not be given to another connection meanwhile.
+// TestResetDuringCopies resets a connection while ReadFrom and WriteTo use its buffers:
+// another connection must not get these buffers meanwhile.
 func TestResetDuringCopies(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -137,7 +139,7 @@ func TestResetDuringCopies(t *testing.T) {
 		slow, slowW := io.Pipe()
 		errs := make(chan error, 2)
 		go func() {
-			_, err := c.ReadFrom(slow) // holds a piece of the send buffer
+			_, err := c.ReadFrom(slow) // it uses a piece of the send buffer
 			errs <- err
 		}()
 		if err := writeByte(s); err != nil {
@@ -145,7 +147,7 @@ func TestResetDuringCopies(t *testing.T) {
 		}
 		pr, pw := io.Pipe()
 		go func() {
-			_, err := c.WriteTo(pw) // holds a piece of the RMB element
+			_, err := c.WriteTo(pw) // it uses a piece of the RMB element
 			errs <- err
 		}()
 		time.Sleep(settled)
@@ -177,9 +179,9 @@ func TestResetDuringCopies(t *testing.T) {
 	})
 }
 
-// TestConcurrentWrites has many writers of one connection: each write arrives
-// in one piece. Writers wait for each other by mutex, which a bubble takes for
-// work, so this runs in real time.
+// TestConcurrentWrites has many writers on one connection: each write arrives in one
+// piece. Writers wait for each other with a mutex. A bubble does not take that for
+// blocking, so this test runs in real time.
 func TestConcurrentWrites(t *testing.T) {
 	b := newBed(t, bedConfig{})
 	c, s := b.connect()

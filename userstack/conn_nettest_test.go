@@ -12,9 +12,8 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// TestNetConn runs the suite of golang.org/x/net on SMC-R connections, from
-// either end. It makes subtests of its own, which a bubble does not allow, so
-// it runs in real time.
+// TestNetConn runs the suite of golang.org/x/net on SMC-R connections, from either end.
+// The suite makes subtests, which a bubble does not allow, so it runs in real time.
 func TestNetConn(t *testing.T) {
 	for name, c := range map[string]bedConfig{
 		"OneLink":    {},

@@ -17,7 +17,7 @@ import (
 
 func joined(a, b []byte) string { return string(a) + string(b) }
 
-// write writes p, which the peer has then.
+// write writes p and waits until the peer has it.
 func write(t *testing.T, c *Conn, p string) {
 	t.Helper()
 	if _, err := c.Write([]byte(p)); err != nil {
@@ -26,7 +26,7 @@ func write(t *testing.T, c *Conn, p string) {
 	time.Sleep(settled)
 }
 
-// TestPeek has a reader find each kind of stream where it lies.
+// TestPeek checks what Peek returns for different states of the stream.
 func TestPeek(t *testing.T) {
 	type step struct {
 		peek    int // bytes wanted
@@ -101,8 +101,8 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// TestPeekWaits: a reader that wants more than there is waits for it, and a writer
-// that wants more room than there is.
+// TestPeekWaits: Peek waits until there is enough data, and Reserve until there is enough
+// room.
 func TestPeekWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -127,7 +127,7 @@ func TestPeekWaits(t *testing.T) {
 		}
 		_, _ = s.Discard(1)
 
-		// The peer's element is full, and so is the send buffer but for 1000 bytes.
+		// The peer's element is full, and the send buffer has room for only 1000 bytes.
 		data := pattern(3, 127<<10)
 		if _, err := c.Write(data); err != nil {
 			t.Fatal(err)
@@ -262,7 +262,7 @@ func TestMemoryOutlivesEnd(t *testing.T) {
 	}
 }
 
-// TestCommitRules: a commit is for what is reserved, once.
+// TestCommitRules: Commit is only allowed for memory that is reserved, and once.
 func TestCommitRules(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -292,7 +292,7 @@ func TestCommitRules(t *testing.T) {
 			t.Errorf("twice: %v", err)
 		}
 		reserve()
-		write(t, c, "def") // takes the place
+		write(t, c, "def") // this uses the reserved memory
 		if err := c.Commit(3); !errors.Is(err, ErrNotReserved) {
 			t.Errorf("after a Write: %v", err)
 		}

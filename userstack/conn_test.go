@@ -18,7 +18,7 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// settled is longer than any message is under way.
+// settled is longer than a message takes.
 const settled = 10 * time.Millisecond
 
 // isOp checks the form of an error of a connection.
@@ -48,7 +48,7 @@ func TestHalfClose(t *testing.T) {
 		if err != nil || string(req) != "request" {
 			t.Fatalf("server read %q, %v", req, err)
 		}
-		// The other direction goes on, for more than a window.
+		// The other direction still works, for more data than a window.
 		b.exchange(s, c, pattern(1, 500<<10))
 		if err := s.CloseWrite(); err != nil {
 			t.Fatal(err)
@@ -63,8 +63,7 @@ func TestHalfClose(t *testing.T) {
 	})
 }
 
-// TestCloseSendsEverything closes at once after a write that does not fit
-// any window.
+// TestCloseSendsEverything closes just after a write that is larger than the window.
 func TestCloseSendsEverything(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -102,14 +101,14 @@ func TestCloseSendsEverything(t *testing.T) {
 	})
 }
 
-// TestEnds tries each way to end a connection from either side, and what the
-// other side sees of it.
+// TestEnds checks each way to end a connection, from either side, and what the other side
+// sees.
 func TestEnds(t *testing.T) {
 	tests := []struct {
 		name        string
 		do          func(t *testing.T, x *Conn, peer *Conn)
 		read, write error // of the peer
-		err         error // of the connection in the end, at the peer; nil for an orderly end
+		err         error // error of the peer's connection at the end; nil for an orderly end
 	}{
 		{"Close", func(t *testing.T, x, _ *Conn) { x.Close() }, io.EOF, syscall.EPIPE, nil},
 		{"CloseWithUnreadData", func(t *testing.T, x, peer *Conn) {
@@ -153,7 +152,7 @@ func TestEnds(t *testing.T) {
 						x, peer = peer, x
 					}
 					tt.do(t, x, peer)
-					time.Sleep(5 * time.Second) // past the grace of a TCP connection that ended
+					time.Sleep(5 * time.Second) // longer than the grace period of a TCP connection that has ended
 					if tt.read == io.EOF {
 						if err := readByte(peer); err != io.EOF {
 							t.Errorf("read: %v, want EOF", err)
@@ -177,8 +176,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestSimultaneousEnds has both sides end at nearly the same time, in each
-// combination of ways.
+// TestSimultaneousEnds: both sides end at nearly the same time, in each combination of
+// ways.
 func TestSimultaneousEnds(t *testing.T) {
 	ways := map[string]func(c *Conn){
 		"close":      func(c *Conn) { c.Close() },
@@ -211,7 +210,7 @@ func TestUseAfterClose(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
-		// Calls that wait are woken by Close.
+		// Close wakes calls that wait.
 		errs := make(chan error, 2)
 		go func() { errs <- readByte(c) }()
 		go func() {
@@ -238,7 +237,7 @@ func TestUseAfterClose(t *testing.T) {
 		isOp(t, err, "read", net.ErrClosed)
 		_, err = c.ReadFrom(strings.NewReader("x"))
 		isOp(t, err, "write", net.ErrClosed)
-		// A deadline that passed before does not hide that.
+		// An earlier deadline does not hide that.
 		c2, s2 := b.connect()
 		c2.SetDeadline(time.Now())
 		c2.Close()
@@ -269,14 +268,14 @@ func TestDeadlines(t *testing.T) {
 		if d := time.Since(start); d != time.Second {
 			t.Errorf("read timed out after %v", d)
 		}
-		timeout("read", readByte(c)) // again, at once
+		timeout("read", readByte(c)) // again, without waiting
 		_, err := c.WriteTo(io.Discard)
 		timeout("read", err)
 		if err := writeByte(c); err != nil {
 			t.Errorf("write under a read deadline: %v", err)
 		}
 
-		// Moved while somebody waits.
+		// The deadline changes while a call waits.
 		c.SetReadDeadline(time.Time{})
 		errs := make(chan error, 1)
 		go func() { errs <- readByte(c) }()
@@ -292,7 +291,7 @@ func TestDeadlines(t *testing.T) {
 			t.Errorf("read after the deadline was removed: %v", err)
 		}
 
-		// A write that is cut short says how much it took.
+		// A write that is cut short returns the number of bytes that it took.
 		c.SetWriteDeadline(time.Now().Add(time.Second))
 		n, err := c.Write(make([]byte, 10<<20))
 		timeout("write", err)

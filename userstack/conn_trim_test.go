@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// afterTrim is longer than memory that nobody uses is kept.
+// afterTrim is longer than unused memory is kept.
 const afterTrim = 6 * time.Second
 
-// slowReader fills what it is given and returns long after.
+// slowReader fills the buffer and returns much later.
 type slowReader struct {
 	data []byte
 	wait time.Duration
@@ -28,9 +28,9 @@ func (r *slowReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestTrimHeld: what is being placed into a send buffer for longer than a
-// connection needs to be idle is not lost, and what waits for a slow reader
-// neither.
+// TestTrimHeld: data that is written into a send buffer for a longer time than a
+// connection has to be idle is not lost, and data that waits for a slow reader is not
+// lost either.
 func TestTrimHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestUrgent sends an urgent byte among data and looks at it in every way.
+// TestUrgent sends an urgent byte with other data and reads it in every way.
 func TestUrgent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -46,7 +46,7 @@ func TestUrgent(t *testing.T) {
 			t.Errorf("behind the mark: %q, %v", buf[:n], err)
 		}
 
-		// Inline, the other way.
+		// With SO_OOBINLINE, in the other direction.
 		if err := c.SetOOBInline(true); err != nil {
 			t.Fatal(err)
 		}
@@ -66,8 +66,8 @@ func TestUrgent(t *testing.T) {
 	})
 }
 
-// TestUrgentNobodyReads: a writer goes on behind urgent bytes although the
-// peer's program takes none of them.
+// TestUrgentNobodyReads: a writer continues after urgent bytes although the peer's
+// program reads none of them.
 func TestUrgentNobodyReads(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -123,8 +123,8 @@ func (m *markPipe) WriteUrgent(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// carryUrgent connects, has WriteTo of the server fill got, and the client's
-// ReadFrom send the parts, one after the other. done gets the error of WriteTo.
+// carryUrgent makes a connection. WriteTo of the server fills got, and ReadFrom of the
+// client sends the parts, one after the other. done receives the error of WriteTo.
 func carryUrgent(t *testing.T, inline bool, parts ...string) (b *bed, c, s *Conn, got *markPipe, done chan error) {
 	t.Helper()
 	b = newBed(t, bedConfig{})
@@ -146,8 +146,8 @@ func carryUrgent(t *testing.T, inline bool, parts ...string) (b *bed, c, s *Conn
 	return b, c, s, got, done
 }
 
-// TestUrgentComesAlone: WriteTo carries an urgent byte although nothing follows
-// it, whether it stays in the stream or not.
+// TestUrgentComesAlone: WriteTo passes an urgent byte on although no data follows it,
+// with and without SO_OOBINLINE.
 func TestUrgentComesAlone(t *testing.T) {
 	for _, inline := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
@@ -165,8 +165,8 @@ func TestUrgentComesAlone(t *testing.T) {
 	}
 }
 
-// TestUrgentCopies: ReadFrom and WriteTo carry urgent bytes at their place,
-// whether they stay in the stream or not.
+// TestUrgentCopies: ReadFrom and WriteTo keep the position of urgent bytes, with and
+// without SO_OOBINLINE.
 func TestUrgentCopies(t *testing.T) {
 	for _, inline := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {

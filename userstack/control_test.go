@@ -41,8 +41,8 @@ func served(t *testing.T, ctl nl.Control) nl.Control {
 	return c
 }
 
-// TestControlSuite runs the suite of package nl on a stack that has
-// connections, directly and through client and server.
+// TestControlSuite runs the suite of package nl on a stack with connections, directly and
+// through client and server.
 func TestControlSuite(t *testing.T) {
 	for name, wrap := range map[string]func(*testing.T, nl.Control) nl.Control{
 		"Direct": func(_ *testing.T, c nl.Control) nl.Control { return c },
@@ -69,8 +69,8 @@ func onBothEnds(t *testing.T, pairs [][2]*Conn, f func(*Conn) error) {
 	}
 }
 
-// TestControlListsWhatIsThere compares the listings of both stacks with each
-// other and with what was done.
+// TestControlListsWhatIsThere compares the listings of both stacks with each other and
+// with the actions of the test.
 func TestControlListsWhatIsThere(t *testing.T) {
 	b := newBed(t, bedConfig{devices: 2, client: func(c *Config) { c.RecvBuf = 128 << 10 }})
 	ctx := inside.WithOwner(t.Context(), inside.Owner{UID: 1000, PID: 77, Command: "curl"})
@@ -98,7 +98,7 @@ func TestControlListsWhatIsThere(t *testing.T) {
 	time.Sleep(settled)
 	onBothEnds(t, pairs, func(c *Conn) error { _, _, err := c.Reserve(1); return err }) // each has a chunk
 
-	// Nothing changes any more: the server's answers equal the stack's.
+	// Nothing changes any more, so the server's answers equal those of the stack.
 	for name, s := range map[string]*Stack{"client": b.client, "server": b.server} {
 		t.Run(name, func(t *testing.T) {
 			direct, remote := s.Control(), served(t, s.Control())
@@ -185,7 +185,7 @@ func TestControlListsWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestPNETPicksDevices gives pnetids that keep a device out.
+// TestPNETPicksDevices sets pnetids that exclude a device.
 func TestPNETPicksDevices(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 2})
@@ -211,8 +211,7 @@ func TestPNETPicksDevices(t *testing.T) {
 		}
 		b.finish(c, s)
 
-		// Without a port of its own the pnetid is that of the device on the
-		// netdev, which is software.
+		// A software port without a pnetid has the pnetid of its netdev.
 		if err := ctl.FlushPNET(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -230,7 +229,7 @@ func TestPNETPicksDevices(t *testing.T) {
 		}
 		b.finish(c, s)
 
-		// A pnetid that no device has leaves TCP.
+		// With a pnetid that no device has, the connection is TCP.
 		if err := ctl.AddPNET(t.Context(), nl.PNET{ID: "NET2", IBDev: "sim-eth0"}); err != nil {
 			t.Fatal(err)
 		}

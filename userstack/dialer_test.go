@@ -24,8 +24,8 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// loopNetwork is a network in which this machine's loopback leads to the
-// neighbours, over the netdev of a simulated host: TCP is real, RDMA is not.
+// loopNetwork is a network in which the loopback device of this machine leads to the
+// neighbours, over the netdev of a simulated host: TCP is real, RDMA is simulated.
 type loopNetwork struct{ simNetwork }
 
 func (n loopNetwork) Route(_, remote netip.Addr) (network.Route, error) {
@@ -36,28 +36,28 @@ func (n loopNetwork) Route(_, remote netip.Addr) (network.Route, error) {
 	return network.Route{NetDev: d.Name, IfIndex: d.Index, Local: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, nil
 }
 
-// saidOption says of every peer what the test wants.
-type saidOption struct {
+// fakeOption returns the TCP option of every peer as the test sets it.
+type fakeOption struct {
 	smc    atomic.Bool
 	marked atomic.Int32
-	fails  error // of MarkConnect
+	fails  error // the error of MarkConnect
 }
 
-func (o *saidOption) MarkConnect(int) error          { o.marked.Add(1); return o.fails }
-func (o *saidOption) MarkListen(int) error           { return nil }
-func (o *saidOption) GateConnect(fd int) error       { return o.MarkConnect(fd) }
-func (o *saidOption) GateListen(int) error           { return nil }
-func (o *saidOption) Gate(int) (network.Gate, error) { return nil, nil }
-func (o *saidOption) Close() error                   { return nil }
-func (o *saidOption) PeerSMC(int) (bool, error)      { return o.smc.Load(), nil }
+func (o *fakeOption) MarkConnect(int) error          { o.marked.Add(1); return o.fails }
+func (o *fakeOption) MarkListen(int) error           { return nil }
+func (o *fakeOption) GateConnect(fd int) error       { return o.MarkConnect(fd) }
+func (o *fakeOption) GateListen(int) error           { return nil }
+func (o *fakeOption) Gate(int) (network.Gate, error) { return nil, nil }
+func (o *fakeOption) Close() error                   { return nil }
+func (o *fakeOption) PeerSMC(int) (bool, error)      { return o.smc.Load(), nil }
 
-// loopStacks makes a client's and a server's stack that reach each other over
+// loopStacks makes the stacks of a client and a server that reach each other over
 // loopback. Their peers announce SMC.
-func loopStacks(t *testing.T, tune func(*Config)) (client, server *Stack, opt *saidOption) {
+func loopStacks(t *testing.T, tune func(*Config)) (client, server *Stack, opt *fakeOption) {
 	t.Helper()
 	w := simfabric.New(simfabric.Config{})
 	t.Cleanup(w.Close)
-	opt = &saidOption{}
+	opt = &fakeOption{}
 	opt.smc.Store(true)
 	var out [2]*Stack
 	for i := range out {
@@ -80,20 +80,20 @@ func loopStacks(t *testing.T, tune func(*Config)) (client, server *Stack, opt *s
 	return out[0], out[1], opt
 }
 
-// told collects what a Declined function is told.
-type told struct {
+// declined collects the arguments of a Declined function.
+type declined struct {
 	mu   sync.Mutex
 	why  []*DeclineError
 	from []net.Addr
 }
 
-func (d *told) declined(remote net.Addr, why *DeclineError) {
+func (d *declined) declined(remote net.Addr, why *DeclineError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.why, d.from = append(d.why, why), append(d.from, remote)
 }
 
-func (d *told) codes() (out []string) {
+func (d *declined) codes() (out []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, w := range d.why {
@@ -102,8 +102,7 @@ func (d *told) codes() (out []string) {
 	return out
 }
 
-// plainServer is a TCP server without SMC. gone tells how its first connection
-// ended.
+// plainServer is a TCP server without SMC. gone receives how its first connection ended.
 func plainServer(t *testing.T) (address string, gone <-chan error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -123,18 +122,18 @@ func plainServer(t *testing.T) (address string, gone <-chan error) {
 	return l.Addr().String(), ch
 }
 
-// A peer without SMC gets TCP, or with RequireSMC a reset, and the caller is told
-// why.
+// TestDialerRequireSMC: for a peer without SMC there is a TCP connection, or with
+// RequireSMC a reset. The caller gets the reason.
 func TestDialerRequireSMC(t *testing.T) {
 	for _, require := range []bool{false, true} {
 		t.Run(fmt.Sprint(require), func(t *testing.T) {
 			s, _, opt := loopStacks(t, nil)
 			opt.smc.Store(false)
 			address, gone := plainServer(t)
-			var d told
+			var d declined
 			c, err := (&Dialer{Stack: s, RequireSMC: require, Declined: d.declined}).Dial("tcp", address)
 			if got, want := d.codes(), []string{ReasonPeerNoSMC.String()}; !slices.Equal(got, want) {
-				t.Errorf("told %q, want %q", got, want)
+				t.Errorf("declined %q, want %q", got, want)
 			}
 			if fb := list(t, s.Control().Fallbacks); fb.ClientTotal != 1 || fb.ServerTotal != 0 || fb.Reasons[0].Reason != uint32(ReasonPeerNoSMC) {
 				t.Errorf("fallbacks counted: %+v", fb)
@@ -161,7 +160,7 @@ func TestDialerRequireSMC(t *testing.T) {
 	}
 }
 
-// Where SMC-R cannot reach the peer anyway no TCP connection is made.
+// TestDialerAsksFirst: if SMC-R cannot reach the peer, no TCP connection is made.
 func TestDialerAsksFirst(t *testing.T) {
 	unmarkable := errors.New("no room for the program")
 	for _, tt := range []struct {
@@ -173,7 +172,7 @@ func TestDialerAsksFirst(t *testing.T) {
 		{"no route", "198.51.100.1:80", nil, ErrNotOnLink, ReasonNoRoute},
 		{"no option", "", func(c *Config) { c.option, c.NoOption = nil, true }, ErrNoOption, smc.DiagConfig},
 		{"no device", "", func(c *Config) { c.NetDevs = []string{"eth9"} }, ErrNoDevice, ReasonNoDevice},
-		{"not to be marked", "", func(c *Config) { c.option = &saidOption{fails: unmarkable} }, unmarkable, nil},
+		{"not to be marked", "", func(c *Config) { c.option = &fakeOption{fails: unmarkable} }, unmarkable, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, _, _ := loopStacks(t, tt.tune)
@@ -181,14 +180,14 @@ func TestDialerAsksFirst(t *testing.T) {
 			if tt.address != "" {
 				address = tt.address
 			}
-			var d told
+			var d declined
 			c, err := (&Dialer{Stack: s, RequireSMC: true, Declined: d.declined}).Dial("tcp", address)
 			var why *DeclineError
 			if c != nil || !errors.As(err, &why) || !errors.Is(err, tt.want) || tt.code != nil && tt.code != why.Code {
 				t.Fatalf("%v, %v", c, err)
 			}
 			if len(d.why) != 1 || d.why[0] != why || d.from[0].String() != address {
-				t.Errorf("told %v of %v", d.why, d.from)
+				t.Errorf("declined %v by %v", d.why, d.from)
 			}
 			select {
 			case err := <-gone:
@@ -199,25 +198,25 @@ func TestDialerAsksFirst(t *testing.T) {
 	}
 }
 
-// A socket that cannot be marked is a plain TCP connection where that will do,
-// and the reason is not laid on the peer.
+// TestDialerUnmarked: a socket that cannot be marked is a plain TCP connection if that is
+// allowed, and the reason does not blame the peer.
 func TestDialerUnmarked(t *testing.T) {
 	unmarkable := errors.New("no room for the program")
-	opt := &saidOption{fails: unmarkable}
+	opt := &fakeOption{fails: unmarkable}
 	s, _, _ := loopStacks(t, func(c *Config) { c.option = opt })
 	address, _ := plainServer(t)
-	var d told
+	var d declined
 	c, err := (&Dialer{Stack: s, Declined: d.declined}).Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	if len(d.why) != 1 || !errors.Is(d.why[0], unmarkable) || IsSMC(c) {
-		t.Errorf("told %v", d.why)
+		t.Errorf("declined %v", d.why)
 	}
 }
 
-// The program's net.Dialer and net.ListenConfig hold.
+// TestNetDialer: the net.Dialer and net.ListenConfig of the program are used.
 func TestNetDialer(t *testing.T) {
 	client, server, _ := loopStacks(t, nil)
 	var controls, listens atomic.Int32
@@ -268,10 +267,11 @@ func TestNetDialer(t *testing.T) {
 	}
 }
 
-// A listener that requires SMC-R resets others and goes on.
+// TestListenRequireSMC: a listener that requires SMC-R resets other connections and
+// continues.
 func TestListenRequireSMC(t *testing.T) {
 	client, server, opt := loopStacks(t, nil)
-	var d told
+	var d declined
 	l, err := (&ListenConfig{Stack: server, RequireSMC: true, Declined: d.declined}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -279,7 +279,7 @@ func TestListenRequireSMC(t *testing.T) {
 	defer l.Close()
 	opt.smc.Store(false)
 	plain, err := net.Dial("tcp", l.Addr().String())
-	if err == nil { // else the reset was there before Dial looked
+	if err == nil { // otherwise the reset arrived before Dial returned
 		defer plain.Close()
 		_, err = plain.Read(make([]byte, 1))
 	}
@@ -287,7 +287,7 @@ func TestListenRequireSMC(t *testing.T) {
 		t.Errorf("a connection without SMC: %v, want a reset", err)
 	}
 	if got, want := d.codes(), []string{ReasonPeerNoSMC.String()}; !slices.Equal(got, want) {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("declined %q, want %q", got, want)
 	}
 	if fb := list(t, server.Control().Fallbacks); fb.ServerTotal != 1 || fb.ClientTotal != 0 || fb.Reasons[0].Reason != uint32(ReasonPeerNoSMC) {
 		t.Errorf("fallbacks counted: %+v", fb)
@@ -344,8 +344,8 @@ func TestAsConn(t *testing.T) {
 	}
 }
 
-// A connection tells of its link group what the listings do, and where it is
-// when a link fails.
+// TestConnLinkGroup: LinkGroup of a connection returns the same as the listings, also
+// after a link has failed.
 func TestConnLinkGroup(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 2})

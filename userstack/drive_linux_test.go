@@ -22,7 +22,7 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// engines are the ways in which a stack's packets are moved.
+// engines are the ways to move the packets of a stack.
 var engines = map[string]Config{
 	"engine":   {},
 	"no spin":  {Spin: -1},
@@ -31,7 +31,7 @@ var engines = map[string]Config{
 	"version1": {NoVersion2: true},
 }
 
-// testEngines runs a test with each of the engines, in the short form with one.
+// testEngines runs a test with each engine, in the short form with one.
 func testEngines(t *testing.T, test func(t *testing.T, cfg Config)) {
 	for name, cfg := range engines {
 		if testing.Short() && name != "engine" {
@@ -41,7 +41,7 @@ func testEngines(t *testing.T, test func(t *testing.T, cfg Config)) {
 	}
 }
 
-// hosts are two stacks on hosts of their own, over software RoCE.
+// hosts are two stacks on two hosts, over software RoCE.
 type hosts struct {
 	client, server *Stack
 	l              net.Listener
@@ -73,7 +73,7 @@ func newHosts(t testing.TB, p *netnstest.Pair, cfg Config) *hosts {
 	return h
 }
 
-// connect returns both ends of a connection, which is SMC-R.
+// connect returns both ends of an SMC-R connection.
 func (h *hosts) connect(p *netnstest.Pair) (c, s *Conn, err error) {
 	type accepted struct {
 		c   net.Conn
@@ -121,7 +121,7 @@ func TestNetConnRoCE(t *testing.T) {
 	})
 }
 
-// TestEngineEnds: Close leaves no thread, goroutine or descriptor behind.
+// TestEngineEnds: after Close no thread, goroutine or descriptor is left.
 func TestEngineEnds(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{})
 	count := func() (fds, goroutines int) {
@@ -148,7 +148,7 @@ func TestEngineEnds(t *testing.T) {
 			go c.Read(make([]byte, 1)) // Close ends it
 		})
 	}
-	once() // what is opened once for all stays
+	once() // opens descriptors that stay open
 	fds, goroutines := count()
 	once()
 	deadline := time.Now().Add(20 * time.Second)
@@ -164,9 +164,9 @@ func TestEngineEnds(t *testing.T) {
 	}
 }
 
-// TestStreamsRoCE has connections carry data both ways at once, by copies and by
-// Peek and Reserve, while others exchange single bytes: drivers, helpers and the
-// engine's thread take turns.
+// TestStreamsRoCE sends data both ways at the same time, with Write and Read and with
+// Peek and Reserve, while other connections exchange single bytes: drivers, helpers and
+// the thread of the engine take turns.
 func TestStreamsRoCE(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})
 	testEngines(t, func(t *testing.T, cfg Config) {
@@ -220,7 +220,7 @@ func pingPong(t *testing.T, c, s *Conn) {
 	}
 }
 
-// send writes data and then that there is no more.
+// send writes data and then closes the direction.
 func send(c *Conn, data []byte, direct bool) error {
 	for len(data) > 0 && direct {
 		a, b, err := c.Reserve(1)
@@ -305,14 +305,14 @@ func TestAllocsRoCE(t *testing.T) {
 					return err
 				},
 			} {
-				for range 50 { // pools fill
+				for range 50 { // fills the pools
 					if err := f(); err != nil {
 						t.Fatal(err)
 					}
 				}
-				// The runtime's timers allocate too, and so do pools after a garbage
-				// collection and packets that have to be sent again. On a busy machine
-				// that may be much in one try, but not in each.
+				// Timers of the runtime also allocate, and so do pools after a garbage
+				// collection, and packets that are sent again. On a busy machine this can
+				// be much in one attempt, but not in all of them.
 				least := math.Inf(1)
 				for try := 0; try < 3 && least > 1; try++ {
 					least = min(least, testing.AllocsPerRun(200, func() {
@@ -329,8 +329,8 @@ func TestAllocsRoCE(t *testing.T) {
 	}
 }
 
-// TestUrgentEndsRide: an urgent byte that came before SetOOBInline, and so is not
-// in the stream, is handed to goroutines at once, not when data follows it.
+// TestUrgentEndsRide: an urgent byte that arrived before SetOOBInline is not in the
+// stream. It is passed to goroutines at once, even if no data follows it.
 func TestUrgentEndsRide(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{})
 	h := newHosts(t, p, Config{})
@@ -384,7 +384,7 @@ func TestUrgentEndsRide(t *testing.T) {
 	}
 }
 
-// raceDetector reports whether the test runs with the race detector, with which
+// raceDetector reports whether the test runs with the race detector, under which
 // sync.Pool drops values.
 func raceDetector() bool {
 	info, ok := debug.ReadBuildInfo()

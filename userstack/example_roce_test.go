@@ -13,16 +13,16 @@ import (
 	"smcr/userstack"
 )
 
-// A server that reads messages, each behind its length, where the client's adapter
-// has put them. The length is copied before it is used: the peer could still change
-// it where it lies.
+// A server reads messages with a length before each, directly in the memory into which
+// the client's adapter has written them. It copies the length before it uses it, because
+// the peer could still change it there.
 func ExampleConn_Peek() {
 	hosts, err := netnstest.Create(netnstest.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer hosts.Close()
-	server, client, closeAll := pair(hosts) // as in the example of the package
+	server, client, closeAll := pair(hosts) // see the example of the package
 	defer closeAll()
 
 	if _, err := client.Write([]byte("\x00\x07no copy\x00\x06at all")); err != nil {
@@ -44,7 +44,7 @@ func ExampleConn_Peek() {
 		if a, b, err = server.Peek(2 + length); err != nil {
 			log.Fatal(err)
 		}
-		if len(a) >= 2+length { // not cut in two
+		if len(a) >= 2+length { // the message is in one piece
 			fmt.Printf("%s\n", a[2:2+length])
 		} else {
 			fmt.Printf("%s\n", append(append([]byte{}, a...), b...)[2:2+length])
@@ -103,9 +103,9 @@ func pair(hosts *netnstest.Pair) (server, client *userstack.Conn, closeAll func(
 	}
 }
 
-// Two stacks on two hosts, which here are network namespaces joined by a veth
-// pair: what netnstest does is making these and running a function on one of
-// them. A program on a real host calls New, Listen and Dial alone.
+// Two stacks run on two hosts. Here, the hosts are network namespaces joined by a veth
+// pair: netnstest makes them and runs functions on one of them. A program on a real host
+// only calls New, Listen and Dial.
 func Example() {
 	hosts, err := netnstest.Create(netnstest.Options{})
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 	"smcr/userstack"
 )
 
-// A stack listens and dials as package net does. SMC-R is not used within one
-// host: this connection is TCP, and the program does not notice. The example of
-// the package is one of two hosts.
+// A stack listens and dials like package net. SMC-R is not used within one host, so this
+// connection is TCP, and the program does not notice. The example of the package has two
+// hosts.
 func ExampleStack() {
 	stack, err := userstack.New(userstack.Config{NoOption: true})
 	if err != nil {
@@ -54,7 +54,7 @@ func ExampleStack() {
 	// Output: hello, SMC-R: false
 }
 
-// A web server and a web client take a stack in the place of package net.
+// A web server and a web client use a stack instead of package net.
 func ExampleStack_DialContext() {
 	stack, err := userstack.New(userstack.Config{NoOption: true})
 	if err != nil {
@@ -88,7 +88,7 @@ func ExampleStack_DialContext() {
 	// Output: 200 served
 }
 
-// Where the TCP option is not permitted, the peers that speak SMC are listed.
+// If the TCP option is not permitted, list the peers that speak SMC.
 func ExampleConfig() {
 	stack, err := userstack.New(userstack.Config{
 		NoOption:  true,
@@ -103,9 +103,8 @@ func ExampleConfig() {
 	// Output: userstack: Config.NoOption is set
 }
 
-// A program that makes its TCP connections itself hands them to the stack
-// once it knows that the peer speaks SMC. After a DeclineError the connection
-// goes on as TCP.
+// A program that makes its TCP connections itself passes them to the stack when it knows
+// that the peer speaks SMC. After a DeclineError, the connection continues as TCP.
 func ExampleStack_Client() {
 	stack, err := userstack.New(userstack.Config{})
 	if err != nil {
@@ -133,8 +132,8 @@ func ExampleStack_Client() {
 	fmt.Fprint(conn, "GET / HTTP/1.0\r\n\r\n")
 }
 
-// A program that wants SMC-R or nothing says so, and learns why not: here
-// because the address is one of its own host.
+// A program that requires SMC-R gets the reason if it cannot be used. Here, the address
+// is one of its own host.
 func ExampleDialer() {
 	stack, err := userstack.New(userstack.Config{NoOption: true})
 	if err != nil {
@@ -149,7 +148,7 @@ func ExampleDialer() {
 		fmt.Println("not SMC-R:", declined.Code.Text())
 		fmt.Println("not on the network:", errors.Is(err, userstack.ErrNotOnLink))
 	case err != nil:
-		log.Fatal(err) // no connection at all
+		log.Fatal(err) // there is no connection at all
 	default:
 		c.Close()
 	}
@@ -158,7 +157,7 @@ func ExampleDialer() {
 	// not on the network: true
 }
 
-// A server that logs who does not use SMC-R, and why.
+// A server logs which clients do not use SMC-R, and why.
 func ExampleListenConfig() {
 	stack, err := userstack.New(userstack.Config{NoOption: true})
 	if err != nil {
@@ -166,7 +165,7 @@ func ExampleListenConfig() {
 	}
 	defer stack.Close()
 	lc := userstack.ListenConfig{Stack: stack, Declined: func(remote net.Addr, why *userstack.DeclineError) {
-		// Here: this stack cannot announce SMC, because NoOption is set.
+		// This stack cannot announce SMC, because NoOption is set.
 		fmt.Println(remote.(*net.TCPAddr).IP, "uses TCP:", why.Code.Text())
 	}}
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -187,8 +186,8 @@ func ExampleListenConfig() {
 	// Output: 127.0.0.1 uses TCP: configuration error
 }
 
-// With a control address the commands of smcr list the stack of a program:
-// smcr --backend unix:/run/app.sock linkgroup list. They ask as this client does.
+// With a control address, the commands of smcr list the stack of a program: smcr
+// --backend unix:/run/app.sock linkgroup list. They ask in the same way as this client.
 func ExampleStack_ServeControl() {
 	stack, err := userstack.New(userstack.Config{NoOption: true, Hostname: "hostA"})
 	if err != nil {
@@ -225,7 +224,7 @@ func ExampleStack_ServeControl() {
 	// Output: hostA has 0 link groups
 }
 
-// The listings of a stack are those of the kernel's control interface.
+// The stack has the same listings as the kernel's control interface.
 func ExampleStack_Control() {
 	stack, err := userstack.New(userstack.Config{NoOption: true})
 	if err != nil {

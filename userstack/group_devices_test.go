@@ -12,8 +12,8 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// TestDeviceOfAnotherLAN: a device that comes up adds no link to a group whose
-// network it is not on (RFC 7609, section 3.5.5.1.1).
+// TestDeviceOfAnotherLAN: a device that comes up adds no link to a group of another
+// network (RFC 7609, section 3.5.5.1.1).
 func TestDeviceOfAnotherLAN(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := &bed{t: t, w: simfabric.New(simfabric.Config{})}
@@ -58,8 +58,8 @@ func TestDeviceOfAnotherLAN(t *testing.T) {
 	})
 }
 
-// TestDevicePluggedIn: a device that did not exist at the first contact gives
-// the group its second link when a connection finds it.
+// TestDevicePluggedIn: a device that did not exist at the first contact gives the group
+// its second link when a later connection finds the device.
 func TestDevicePluggedIn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 2})
@@ -81,8 +81,8 @@ func TestDevicePluggedIn(t *testing.T) {
 	})
 }
 
-// TestDeviceWithoutLink: while a device has come up and its link has not, a new
-// connection still finds the link group.
+// TestDeviceWithoutLink: while a device is up but has no link yet, a new connection uses
+// the link group.
 func TestDeviceWithoutLink(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 2})

@@ -10,17 +10,17 @@ import (
 	"smcr/userstack/wire"
 )
 
-// noEyecatcherBits are the bits of CONFIRM LINK's flags that say that the
-// sender has no eye catchers; RFC 7609 reserves them.
+// noEyecatcherBits are the flags of CONFIRM LINK by which a sender reports that it has no
+// eye catchers. RFC 7609 reserves these bits.
 const noEyecatcherBits = 0x03
 
-// TestEyeCatcher looks at the messages of stacks that agree on eye catchers, or
-// on none, and that each carry several windows of data.
+// TestEyeCatcher checks the messages of stacks that agree on eye catchers, or on none.
+// Each connection carries several windows of data.
 func TestEyeCatcher(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		server bool // configured to have them
-		rfc    bool // the client hears nothing of the bits, as from a server that has them
+		server bool // configured to have eye catchers
+		rfc    bool // the client does not receive the bits, as from a server with eye catchers
 		want   bool
 	}{
 		{"AsLinux", false, false, false},
@@ -29,7 +29,7 @@ func TestEyeCatcher(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				var flags []byte // of CONFIRM LINK
+				var flags []byte // the flags of CONFIRM LINK
 				var cursors []wire.Cursor
 				alter := func(_, _ simfabric.Place, msg []byte) ([]byte, bool) {
 					if m, err := wire.ParseConfirmLink(msg); err == nil {
@@ -47,7 +47,7 @@ func TestEyeCatcher(t *testing.T) {
 					fabric: simfabric.Config{Alter: alter},
 					server: func(c *Config) { c.EyeCatcher = tt.server },
 				})
-				for range 2 { // the second with elements that were used
+				for range 2 { // the second connection gets elements that were used before
 					c, s := b.connect()
 					b.exchange(c, s, pattern(1, 300_000))
 					b.exchange(s, c, pattern(2, 300_000))

@@ -13,9 +13,8 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// TestVLANsApart: connections of two VLANs never share a link group nor a
-// device, even where a pnetid names but the device of the netdev below (RFC 7609,
-// sections 2.2 and 5.1).
+// TestVLANsApart: connections of two VLANs never share a link group or a device, even if
+// a pnetid names only the device of the netdev below (RFC 7609, sections 2.2 and 5.1).
 func TestVLANsApart(t *testing.T) {
 	device := nl.PNET{ID: "NET", IBDev: "sim-eth0", IBPort: 1}
 	for _, tt := range []struct {

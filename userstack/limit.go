@@ -4,29 +4,40 @@ package userstack
 
 import (
 	"fmt"
+	"net/netip"
+	"sync"
 	"sync/atomic"
 
 	"smcr/smc"
+	"smcr/userstack/rendezvous"
 )
 
-// hsLimit is the number of rendezvous under way above which a stack with
-// handshake limitation declines further ones.
+// hsLimit is how many rendezvous may be under way with handshake limitation. The stack
+// declines more than these.
 const hsLimit = 32
 
-// handshakeLimit is the part of a stack that counts the rendezvous of servers and limits
-// them. It has no lock.
+// handshakeLimit is the part of a stack that counts and limits the rendezvous of servers. The
+// limits of [rendezvous.Limit] always hold. With handshake limitation, hsLimit holds too.
 type handshakeLimit struct {
-	on       atomic.Bool
-	underWay atomic.Int32
+	on atomic.Bool // handshake limitation
+
+	mu       sync.Mutex
+	underWay *rendezvous.Limit
 }
 
-// add counts a rendezvous; remove ends that, also after an error. The error is a
-// *DeclineError: the limit is on, and too many are under way.
-func (l *handshakeLimit) add() error {
-	if n := l.underWay.Add(1); n > hsLimit && l.on.Load() {
-		return &DeclineError{Code: smc.DiagConfig, Err: fmt.Errorf("%d pending handshakes, above the handshake limit", n)}
+// add counts a rendezvous with a host, until remove. If there are too many, add returns false
+// and does not count it.
+func (l *handshakeLimit) add(host netip.Addr) *rendezvous.Refusal {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := l.underWay.Total(); n >= hsLimit && l.on.Load() {
+		return &rendezvous.Refusal{Code: smc.DiagConfig, Err: fmt.Errorf("%d pending handshakes: the handshake limit is reached", n)}
 	}
-	return nil
+	return l.underWay.Enter(host)
 }
 
-func (l *handshakeLimit) remove() { l.underWay.Add(-1) }
+func (l *handshakeLimit) remove(host netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.underWay.Leave(host)
+}

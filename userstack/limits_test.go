@@ -13,7 +13,8 @@ import (
 	"smcr/userstack/internal/inside"
 )
 
-// TestLimitDefaults: half of the machine for all, half of that for a user.
+// TestLimitDefaults: half of the memory of the machine for all connections, and half of
+// that for one user.
 func TestLimitDefaults(t *testing.T) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -35,9 +36,9 @@ func TestLimitDefaults(t *testing.T) {
 	}
 }
 
-// TestAboveLimit: a connection above a limit, of either side, stays TCP, and the statistics
-// give the reason. Connections that exist go on, and there is room again when one ends. The
-// limit of one user does not concern another user.
+// TestAboveLimit: a connection above a limit of either side stays TCP, and the statistics
+// give the reason. Existing connections continue, and there is room again when one ends.
+// The limit of one user does not apply to another user.
 func TestAboveLimit(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {

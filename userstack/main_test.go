@@ -13,9 +13,8 @@ import (
 // twoHosts matches the examples that need network namespaces.
 const twoHosts = "^Example(Conn_Peek)?$"
 
-// TestMain leaves out examples that need root where there is none, since an
-// example cannot skip itself. As with other tests, in continuous integration it
-// fails instead.
+// TestMain excludes the examples that need root if there is no root, because an example
+// cannot skip itself. As with other tests, it fails in continuous integration instead.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if ci, _ := strconv.ParseBool(os.Getenv("CI")); os.Geteuid() != 0 && !ci {

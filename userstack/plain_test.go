@@ -15,7 +15,7 @@ import (
 	"smcr/userstack/tcpopt"
 )
 
-// TestFallbackFor checks that every way to stay TCP has a code of its own.
+// TestFallbackFor checks that every reason to stay TCP has a separate code.
 func TestFallbackFor(t *testing.T) {
 	for _, test := range []struct {
 		err  error
@@ -93,5 +93,5 @@ func TestDialStaysTCP(t *testing.T) {
 	}
 }
 
-// noDevices is a provider that nothing may be asked of.
+// noDevices is a provider that must not be asked for devices.
 type noDevices struct{ rdmaverbs.Provider }

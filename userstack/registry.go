@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"smcr/smc"
+	"smcr/userstack/rendezvous"
 )
 
 // registry is the part of a stack that knows its identity, the first contacts under way,
@@ -14,23 +15,17 @@ import (
 type registry struct {
 	wg sync.WaitGroup // goroutines and rendezvous that Close waits for
 
-	// mu guards what follows. The lock of a link group must not be taken while it is held.
+	// mu guards the fields below. Do not lock a link group while it is held.
 	mu        sync.Mutex
 	closed    bool
-	peerID    smc.PeerID                // zero until a device was used
-	first     map[peerKey]chan struct{} // servers' first contacts under way
+	peerID    smc.PeerID                           // zero until a device was used
+	first     *rendezvous.FirstContacts            // of servers
+	firstEnds map[rendezvous.Contact]chan struct{} // closed when the first contact ends
 	listeners map[net.Listener]struct{}
 }
 
-// peerKey tells peers apart. In version 2 the GID of the proposal belongs to
-// it, since Linux leaves the peer ID zero where it does not offer version 1.
-type peerKey struct {
-	id  smc.PeerID
-	gid smc.GID
-}
-
-// enter counts a rendezvous, which Close waits for; the caller ends it with
-// wg.Done. Once the stack is closed none begins.
+// enter counts a rendezvous, for which Close waits. The caller ends it with wg.Done. A closed
+// stack begins none: enter then returns false.
 func (r *registry) enter() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,21 +36,27 @@ func (r *registry) enter() error {
 	return nil
 }
 
-// enterFirst begins a first contact with peer on the server side, until leave is called:
-// connections that arrive together share one link group. If one is under way, leave is
-// nil, and busy is closed when that one ends.
-func (r *registry) enterFirst(peer peerKey) (leave func(), busy <-chan struct{}) {
+// enterFirst begins the first contact with a client on the server side. It ends when leave is
+// called. So connections that arrive together share one link group. If there is a first
+// contact with this client already, leave is nil, and busy is closed when that one ends. If
+// there are too many with other clients, no is the reason.
+func (r *registry) enterFirst(c rendezvous.Contact) (leave func(), busy <-chan struct{}, no *rendezvous.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if ch := r.first[peer]; ch != nil {
-		return nil, ch
+	underWay, no := r.first.Begin(c)
+	switch {
+	case underWay:
+		return nil, r.firstEnds[c], nil
+	case no != nil:
+		return nil, nil, no
 	}
 	ch := make(chan struct{})
-	r.first[peer] = ch
+	r.firstEnds[c] = ch
 	return func() {
 		r.mu.Lock()
-		delete(r.first, peer)
+		r.first.End(c)
+		delete(r.firstEnds, c)
 		r.mu.Unlock()
 		close(ch)
-	}, nil
+	}, nil, nil
 }

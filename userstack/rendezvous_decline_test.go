@@ -16,8 +16,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// newSplitBed makes a bed whose RoCE devices, two a host, stand on a LAN "roce"
-// of their own, which a pnetid gives to the netdevs that carry TCP.
+// newSplitBed makes a bed with two RoCE devices on each host. They are on a separate LAN
+// "roce". A pnetid assigns them to the netdevs that carry TCP.
 func newSplitBed(t *testing.T) *bed {
 	b := &bed{t: t, w: simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond, Jitter: 10 * time.Microsecond})}
 	t.Cleanup(b.w.Close)
@@ -42,8 +42,8 @@ func newSplitBed(t *testing.T) *bed {
 	return b
 }
 
-// TestDeadFabric: where CLC works and RoCE does not, both sides go on with TCP
-// (RFC 7609, appendix C.2 and figure 42).
+// TestDeadFabric: if CLC works and RoCE does not, both sides continue with TCP (RFC 7609,
+// appendix C.2 and figure 42).
 func TestDeadFabric(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newSplitBed(t)
@@ -60,8 +60,8 @@ func TestDeadFabric(t *testing.T) {
 	})
 }
 
-// TestFabricDiesDuringFirstContact: whenever RoCE fails, it does not happen that
-// one side goes on with TCP and the other with SMC-R (RFC 7609, appendix C.3).
+// TestFabricDiesDuringFirstContact: whenever RoCE fails, it never happens that one side
+// continues with TCP and the other with SMC-R (RFC 7609, appendix C.3).
 func TestFabricDiesDuringFirstContact(t *testing.T) {
 	var both, none, reset int
 	for cut := time.Duration(0); cut < 700*time.Microsecond; cut += 7 * time.Microsecond {
@@ -104,9 +104,9 @@ func TestFabricDiesDuringFirstContact(t *testing.T) {
 	}
 }
 
-// TestNoDeclineAfterAccept: on a subsequent contact the server cannot decline any
-// more when it has accepted (RFC 7609, appendices C.1 and C.3): the client may
-// have written data already.
+// TestNoDeclineAfterAccept: on a subsequent contact, the server cannot decline after it
+// has sent ACCEPT (RFC 7609, appendices C.1 and C.3), because the client may already have
+// written data.
 func TestNoDeclineAfterAccept(t *testing.T) {
 	for name, edit := range map[string]func(*wire.Endpoint){
 		"queue pair": func(e *wire.Endpoint) { e.QPN++ },
@@ -146,7 +146,7 @@ func TestNoDeclineAfterAccept(t *testing.T) {
 					t.Errorf("the client got %d bytes after ACCEPT", n)
 				}
 				ct.Close()
-				// A client that does not look at TCP is told too.
+				// A client that ignores TCP gets the reset over RoCE.
 				b.exchange(c, s, pattern(3, 1000))
 				if got := words.take(); !slices.Equal(got, []string{"server:A"}) {
 					t.Errorf("the link group carried %q", got)
@@ -157,9 +157,9 @@ func TestNoDeclineAfterAccept(t *testing.T) {
 	}
 }
 
-// TestLateConfirm: from CONFIRM on the client counts on SMC-R, and it may take
-// its time for it. So the server waits, also when its program has gone, and then
-// resets the connection on the link group.
+// TestLateConfirm: after the server's ACCEPT, the client may take long to send CONFIRM,
+// and uses SMC-R from then on. So the server waits, even if its program has ended, and
+// then resets the connection on the link group.
 func TestLateConfirm(t *testing.T) {
 	for name, leaves := range map[string]bool{"wanted": false, "program gone": true} {
 		t.Run(name, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestLateConfirm(t *testing.T) {
 				words := &wordsOf{keep: func(w string) bool { return w == "A" }}
 				b := newBed(t, bedConfig{fabric: simfabric.Config{Observe: words.observe}})
 				c, s := b.connect()
-				ct, near := b.tcp() // between them stands the test
+				ct, near := b.tcp() // the test is between the two ends
 				far, st := b.tcp()
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
@@ -223,8 +223,8 @@ func TestLateConfirm(t *testing.T) {
 	}
 }
 
-// TestDeclineOfAnother: a link group that ended because a peer has declined one
-// connection is no DECLINE of the others: their peers have to be told.
+// TestDeclineOfAnother: a link group ends because a peer has declined one connection. For
+// the other connections this is not a DECLINE, so their peers must get an error.
 func TestDeclineOfAnother(t *testing.T) {
 	cause := errors.Join(linkgroup.ErrGroupDead, &DeclineError{Remote: true, Code: smc.DiagSync})
 	if f := failureOf(cause); f.Why.Code != smc.DiagNoActiveLink || f.Why.Remote || f.NoFallback {

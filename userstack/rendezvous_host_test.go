@@ -14,8 +14,8 @@ import (
 	"smcr/userstack/network"
 )
 
-// gidTable is a device with one active port, of which only the GIDs are known. It is
-// its own provider.
+// gidTable is a device with one active port. Only its GIDs are real. It is also its own
+// provider.
 type gidTable struct {
 	rdmaverbs.Device
 	list []rdmaverbs.GIDEntry
@@ -37,7 +37,7 @@ func (gidTable) Devices(context.Context) ([]rdmaverbs.DeviceInfo, error) {
 
 func (d gidTable) Open(context.Context, string) (rdmaverbs.Device, error) { return d, nil }
 
-// netdevList is a Network of which only the netdevs are known.
+// netdevList is a Network that only lists netdevs.
 type netdevList []network.NetDev
 
 func (l netdevList) NetDevs() ([]network.NetDev, error)         { return l, nil }
@@ -58,8 +58,8 @@ func portWith(t *testing.T, d gidTable) *devices.Port {
 	return ports[0]
 }
 
-// TestVersion2Devices: version 2 is for IPv4 addresses, also where devices have
-// GIDs of IPv6 addresses.
+// TestVersion2Devices: version 2 needs IPv4 addresses, even if devices have GIDs of IPv6
+// addresses.
 func TestVersion2Devices(t *testing.T) {
 	table := []rdmaverbs.GIDEntry{}
 	var rt network.Route

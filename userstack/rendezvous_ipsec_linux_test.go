@@ -10,13 +10,13 @@ import (
 	"smcr/userstack/network"
 )
 
-// secured is a Network all of whose connections IPsec is to protect.
+// secured is a Network in which IPsec must protect all connections.
 type secured struct{ network.Network }
 
 func (secured) Secured(_, _ netip.AddrPort) (bool, error) { return true, nil }
 
-// TestIPsec: connections that IPsec is to protect stay TCP, whichever side
-// knows of it (RFC 7609, section 5.5).
+// TestIPsec: connections that IPsec must protect stay TCP, if either side has such a
+// policy (RFC 7609, section 5.5).
 func TestIPsec(t *testing.T) {
 	protect := func(c *Config) { c.network = secured{c.network} }
 	for _, tt := range []struct {

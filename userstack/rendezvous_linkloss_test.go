@@ -14,7 +14,7 @@ import (
 	"smcr/userstack/wire"
 )
 
-// linkTo returns the link of a group that ends at that queue pair of either side.
+// linkTo returns the link of a group with this queue pair at one of its ends.
 func linkTo(g *driver.Group, qpn smc.QPN) (found *linkgroup.Link) {
 	g.View(func(core *linkgroup.Group) {
 		for _, l := range core.Links() {
@@ -26,8 +26,8 @@ func linkTo(g *driver.Group, qpn smc.QPN) (found *linkgroup.Link) {
 	return found
 }
 
-// loseLink takes a device of one host down until a link is removed on both sides,
-// and up again, so that TCP over it goes on.
+// loseLink sets a device of one host down until a link is removed on both sides, and up
+// again, so that TCP over it continues.
 func (b *bed) loseLink(who string, l *linkgroup.Link) {
 	b.t.Helper()
 	h, _ := b.side(who)
@@ -41,9 +41,9 @@ func (b *bed) loseLink(who string, l *linkgroup.Link) {
 	time.Sleep(time.Second)
 }
 
-// TestLinkLostBeforeConfirm: the link that CONFIRM names is removed while CONFIRM
-// is under way. The client has moved its connection to the other link by then,
-// with what its program has written, and the server goes on there too.
+// TestLinkLostBeforeConfirm: the link in CONFIRM is removed while CONFIRM is on its way.
+// The client has already moved its connection, with the data of its program, to the other
+// link. The server uses that link too.
 func TestLinkLostBeforeConfirm(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
@@ -86,9 +86,9 @@ func TestLinkLostBeforeConfirm(t *testing.T) {
 	}
 }
 
-// TestLinkLostBeforeAccept: the link that ACCEPT names is removed while ACCEPT is
-// under way. The client declines, but not as if it knew no link group, whose end
-// that would be.
+// TestLinkLostBeforeAccept: the link in ACCEPT is removed while ACCEPT is on its way. The
+// client declines, but does not report that it has no link group, which would end the
+// group.
 func TestLinkLostBeforeAccept(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {

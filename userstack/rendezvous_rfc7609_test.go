@@ -23,14 +23,14 @@ import (
 	"smcr/userstack/wire"
 )
 
-// wordsOf notes what goes over the wire, one word a message, for which keep is
-// true: "client:PROPOSAL", "server:CONFIRM RKEY", "client:re:CONFIRM RKEY",
-// "server:C" (the CDC message that says so), "client:FIN", "client:RST".
+// wordsOf records the messages on the wire for which keep returns true, one word for
+// each: "client:PROPOSAL", "server:CONFIRM RKEY", "client:re:CONFIRM RKEY", "server:C"
+// (the CDC message with this flag), "client:FIN", "client:RST".
 type wordsOf struct {
 	mu   sync.Mutex
 	list []string
 	keep func(word string) bool
-	tcp  map[simfabric.Place][]byte // parts of CLC messages
+	tcp  map[simfabric.Place][]byte // incomplete CLC messages
 }
 
 func (w *wordsOf) observe(e *simfabric.Event) {
@@ -79,8 +79,8 @@ func (w *wordsOf) take() []string {
 	return list
 }
 
-// TestNewRMBBeforeCLC: each side tells an RMB by CONFIRM RKEY, and waits for the
-// answer, before its CLC message names it (RFC 7609, sections 3.5.2.1, 3.5.2.2 and
+// TestNewRMBBeforeCLC: each side announces an RMB by CONFIRM RKEY, and waits for the
+// answer, before its CLC message names the RMB (RFC 7609, sections 3.5.2.1, 3.5.2.2 and
 // 3.5.5.2.1).
 func TestNewRMBBeforeCLC(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -105,10 +105,10 @@ func TestNewRMBBeforeCLC(t *testing.T) {
 	})
 }
 
-// TestAcceptOfKnownLink: without the first contact flag, ACCEPT must name a link
-// that the client has, by peer ID, GID, MAC and queue pair number; otherwise the
-// client is out of sync (RFC 7609, section 3.5.2.2 and appendix C.4). CONFIRM is
-// the client's last word: its program goes on at once (section 3.5.2.4).
+// TestAcceptOfKnownLink: without the first contact flag, ACCEPT must name a link that the
+// client has, by peer ID, GID, MAC and queue pair number. Otherwise the client is out of
+// sync (RFC 7609, section 3.5.2.2 and appendix C.4). CONFIRM is the last message of the
+// client: its program continues at once (section 3.5.2.4).
 func TestAcceptOfKnownLink(t *testing.T) {
 	for name, edit := range map[string]func(*wire.Endpoint){
 		"known":      func(*wire.Endpoint) {},
@@ -159,7 +159,7 @@ func TestAcceptOfKnownLink(t *testing.T) {
 				ct.Close()
 				st.Close()
 				if !known {
-					b.exchange(c, s, pattern(1, 1000)) // the group is none the worse
+					b.exchange(c, s, pattern(1, 1000)) // the group still works
 				}
 				b.finish(c, s)
 			})
@@ -167,24 +167,24 @@ func TestAcceptOfKnownLink(t *testing.T) {
 	}
 }
 
-// unconfirmed is a connection whose CONFIRM the test holds.
+// unconfirmed is a connection whose CONFIRM the test has kept.
 type unconfirmed struct {
 	client    *Conn
-	confirm   <-chan wire.Confirm // what the client has said
-	near, far *simfabric.TCPConn  // ends of the test; what far says, the server hears
+	confirm   <-chan wire.Confirm // the CONFIRM of the client
+	near, far *simfabric.TCPConn  // the test's ends of the connections to the client and the server
 	server    <-chan servedConn
 }
 
-// servedConn is what the server's side of a rendezvous came to.
+// servedConn is the result of the server's side of a rendezvous.
 type servedConn struct {
 	c   *Conn
 	err error
 }
 
-// unconfirmed makes a connection and keeps its CONFIRM from the server.
+// unconfirmed makes a connection and does not pass its CONFIRM to the server.
 func (b *bed) unconfirmed(t *testing.T) *unconfirmed {
 	t.Helper()
-	ct, near := b.tcp() // between them stands the test
+	ct, near := b.tcp() // the test is between the two ends
 	far, st := b.tcp()
 	server := make(chan servedConn, 1)
 	go func() {
@@ -205,8 +205,8 @@ func (b *bed) unconfirmed(t *testing.T) *unconfirmed {
 	return &unconfirmed{client, confirm, near, far, server}
 }
 
-// TestDataBeforeConfirm: the client's data may come before CONFIRM was processed;
-// the server's program gets it afterwards (RFC 7609, section 3.5.2.4).
+// TestDataBeforeConfirm: data of the client may arrive before CONFIRM is processed. The
+// server's program reads it afterwards (RFC 7609, section 3.5.2.4).
 func TestDataBeforeConfirm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -239,8 +239,8 @@ func TestDataBeforeConfirm(t *testing.T) {
 	})
 }
 
-// TestProtocolErrorsDuringLLC: what is no DECLINE ends the TCP connection, while
-// the first link is confirmed too; there is no fallback (RFC 7609, appendix C.6).
+// TestProtocolErrorsDuringLLC: any message except DECLINE ends the TCP connection, also
+// while the first link is confirmed. There is no fallback (RFC 7609, appendix C.6).
 func TestProtocolErrorsDuringLLC(t *testing.T) {
 	half, err := wire.Decline{PeerID: peerID, Diagnosis: smc.DiagMem}.AppendBinary(nil)
 	if err != nil {
@@ -295,8 +295,8 @@ func TestProtocolErrorsDuringLLC(t *testing.T) {
 	}
 }
 
-// TestReservedValuesInConfirm: a reserved value in CONFIRM is no protocol error:
-// the server declines (RFC 7609, appendix C.6).
+// TestReservedValuesInConfirm: a reserved value in CONFIRM is no protocol error: the
+// server declines (RFC 7609, appendix C.6).
 func TestReservedValuesInConfirm(t *testing.T) {
 	for name, edit := range map[string]func(*wire.Endpoint){
 		"MTU 0":     func(e *wire.Endpoint) { e.MTU = 0 },
@@ -327,8 +327,8 @@ func TestReservedValuesInConfirm(t *testing.T) {
 	}
 }
 
-// TestParallelGroupsShareNoRMB: link groups of the same peers have RMBs of their
-// own (RFC 7609, section 3.5.3).
+// TestParallelGroupsShareNoRMB: link groups of the same peers have separate RMBs (RFC
+// 7609, section 3.5.3).
 func TestParallelGroupsShareNoRMB(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const elem, rmb = 64 << 10, 16 * 64 << 10
@@ -373,9 +373,8 @@ func TestParallelGroupsShareNoRMB(t *testing.T) {
 	})
 }
 
-// TestStackCloseTellsPeer: a stack that is closed ends its link groups by DELETE
-// LINK, and the peer's connections are over at once, by RST (RFC 7609, sections
-// 3.5.4 and 4.8.3).
+// TestStackCloseTellsPeer: a stack that is closed ends its link groups by DELETE LINK,
+// and the peer's connections end at once, by RST (RFC 7609, sections 3.5.4 and 4.8.3).
 func TestStackCloseTellsPeer(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
@@ -412,9 +411,9 @@ func TestStackCloseTellsPeer(t *testing.T) {
 	}
 }
 
-// TestSMCEndsFirst: the SMC-R connection ends first, then the TCP connection: by
-// FIN after both sides have said C, by RST with an abort (RFC 7609, sections
-// 3.5.4, 4.8.1 and 4.8.2).
+// TestSMCEndsFirst: the SMC-R connection ends first, then the TCP connection: by FIN
+// after both sides have sent C, by RST after an abort (RFC 7609, sections 3.5.4, 4.8.1
+// and 4.8.2).
 func TestSMCEndsFirst(t *testing.T) {
 	for _, abort := range []bool{false, true} {
 		t.Run(fmt.Sprint("abort ", abort), func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"smcr/userstack/network"
 )
 
-// router is a Network that has a router on the way to all other hosts.
+// router is a Network with a router between this host and all other hosts.
 type router struct{ network.Network }
 
 func (n router) Route(local, remote netip.Addr) (network.Route, error) {
@@ -22,8 +22,7 @@ func (n router) Route(local, remote netip.Addr) (network.Route, error) {
 	return rt, err
 }
 
-// isolated is a Network whose way to other hosts is lost after the first
-// question.
+// isolated is a Network that has no route to other hosts after the first call.
 type isolated struct {
 	network.Network
 	asked *bool
@@ -39,7 +38,7 @@ func (n isolated) Route(local, remote netip.Addr) (network.Route, error) {
 
 func behindRouter(c *Config) { c.network = router{c.network} }
 
-// TestRouted: version 2 is spoken through a router, which both sides must see.
+// TestRouted: version 2 works through a router, which both sides must detect.
 func TestRouted(t *testing.T) {
 	eid := []string{"COMMON-1"}
 	t.Run("Both", func(t *testing.T) {
@@ -92,8 +91,8 @@ func TestRouted(t *testing.T) {
 	}
 }
 
-// TestRoutedCandidate: a program's connection through a router is announced
-// only where version 2 may be spoken.
+// TestRoutedCandidate: a program's connection through a router is announced only if
+// version 2 is possible.
 func TestRoutedCandidate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{client: func(c *Config) {
@@ -107,7 +106,7 @@ func TestRoutedCandidate(t *testing.T) {
 		if err := b.client.canAnnounce(addr(1, 0), addr(2, 0)); err != nil {
 			t.Errorf("with an enterprise ID: %v", err)
 		}
-		// Version 2 is for IPv4.
+		// Version 2 needs IPv4.
 		for remote, want := range map[string]bool{"10.0.0.2": true, "::ffff:10.0.0.2": true, "fd00::2": false} {
 			if got := b.client.speaksV2(netip.MustParseAddr(remote)); got != want {
 				t.Errorf("version 2 with %s: %t", remote, got)

@@ -19,7 +19,7 @@ import (
 	"smcr/userstack/wire"
 )
 
-// scripted is one end of a TCP connection whose other end a test plays.
+// scripted is one end of a TCP connection. The test plays the other end.
 type scripted struct {
 	t  *testing.T
 	tc *simfabric.TCPConn
@@ -74,7 +74,7 @@ func as[T wire.CLC](p scripted) T {
 
 var peerID = smc.NewPeerID(77, smc.MAC{2, 0, 0, 0, 0, 9})
 
-// endpointOf makes a plausible peer that does not exist.
+// endpointOf returns a valid endpoint of a peer that does not exist.
 func endpointOf(dev byte) wire.Endpoint {
 	return wire.Endpoint{
 		PeerID: peerID, GID: smc.GID{0: 0xfe, 1: 0x80, 15: dev}, MAC: smc.MAC{2, 0, 0, 0, 9, dev},
@@ -82,7 +82,7 @@ func endpointOf(dev byte) wire.Endpoint {
 	}
 }
 
-// TestScriptedServer plays servers to a client.
+// TestScriptedServer plays servers for a client.
 func TestScriptedServer(t *testing.T) {
 	decline := wire.Decline{PeerID: peerID, Diagnosis: smc.DiagMaxConns}
 	tests := []struct {
@@ -200,9 +200,9 @@ func TestScriptedServer(t *testing.T) {
 	}
 }
 
-// rendezvousFails plays the peer of a rendezvous, which is Client or Server of
-// stack. It must fail in time, as want wants it if there is one, and leave no
-// link group.
+// rendezvousFails plays the peer of a rendezvous, which is Client or Server of stack. The
+// rendezvous must fail in time and leave no link group. want, if it is not nil, checks
+// the error.
 func rendezvousFails(t *testing.T, stack *Stack, rendezvous func(context.Context, TCPConn) (*Conn, error), own, peer *simfabric.TCPConn,
 	play func(*testing.T, scripted), want func(*testing.T, error, *simfabric.TCPConn)) {
 	t.Helper()
@@ -239,7 +239,7 @@ func wantTimeout(t *testing.T, err error, _ *simfabric.TCPConn) {
 	wantBroken(t, err, nil)
 }
 
-// wantBroken checks for an error after which TCP cannot go on.
+// wantBroken checks that an error means that TCP cannot continue.
 func wantBroken(t *testing.T, err error, _ *simfabric.TCPConn) {
 	t.Helper()
 	var d *DeclineError
@@ -248,7 +248,7 @@ func wantBroken(t *testing.T, err error, _ *simfabric.TCPConn) {
 	}
 }
 
-// TestScriptedClient plays clients to a server.
+// TestScriptedClient plays clients for a server.
 func TestScriptedClient(t *testing.T) {
 	proposal := wire.Proposal{
 		PeerID: peerID, GID: smc.GID{15: 1}, MAC: smc.MAC{2, 0, 0, 0, 0, 9},
@@ -336,7 +336,7 @@ func TestScriptedClient(t *testing.T) {
 				ct, st := b.tcp()
 				t.Cleanup(func() { st.Close(); ct.Close() })
 				rendezvousFails(t, b.server, b.server.Server, st, ct, tt.play, tt.want)
-				// The place of the first contact is free again.
+				// The next first contact is possible.
 				ct.Close()
 				st.Close()
 				b.finish(b.connect())

@@ -18,7 +18,7 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// wantDecline checks that err says that SMC-R was declined for that reason.
+// wantDecline checks that err reports a DECLINE for this reason.
 func wantDecline(t *testing.T, who string, err error, code smc.Diagnosis, remote bool) {
 	t.Helper()
 	var d *DeclineError
@@ -31,8 +31,7 @@ func wantDecline(t *testing.T, who string, err error, code smc.Diagnosis, remote
 	}
 }
 
-// stillTCP checks that a connection that was declined carries data both ways,
-// byte for byte.
+// stillTCP checks that a connection that was declined carries data both ways.
 func (b *bed) stillTCP(ct, st *simfabric.TCPConn) {
 	b.t.Helper()
 	b.exchange(ct, st, pattern(11, 100<<10))
@@ -41,7 +40,7 @@ func (b *bed) stillTCP(ct, st *simfabric.TCPConn) {
 	st.Close()
 }
 
-// TestDecline has one side refuse; the connection goes on as TCP.
+// TestDecline: one side declines, and the connection continues as TCP.
 func TestDecline(t *testing.T) {
 	noDevs := func(c *Config) { c.NetDevs = []string{"none"} }
 	tests := []struct {
@@ -49,7 +48,7 @@ func TestDecline(t *testing.T) {
 		conf   bedConfig
 		client smc.Diagnosis
 		server smc.Diagnosis
-		byPeer bool // the server declined: the client is told
+		byPeer bool // the server declined, and the client has received the DECLINE
 	}{
 		{"ClientNoDevice", bedConfig{client: noDevs}, smc.DiagNoSMCRDev, smc.DiagNoSMCRDev, false},
 		{"ServerNoDevice", bedConfig{server: noDevs}, smc.DiagNoSMCRDev, smc.DiagNoSMCRDev, true},
@@ -95,7 +94,7 @@ func TestDecline(t *testing.T) {
 	}
 }
 
-// TestContextEndsRendezvous checks that a context that ends does so at once.
+// TestContextEndsRendezvous checks that a rendezvous ends at once with its context.
 func TestContextEndsRendezvous(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -120,21 +119,27 @@ func TestContextEndsRendezvous(t *testing.T) {
 	})
 }
 
-// TestHandshakeLimit checks that a limited stack declines when too many
-// rendezvous are under way.
+// TestHandshakeLimit checks that a stack with a limit declines when there are too many
+// rendezvous.
 func TestHandshakeLimit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		if err := b.server.Control().SetHSLimitation(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
-		b.server.limit.underWay.Add(hsLimit) // as if so many were stuck
+		for range hsLimit { // as if this number of rendezvous did not end
+			if no := b.server.limit.add(addr(3, 0)); no != nil {
+				t.Fatal(no)
+			}
+		}
 		ct, st := b.tcp()
 		_, _, cerr, serr := b.rendezvous(ct, st)
 		wantDecline(t, "client", cerr, smc.DiagConfig, true)
 		wantDecline(t, "server", serr, smc.DiagConfig, false)
 		b.stillTCP(ct, st)
-		b.server.limit.underWay.Add(-hsLimit)
+		for range hsLimit {
+			b.server.limit.remove(addr(3, 0))
+		}
 		b.finish(b.connect())
 	})
 }
@@ -151,7 +156,7 @@ func TestDeclineErrorText(t *testing.T) {
 	}
 }
 
-// noNetwork knows no way to anywhere.
+// noNetwork has no route to any host.
 type noNetwork struct{}
 
 func (noNetwork) Route(_, remote netip.Addr) (network.Route, error) {
@@ -162,7 +167,7 @@ func (noNetwork) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil 
 
 func (noNetwork) NetDevs() ([]network.NetDev, error) { return nil, nil }
 
-// shorter makes all subnets larger by one bit.
+// shorter returns all subnets with prefixes that are one bit shorter.
 type shorter struct{ network.Network }
 
 func (n shorter) Route(local, remote netip.Addr) (network.Route, error) {

@@ -13,14 +13,14 @@ import (
 	"smcr/userstack/wire"
 )
 
-// thirdHost is a host that names, in the CLC messages of its own connections, what
-// belongs to a connection of two others.
+// thirdHost is a host that names objects of a connection of two other hosts in the CLC
+// messages of its own connections.
 type thirdHost struct {
 	*bed
-	c, s *Conn // the connection of the others
+	c, s *Conn // the connection of the other hosts
 }
 
-// names are what it says instead of what would be its own.
+// names changes the endpoint of the third host.
 var names = map[string]func(e *wire.Endpoint){
 	"all of it":         func(*wire.Endpoint) {},
 	"element":           func(e *wire.Endpoint) { e.AlertToken++ },
@@ -53,7 +53,7 @@ func testThirdHost(t *testing.T, f func(t *testing.T, h *thirdHost, edit func(*w
 	}
 }
 
-// side is what one end told the other about its side.
+// side returns the endpoint that this side of a connection has sent to the other.
 func side(c *Conn) (e wire.Endpoint) {
 	id := c.localPeerID()
 	c.d.View(func(core *linkgroup.Conn) { e = endpoint(id, core.Local()) })
@@ -70,8 +70,8 @@ func (h *thirdHost) tcpTo(from, to netip.Addr) (client, server *simfabric.TCPCon
 	return ct, st
 }
 
-// TestThirdHostConfirm has a third host propose in the name of another one and say in
-// CONFIRM that its RMB element is one of that host's.
+// TestThirdHostConfirm: a third host sends PROPOSAL with the identity of another host,
+// and CONFIRM with an RMB element of that host.
 func TestThirdHostConfirm(t *testing.T) {
 	testThirdHost(t, func(t *testing.T, h *thirdHost, edit func(*wire.Endpoint)) {
 		e := side(h.c)
@@ -81,11 +81,11 @@ func TestThirdHostConfirm(t *testing.T) {
 			defer close(done)
 			p := scripted{t, ct}
 			p.send(wire.Proposal{PeerID: e.PeerID, GID: e.GID, MAC: e.MAC, IPv4: prefix(1, 0).Masked()})
-			if acc := as[wire.Accept](p); acc.FirstContact {
-				t.Error("first contact: the test shows nothing")
+			if acc := as[wire.Accept](p); !acc.FirstContact {
+				t.Errorf("the third host is let into the link group of the others: queue pair %s", acc.QPN)
 			}
 			edit(&e)
-			p.send(wire.Confirm{Endpoint: e})
+			p.send(wire.Confirm{FirstContact: true, Endpoint: e})
 		}()
 		c, err := h.server.Server(t.Context(), st)
 		<-done
@@ -97,8 +97,8 @@ func TestThirdHostConfirm(t *testing.T) {
 	})
 }
 
-// TestThirdHostAccept has a client connect to a third host, which says in ACCEPT that
-// it is another one, and that its RMB element is one of that host's.
+// TestThirdHostAccept: a client connects to a third host, whose ACCEPT has the identity
+// of another host and an RMB element of that host.
 func TestThirdHostAccept(t *testing.T) {
 	testThirdHost(t, func(t *testing.T, h *thirdHost, edit func(*wire.Endpoint)) {
 		e := side(h.s)

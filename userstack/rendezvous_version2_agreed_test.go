@@ -16,8 +16,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// TestConfirms plays clients of version 2 to a server: their CONFIRM must repeat
-// what the server chose, else the server declines, as Linux does
+// TestConfirms plays clients of version 2 for a server: their CONFIRM must repeat what
+// the server chose, otherwise the server declines, like Linux
 // (smc_clc_v2x_features_confirm_check).
 func TestConfirms(t *testing.T) {
 	old := func(o *wire.Offer) { o.Release, o.MaxConns, o.MaxLinks = 0, 0, 0 }
@@ -27,7 +27,7 @@ func TestConfirms(t *testing.T) {
 		edit  func(*wire.ConfirmV2)
 		want  smc.Diagnosis
 	}{
-		// Nobody answers CONFIRM LINK.
+		// There is no answer to CONFIRM LINK.
 		{"Same", nil, func(*wire.ConfirmV2) {}, smc.DiagTimeoutConfLink},
 		{"SameRelease0", old, func(*wire.ConfirmV2) {}, smc.DiagTimeoutConfLink},
 		{"Release", nil, func(c *wire.ConfirmV2) { c.FirstContact.Release = 0 }, smc.DiagRelease},
@@ -61,8 +61,8 @@ func TestConfirms(t *testing.T) {
 	}
 }
 
-// TestConfirmOfOtherVersion: after an ACCEPT of version 2 a CONFIRM of version 1 is
-// a protocol error, as is an ACCEPT of a version that was not offered.
+// TestConfirmOfOtherVersion: after an ACCEPT of version 2, a CONFIRM of version 1 is a
+// protocol error, and so is an ACCEPT of a version that was not offered.
 func TestConfirmOfOtherVersion(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -84,7 +84,7 @@ func TestConfirmOfOtherVersion(t *testing.T) {
 	for _, v2 := range []bool{true, false} {
 		bubble(t, func(t *testing.T) {
 			b := newBed(t, bedConfig{client: func(c *Config) {
-				if !v2 { // offers version 2 alone
+				if !v2 { // offers only version 2
 					behindRouter(c)
 				}
 			}})
@@ -101,15 +101,15 @@ func TestConfirmOfOtherVersion(t *testing.T) {
 			start := time.Now()
 			p.send(accept(v2))
 			wantBroken(t, <-done, ct)
-			if d := time.Since(start); d > time.Second { // later than that it waits for CONFIRM LINK
+			if d := time.Since(start); d > time.Second { // later, the server would wait for CONFIRM LINK
 				t.Errorf("noticed after %v", d)
 			}
 		})
 	}
 }
 
-// TestEIDOrder: of several enterprise IDs in common the server takes the one that
-// comes first in the proposal, as Linux does (smc_clc_match_eid).
+// TestEIDOrder: if there are several common enterprise IDs, the server chooses the first
+// one in the proposal, like Linux (smc_clc_match_eid).
 func TestEIDOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -124,8 +124,8 @@ func TestEIDOrder(t *testing.T) {
 	})
 }
 
-// TestEIDChanges: enterprise IDs that are added and removed count from the next
-// connection on; what is open stays.
+// TestEIDChanges: added and removed enterprise IDs apply from the next connection on.
+// Open connections do not change.
 func TestEIDChanges(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -174,10 +174,9 @@ func TestEIDChanges(t *testing.T) {
 	})
 }
 
-// TestGroupOfOtherEID: a Linux server puts a connection on the link group that it
-// has with the client, also where another enterprise ID was agreed on for that one
-// (smcr_lgr_match). A client that declined would lose the group with all of its
-// connections.
+// TestGroupOfOtherEID: a Linux server puts a connection on its link group with the
+// client, even if another enterprise ID was agreed on for this group (smcr_lgr_match). A
+// client that declined would lose the group with all its connections.
 func TestGroupOfOtherEID(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -221,8 +220,8 @@ func TestGroupOfOtherEID(t *testing.T) {
 	})
 }
 
-// TestConfirmedGIDs: CONFIRM lists the GID of the link and of one more device, as
-// Linux does (smc_fill_gid_list), however many there are.
+// TestConfirmedGIDs: CONFIRM lists the GID of the link and of at most one more device,
+// like Linux (smc_fill_gid_list).
 func TestConfirmedGIDs(t *testing.T) {
 	for devices, want := range map[int]int{1: 1, 2: 2, 3: 2} {
 		t.Run(fmt.Sprint(devices), func(t *testing.T) {
@@ -248,8 +247,8 @@ func TestConfirmedGIDs(t *testing.T) {
 	}
 }
 
-// TestAgreedMTU: ACCEPT names the path MTU of the server's device, CONFIRM the
-// smaller one of both sides, which the link has, up to 4096 bytes.
+// TestAgreedMTU: ACCEPT has the path MTU of the server's device, CONFIRM has the smaller
+// one of both sides. The link uses this one, up to 4096 bytes.
 func TestAgreedMTU(t *testing.T) {
 	for _, tt := range [][3]smc.MTU{
 		{smc.MTU4096, smc.MTU1024, smc.MTU1024},
@@ -295,8 +294,8 @@ func TestAgreedMTU(t *testing.T) {
 	}
 }
 
-// TestVersion2OverIPv4: over IPv6 version 1 is spoken, also where both sides have
-// an enterprise ID and IPv4 addresses.
+// TestVersion2OverIPv4: over IPv6, version 1 is used, even if both sides have an
+// enterprise ID and IPv4 addresses.
 func TestVersion2OverIPv4(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := &bed{t: t, w: simfabric.New(simfabric.Config{})}
@@ -337,9 +336,9 @@ func TestVersion2OverIPv4(t *testing.T) {
 	})
 }
 
-// TestAgreedConns: a link group takes as many connections as were agreed on.
+// TestAgreedConns: a link group has at most the number of connections that was agreed on.
 func TestAgreedConns(t *testing.T) {
-	few := func(c *Config) { c.MaxConns = 5 } // the least of version 2 is 16
+	few := func(c *Config) { c.MaxConns = 5 } // version 2 requires at least 16
 	for name, c := range map[string]bedConfig{"Client": {client: few}, "Both": {client: few, server: func(c *Config) { c.MaxConns = 20 }}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -364,8 +363,8 @@ func TestAgreedConns(t *testing.T) {
 	}
 }
 
-// TestOneLinkRelease0: a peer of release 0 is not told how many links are wanted;
-// one link it is all the same.
+// TestOneLinkRelease0: with a peer of release 0, the number of links is not agreed on,
+// but a limit of one link is kept.
 func TestOneLinkRelease0(t *testing.T) {
 	one := func(c *Config) { c.MaxLinks = 1 }
 	old := func(c *Config) { c.release0 = true }
@@ -390,8 +389,8 @@ func TestOneLinkRelease0(t *testing.T) {
 	}
 }
 
-// TestOrderOfLinux: the first LLC message to a Linux of version 2 has its length in
-// the order of that; a server learns from CONFIRM what the peer is.
+// TestOrderOfLinux: the first LLC message to a Linux peer of version 2 has its length in
+// the byte order of Linux. A server knows from CONFIRM that the peer is Linux.
 func TestOrderOfLinux(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var first []byte
@@ -409,8 +408,8 @@ func TestOrderOfLinux(t *testing.T) {
 	})
 }
 
-// TestTwoClientsWithoutID: clients that offer version 2 alone come without peer ID;
-// one that does not go on keeps no other waiting.
+// TestTwoClientsWithoutID: clients that offer only version 2 have no peer ID. One that
+// does not continue does not delay others.
 func TestTwoClientsWithoutID(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})

@@ -29,7 +29,7 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return r.TCPConn.Write(b)
 }
 
-// lengths are those of the messages sent.
+// lengths returns the lengths of the messages that were sent.
 func (r *recorder) lengths() (n []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,9 +39,9 @@ func (r *recorder) lengths() (n []int) {
 	return n
 }
 
-// TestReleases connects stacks of version 2.0 and 2.1 with each other. What
-// they send has the lengths that Linux demands (smc_clc.c), and the numbers of
-// release 1 stand in no message of release 0.
+// TestReleases connects stacks of version 2.0 and 2.1 with each other. Their messages
+// have the lengths that Linux requires (smc_clc.c), and no message of release 0 has
+// numbers of release 1.
 func TestReleases(t *testing.T) {
 	old := func(c *Config) { c.release0 = true }
 	few := func(c *Config) { c.MaxConns, c.MaxLinks = 20, 1 }
@@ -86,9 +86,9 @@ func TestReleases(t *testing.T) {
 				if diff := cmp.Diff([]int{160}, st.lengths()); diff != "" {
 					t.Errorf("ACCEPT (-want +got):\n%s", diff)
 				}
-				// The extension for version 2 is at 88 and has the release at
-				// 3, the numbers at 24; that for the first contact is at 104,
-				// release at 1, numbers at 36.
+				// The extension of version 2 is at 88, with the release at 3 and the
+				// numbers at 24. The extension for the first contact is at 104, with the
+				// release at 1 and the numbers at 36.
 				prop := ct.sent[0][88:]
 				checkRelease(t, "PROPOSAL", prop[3]>>4, prop[24:28], tt.offered)
 				for name, m := range map[string][]byte{"ACCEPT": st.sent[0][104:], "CONFIRM": ct.sent[1][104:]} {
@@ -121,9 +121,8 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// checkRelease checks the release in a message, and what belongs to release 1:
-// connections, links and features. Of the features Linux has one, for SMC-D;
-// here is none.
+// checkRelease checks the release in a message, and the fields of release 1: connections,
+// links and features. Linux has one feature, for SMC-D; this stack has none.
 func checkRelease(t *testing.T, name string, got uint8, numbers []byte, want uint8) {
 	t.Helper()
 	if got != want {
@@ -137,8 +136,8 @@ func checkRelease(t *testing.T, name string, got uint8, numbers []byte, want uin
 	}
 }
 
-// TestOldServer: the release of an ACCEPT decides what CONFIRM says, and what
-// stands in the place of the numbers of release 1 does not matter in release 0.
+// TestOldServer: the release of an ACCEPT determines the fields of CONFIRM. The bytes
+// that have the numbers in release 1 are ignored in release 0.
 func TestOldServer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})

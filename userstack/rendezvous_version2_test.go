@@ -28,7 +28,7 @@ func (b *bed) withEIDs(client, server []string) {
 	}
 }
 
-// TestVersion2 connects two stacks with an enterprise ID in common.
+// TestVersion2 connects two stacks with a common enterprise ID.
 func TestVersion2(t *testing.T) {
 	for _, devices := range []int{1, 2} {
 		bubble(t, func(t *testing.T) {
@@ -67,8 +67,7 @@ func TestVersion2(t *testing.T) {
 	}
 }
 
-// TestVersion1Chosen: stacks without an enterprise ID in common speak version
-// 1.
+// TestVersion1Chosen: stacks without a common enterprise ID use version 1.
 func TestVersion1Chosen(t *testing.T) {
 	for _, eids := range [][2][]string{{{"A"}, {"B"}}, {{"A"}, nil}, {nil, {"A"}}} {
 		bubble(t, func(t *testing.T) {
@@ -84,8 +83,8 @@ func TestVersion1Chosen(t *testing.T) {
 	}
 }
 
-// offering is a proposal as Linux over soft-RoCE makes it: version 2 alone,
-// with neither peer ID nor MAC.
+// offering returns a proposal like that of Linux over soft-RoCE: only version 2, without
+// peer ID and MAC.
 func offering(t *testing.T, edit func(*wire.Offer)) wire.Proposal {
 	t.Helper()
 	id, err := wire.ParseEID("COMMON-1")
@@ -106,12 +105,12 @@ func offering(t *testing.T, edit func(*wire.Offer)) wire.Proposal {
 	return p
 }
 
-// TestOffers plays clients of version 2 to a server.
+// TestOffers plays clients of version 2 for a server.
 func TestOffers(t *testing.T) {
 	tests := []struct {
 		name string
 		edit func(*wire.Offer)
-		want smc.Diagnosis // 0: ACCEPT
+		want smc.Diagnosis // 0 means ACCEPT
 		ext  wire.FirstContactExt
 	}{
 		{"AsLinux", nil, 0, wire.FirstContactExt{Release: 1, MaxConns: 255, MaxLinks: 2}},
@@ -155,8 +154,7 @@ func TestOffers(t *testing.T) {
 	}
 }
 
-// TestAnswers plays servers of version 2 to a client, whose offer has version
-// 1 too.
+// TestAnswers plays servers of version 2 for a client that also offers version 1.
 func TestAnswers(t *testing.T) {
 	accept := func(id wire.EID) wire.AcceptV2 {
 		e := endpointOf(1)
@@ -168,7 +166,7 @@ func TestAnswers(t *testing.T) {
 	tests := []struct {
 		name string
 		edit func(*wire.AcceptV2)
-		want smc.Diagnosis // 0: CONFIRM
+		want smc.Diagnosis // 0 means CONFIRM
 	}{
 		{"Good", func(*wire.AcceptV2) {}, 0},
 		{"ForeignEID", func(a *wire.AcceptV2) { a.EID[0]++ }, smc.DiagNoUEID},
@@ -217,7 +215,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestNoVersion2: a stack kept to version 1 has no enterprise IDs.
+// TestNoVersion2: a stack with only version 1 has no enterprise IDs.
 func TestNoVersion2(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{client: func(c *Config) { c.NoVersion2 = true }})

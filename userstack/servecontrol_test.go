@@ -16,7 +16,7 @@ import (
 	"smcr/nl"
 )
 
-// asked returns what the stack at address answers.
+// asked returns the answer of the stack at address.
 func asked(t *testing.T, address string) (nl.SysInfo, error) {
 	t.Helper()
 	c, err := nl.DialUnix(t.Context(), address)
@@ -27,7 +27,7 @@ func asked(t *testing.T, address string) (nl.SysInfo, error) {
 	return c.SysInfo(t.Context())
 }
 
-// free waits until nobody answers at address.
+// free waits until no stack answers at address.
 func free(t *testing.T, address string) {
 	t.Helper()
 	if err := netnstest.Until(30*time.Second, func() error {
@@ -40,8 +40,8 @@ func free(t *testing.T, address string) {
 	}
 }
 
-// An embedded stack answers at a path and at an abstract name, once at each, and
-// not for longer than it was told to.
+// TestServeControl: an embedded stack answers at a path and at an abstract name, until
+// its context ends.
 func TestServeControl(t *testing.T) {
 	client, server, _ := loopStacks(t, nil)
 	for _, address := range []string{filepath.Join(t.TempDir(), "control"), fmt.Sprintf("@smcr-userstack-test-%d/servecontrol", os.Getpid())} {
@@ -69,7 +69,7 @@ func TestServeControl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer slow.Close() // is connected while the stack is closed
+	defer slow.Close() // it has a connection while the stack is closed
 	if err := server.Close(); err != nil {
 		t.Error(err)
 	}
@@ -79,8 +79,8 @@ func TestServeControl(t *testing.T) {
 	}
 }
 
-// The socket file of a killed program is replaced, that of a living one and
-// other files are not.
+// TestServeControlStale: the socket file of a killed program is replaced. The socket of a
+// running program, and other files, are not.
 func TestServeControlStale(t *testing.T) {
 	s, _, _ := loopStacks(t, nil)
 	path := filepath.Join(t.TempDir(), "control")
@@ -114,9 +114,8 @@ func TestServeControlStale(t *testing.T) {
 	}
 }
 
-// Stacks of one process answer each for the network namespace of its own, use
-// its devices from any thread, and an SMC-R connection goes from one to the
-// other.
+// TestNamespaces: the stacks of one process each serve a network namespace. A stack uses
+// its devices from any thread, and an SMC-R connection connects the two.
 func TestNamespaces(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	stacks := map[*netnstest.Host]*Stack{}

@@ -14,7 +14,7 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// stall is a log that keeps who writes a message waiting.
+// stall is a log that delays whoever writes a message.
 type stall struct {
 	slog.Handler
 	at   string
@@ -32,10 +32,10 @@ func (s stall) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// slowDevices has devices that take a second to be closed.
+// slowDevices has devices whose Close takes a second.
 type slowDevices struct {
 	rdmaverbs.Provider
-	open *atomic.Int32 // devices that are
+	open *atomic.Int32 // devices that are open
 }
 
 type slowDevice struct {
@@ -58,9 +58,8 @@ func (d slowDevice) Close() error {
 	return d.Device.Close()
 }
 
-// TestCloseDuringEnd closes stacks while what they have to give back is still
-// given back by another goroutine. That all is given back then is checked where
-// the bed closes them.
+// TestCloseDuringEnd closes stacks while another goroutine still releases their
+// resources. The end of the bed checks that everything is released.
 func TestCloseDuringEnd(t *testing.T) {
 	t.Run("link group", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
@@ -108,8 +107,8 @@ func TestCloseDuringEnd(t *testing.T) {
 	})
 }
 
-// TestCloseDuringReadFrom: Close does not wait for a program's own reader. The
-// send buffer is given back when the reader returns, to nobody: it is unmapped.
+// TestCloseDuringReadFrom: Close does not wait for the reader of a program. When the
+// reader returns, the send buffer is unmapped.
 func TestCloseDuringReadFrom(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// warnings is a log handler that keeps what is a warning or worse.
+// warnings is a log handler that keeps warnings and errors.
 type warnings struct {
 	who  string
 	mu   sync.Mutex
@@ -39,8 +39,8 @@ func (w *warnings) take() []string {
 	return list
 }
 
-// TestOrderlyEndIsQuiet: connections, idle link groups and stacks that end in
-// order are no reason for a warning; a link that is lost is.
+// TestOrderlyEndIsQuiet: an orderly end of connections, idle link groups and stacks
+// causes no warning. The loss of a link does.
 func TestOrderlyEndIsQuiet(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -13,10 +13,10 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// TestTwoProviders: a host has an adapter with two ports and, from a second provider,
-// a device on each of its three netdevs. The link group has its links on both ports of
-// the adapter, fails over between them, and goes over to the second provider when the
-// adapter is gone.
+// TestTwoProviders: a host has an adapter with two ports and, from a second provider, a
+// device on each of its three netdevs. The link group has its links on both ports of the
+// adapter and fails over between them. After the adapter is removed, it uses the second
+// provider.
 func TestTwoProviders(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 3})
@@ -72,7 +72,7 @@ func TestTwoProviders(t *testing.T) {
 		time.Sleep(settled)
 		b.finish(c, s)
 
-		b.ch.Remove("eth1") // the adapter has both netdevs or is not there
+		b.ch.Remove("eth1") // the adapter must have both netdevs
 		time.Sleep(2 * time.Second)
 		c, s = b.connect()
 		b.exchange(c, s, pattern(4, 100<<10))
@@ -80,8 +80,8 @@ func TestTwoProviders(t *testing.T) {
 	})
 }
 
-// TestOtherProvider: stacks on a provider without software RoCE's names serve each
-// other.
+// TestOtherProvider: stacks on a provider whose devices have other names than software
+// RoCE connect to each other.
 func TestOtherProvider(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		only := func(h *simfabric.Host) func(*Config) {

@@ -12,8 +12,8 @@ import (
 	"smcr/stats"
 )
 
-// counted returns what f adds to the SMC-R counters of a stack. The two usages are
-// those after f.
+// counted returns the difference that f makes in the SMC-R counters of a stack. The two
+// usages are the values after f.
 func counted(t *testing.T, s *Stack, f func()) stats.Tech {
 	t.Helper()
 	before := list(t, s.Control().Stats)
@@ -33,8 +33,8 @@ func wantCounted(t *testing.T, what string, got, want stats.Tech) {
 	}
 }
 
-// TestStatistics sends data of known sizes and looks at each counter that depends
-// on them.
+// TestStatistics sends data of known sizes and checks each counter that depends on the
+// size.
 func TestStatistics(t *testing.T) {
 	const (
 		rmbe  = 64 << 10 // of both ends
@@ -97,9 +97,9 @@ func TestStatistics(t *testing.T) {
 	})
 }
 
-// statisticsOfFull has a sender wait for its peer, which then reads everything.
+// statisticsOfFull makes a sender wait for its peer, which then reads everything.
 func (b *bed) statisticsOfFull(t *testing.T, c, s *Conn) {
-	const size = 300 << 10 // more than the send buffer and the RMBE of the peer hold
+	const size = 300 << 10 // more than the send buffer and the RMBE of the peer can hold
 	usage := list(t, b.server.Control().Stats).SMCR.RXUsage
 	var received stats.Tech
 	sent := counted(t, b.client, func() {
@@ -129,7 +129,7 @@ func (b *bed) statisticsOfFull(t *testing.T, c, s *Conn) {
 	}
 }
 
-// statisticsOfOptions uses each call that has a counter of its own.
+// statisticsOfOptions makes each call that has a separate counter.
 func (b *bed) statisticsOfOptions(t *testing.T, c, s *Conn) {
 	usage := list(t, b.server.Control().Stats).SMCR.RXUsage
 	got := counted(t, b.client, func() {
@@ -165,9 +165,8 @@ func (b *bed) statisticsOfOptions(t *testing.T, c, s *Conn) {
 	})
 }
 
-// TestStatisticsOfLentMemory counts a Commit as a send call and a Discard as a
-// receive call.
-func TestStatisticsOfLentMemory(t *testing.T) {
+// TestStatisticsOfReserve counts a Commit as a send call and a Discard as a receive call.
+func TestStatisticsOfReserve(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()

@@ -44,7 +44,7 @@ func TestSubsequentContact(t *testing.T) {
 		b.exchange(c1, s1, pattern(1, 10000))
 		b.exchange(c2, s2, pattern(2, 10000))
 		b.finish(c1, s1)
-		// The group outlives its connections for a while.
+		// The group exists for some time after its last connection.
 		c3, s3 := b.connect()
 		if c3.group() != c2.group() {
 			t.Error("third connection is on another link group")
@@ -55,8 +55,8 @@ func TestSubsequentContact(t *testing.T) {
 	})
 }
 
-// TestManyConnections opens connections all at once: the first of them makes
-// the link group and the others wait for it.
+// TestManyConnections opens connections at the same time: the first of them makes the
+// link group, and the others wait for it.
 func TestManyConnections(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const n = 200
@@ -100,7 +100,7 @@ func TestManyConnections(t *testing.T) {
 	})
 }
 
-// TestGroupOverflow makes more connections than a link group takes.
+// TestGroupOverflow makes more connections than a link group can have.
 func TestGroupOverflow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		few := func(c *Config) { c.MaxConns = 3 }
@@ -120,8 +120,8 @@ func TestGroupOverflow(t *testing.T) {
 	})
 }
 
-// TestRoles makes connections in both directions: the two stacks then share
-// one link group for each role (RFC 7609, section 2.2.1).
+// TestRoles makes connections in both directions: the two stacks have one link group for
+// each role (RFC 7609, section 2.2.1).
 func TestRoles(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -163,7 +163,7 @@ func TestIdleGroupEnds(t *testing.T) {
 				t.Fatal("idle link groups do not end")
 			}
 		}
-		// The server ends it, by DELETE LINK, before the client does.
+		// The server ends the group, by DELETE LINK, before the client does.
 		if d := time.Since(start); d < 599*time.Second || d > 603*time.Second {
 			t.Errorf("link groups ended after %v, want 600 s", d)
 		}
@@ -182,7 +182,7 @@ func TestIPv6(t *testing.T) {
 	tests := []struct {
 		name           string
 		client, server string
-		want           smc.Diagnosis // 0: SMC-R
+		want           smc.Diagnosis // 0 means SMC-R
 	}{
 		{"SamePrefix", "fd00:1::1/64", "fd00:1::2/64", 0},
 		{"LinkLocal", "fe80::1/64", "fe80::2/64", 0},
@@ -219,7 +219,7 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// TestStackClose closes a stack at a time when much goes on.
+// TestStackClose closes a stack while many calls are in progress.
 func TestStackClose(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 2})
@@ -233,17 +233,17 @@ func TestStackClose(t *testing.T) {
 			c, s := b.connect()
 			pairs = append(pairs, [2]*Conn{c, s})
 			if i%2 == 0 {
-				go func() { // stuck in Write
+				go func() { // waits in Write
 					_, err := c.Write(make([]byte, 1<<20))
 					results <- res{"writer", err}
 				}()
 			}
-			go func() { // stuck in Read
+			go func() { // waits in Read
 				_, err := c.Read(make([]byte, 1))
 				results <- res{"reader", err}
 			}()
 		}
-		// One rendezvous whose peer says nothing.
+		// The peer of this rendezvous sends nothing.
 		ct, _ := b.tcp()
 		go func() {
 			_, err := b.server.Server(context.Background(), ct)
@@ -295,7 +295,7 @@ func TestStackClose(t *testing.T) {
 	})
 }
 
-// TestCloseDuringFirstContact closes either stack at every moment of a first
+// TestCloseDuringFirstContact closes either stack at many different times during a first
 // contact with two links.
 func TestCloseDuringFirstContact(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
@@ -376,8 +376,8 @@ func TestAssumed(t *testing.T) {
 	})
 }
 
-// TestSymmetricLinks checks that two devices on each side give two links, and
-// that connections are spread over them.
+// TestSymmetricLinks checks that two devices on each side give two links, and that
+// connections use both.
 func TestSymmetricLinks(t *testing.T) {
 	tests := []struct {
 		name           string
@@ -401,7 +401,7 @@ func TestSymmetricLinks(t *testing.T) {
 				for i := range 12 {
 					c, s := b.connect()
 					if i == 0 {
-						time.Sleep(settled) // the third link and those after it do not hold up data
+						time.Sleep(settled) // data does not wait for the third link and later ones
 					}
 					b.exchange(c, s, pattern(uint64(i), 1000))
 					pairs = append(pairs, [2]*Conn{c, s})

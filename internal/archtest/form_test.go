@@ -138,15 +138,7 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return true
 	}
-	typ := d.Recv.List[0].Type
-	if star, ok := typ.(*ast.StarExpr); ok {
-		typ = star.X
-	}
-	if idx, ok := typ.(*ast.IndexExpr); ok {
-		typ = idx.X
-	}
-	id, ok := typ.(*ast.Ident)
-	if !ok || !id.IsExported() {
+	if !ast.IsExported(receiver(d)) {
 		return false
 	}
 	switch d.Name.Name {

@@ -119,8 +119,16 @@ type deviceJSON struct {
 	Critical bool             `json:"critical"`
 	UseCount uint32           `json:"use_count"`
 	Provider string           `json:"provider,omitempty"`
+	Refused  *refusedJSON     `json:"refused,omitempty"`
 	PCI      *devicePCIJSON   `json:"pci,omitempty"`
 	Ports    []devicePortJSON `json:"ports"`
+}
+
+// A refusedJSON is what a user-space device refused.
+type refusedJSON struct {
+	Source uint64 `json:"source"`
+	PSN    uint64 `json:"psn"`
+	Key    uint64 `json:"key"`
 }
 
 type devicePCIJSON struct {
@@ -177,6 +185,10 @@ func newDeviceJSON(r nl.Row[nl.Device], netdev func(uint32) string) deviceJSON {
 	if d.PCI != nil {
 		j.PCI = &devicePCIJSON{d.PCI.ID, d.PCI.FID, d.PCI.CHID, d.PCI.Vendor, d.PCI.Device}
 	}
+	if d.Provider != "" {
+		refused := refusedJSON(d.Refused)
+		j.Refused = &refused
+	}
 	for _, line := range validPorts(d) {
 		p := line.port
 		pj := devicePortJSON{
@@ -214,6 +226,12 @@ func deviceColumns(netdev func(uint32) string) columns[devicePort] {
 					return "-"
 				}
 				return l.port.GID
+			}),
+			col(">Refused", func(l *devicePort) any {
+				if l.device.Provider == "" {
+					return "-"
+				}
+				return l.device.Refused.Total()
 			}),
 		},
 	}

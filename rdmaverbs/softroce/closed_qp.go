@@ -4,6 +4,7 @@ package softroce
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"smcr/rdmaverbs/softroce/header"
@@ -36,8 +37,11 @@ type closedQP struct {
 	qpn   uint32
 	dqpn  uint32
 	path  path
-	acked psn // all PSNs before it were acknowledged
+	port  peerPort // of the peer
+	acked psn      // all PSNs before it were acknowledged
 	msn   uint32
+
+	again atomic.Int64 // instant from which the next request is answered
 
 	notices  int           // close notices that were scheduled; only the timers use it
 	interval time.Duration // before the last close notice
@@ -60,6 +64,10 @@ const (
 	firstCloseNotice = 20 * time.Millisecond
 )
 
+// closedInterval is the shortest time between two NAKs for the requests to a closed queue
+// pair. One is enough for a peer that receives it.
+const closedInterval = time.Millisecond
+
 // closedQPs has what a device keeps of its closed queue pairs. The lock of the
 // device guards it.
 type closedQPs struct {
@@ -73,7 +81,7 @@ func (c *closedQPs) remember(q *qp) *closedQP {
 	if q.path.dgid.IsZero() {
 		return nil
 	}
-	p := &closedQP{qpn: q.ep.qpn, dqpn: q.ep.dqpn, path: q.path, acked: q.ep.rsp.acked, msn: q.ep.rsp.msn}
+	p := &closedQP{qpn: q.ep.qpn, dqpn: q.ep.dqpn, path: q.path, port: q.port, acked: q.ep.rsp.acked, msn: q.ep.rsp.msn}
 	c.list = append(c.list, p)
 	if len(c.list) > maxClosedQPs {
 		c.list = slices.Delete(c.list, 0, 1)
@@ -91,8 +99,8 @@ func (c *closedQPs) find(qpn uint32) *closedQP {
 }
 
 // findClosed looks at a packet whose queue pair is not known. It returns the
-// closed queue pair that must answer it and the PSN for the NAK, or nil.
-func (d *Device) findClosed(in *inbound, bth header.BTH) (*closedQP, psn) {
+// closed queue pair that must answer it now and the PSN for the NAK, or nil.
+func (d *Device) findClosed(now instant, in *inbound, bth header.BTH) (*closedQP, psn) {
 	const serviceBits = 0xe0
 	if bth.Opcode()&serviceBits != 0 || bth.Opcode().IsResponse() {
 		return nil, 0
@@ -100,7 +108,14 @@ func (d *Device) findClosed(in *inbound, bth header.BTH) (*closedQP, psn) {
 	d.mu.RLock()
 	p := d.closedQPs.find(bth.DestQP())
 	d.mu.RUnlock()
-	if p == nil || in.typ != p.path.typ || in.sgid != p.path.dgid || in.dgid != p.path.sgid {
+	if p == nil || !p.path.cameBack(in) {
+		return nil, 0
+	}
+	if !p.port.accepts(in.srcPort) {
+		d.drops.wrongSource.Add(1)
+		return nil, 0
+	}
+	if again := p.again.Load(); now < instant(again) || !p.again.CompareAndSwap(again, int64(now.add(closedInterval))) {
 		return nil, 0
 	}
 	at := psn(bth.PSN())

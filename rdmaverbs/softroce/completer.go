@@ -18,19 +18,32 @@ import (
 //	RNR NAK                      | the same, after the delay in the NAK
 //	other NAK                    | the same, and the request at its PSN fails
 //	any, outside [una, max)      | a ghost answer: ignore
+//	any, after the oldest failed | ignore: the queue pair is about to fail
 
-// response handles an answer from the peer.
-func (r *requester) response(e *endpoint, now instant, t *header.Transport) {
+// response handles an answer from the peer. It reports whether the answer is to a
+// packet that is outstanding.
+func (r *requester) response(e *endpoint, now instant, t *header.Transport) bool {
 	at := psn(t.BTH.PSN())
 	if !at.in(r.una, r.max) {
 		e.stats.ghosts++
-		return
+		return false
 	}
-	if t.BTH.Opcode() != header.Acknowledge {
+	if r.sq.oldest().bad != rdmaverbs.StatusSuccess {
+		// The queue pair enters the error state when the batch that is being
+		// sent was sent. An answer must not complete the request meanwhile.
+		return true
+	}
+	if t.BTH.Opcode() == header.Acknowledge {
+		r.acknowledgement(e, now, at, t.AETH.Syndrome())
+	} else {
 		r.readResponse(e, now, at, t)
-		return
 	}
-	switch s := t.AETH.Syndrome(); {
+	return true
+}
+
+// acknowledgement handles an ACK or NAK for PSN at.
+func (r *requester) acknowledgement(e *endpoint, now instant, at psn, s header.Syndrome) {
+	switch {
 	case s.IsACK():
 		probe := r.probe.answeredBy(at)
 		if r.acknowledge(now, at.add(1)) {

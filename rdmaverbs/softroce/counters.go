@@ -2,6 +2,8 @@
 
 package softroce
 
+import "smcr/rdmaverbs"
+
 // Counters has the counters of a device since it was opened. They include all
 // queue pairs, also those that are closed.
 type Counters struct {
@@ -19,6 +21,12 @@ type Counters struct {
 	Ghosts     uint64 // answers to nothing outstanding
 	Duplicates uint64 // requests already executed, answered again
 	OutOfOrder uint64 // requests beyond the expected PSN
+
+	// Received and refused: the packet is not from the peer, or the peer has no right to
+	// what it asks for.
+	WrongSource uint64 // from the address of the peer, not from the UDP port of its queue pair
+	WrongPSN    uint64 // requests before all that the peer may send again
+	WrongKey    uint64 // requests for memory with a key or an address that the peer must not use
 
 	Retransmits uint64 // request packets sent again
 	Timeouts    uint64 // local ACK timeouts
@@ -44,6 +52,9 @@ func (d *Device) Counters() Counters {
 		Malformed:   d.drops.malformed.Load(),
 		UnknownQP:   d.drops.unknownQP.Load(),
 		WrongPeer:   d.drops.wrongPeer.Load(),
+		WrongSource: d.drops.wrongSource.Load(),
+		WrongPSN:    sum.wrongPSN,
+		WrongKey:    sum.wrongKey,
 		Ghosts:      sum.ghosts,
 		Duplicates:  sum.duplicates,
 		OutOfOrder:  sum.outOfOrder,
@@ -67,6 +78,14 @@ func (d *Device) Counters() Counters {
 	return c
 }
 
+// Refused implements rdmaverbs.RefusalCounter.
+func (d *Device) Refused() rdmaverbs.Refused {
+	c := d.Counters()
+	return rdmaverbs.Refused{Source: c.WrongSource, PSN: c.WrongPSN, Key: c.WrongKey}
+}
+
+var _ rdmaverbs.RefusalCounter = (*Device)(nil)
+
 func (s *endpointStats) add(o *endpointStats) {
 	s.retransmits += o.retransmits
 	s.timeouts += o.timeouts
@@ -78,4 +97,6 @@ func (s *endpointStats) add(o *endpointStats) {
 	s.duplicates += o.duplicates
 	s.ghosts += o.ghosts
 	s.outOfOrder += o.outOfOrder
+	s.wrongPSN += o.wrongPSN
+	s.wrongKey += o.wrongKey
 }

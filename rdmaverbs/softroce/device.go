@@ -49,11 +49,12 @@ type Device struct {
 	shards []*shard
 	nextPD atomic.Uint32
 
-	drops dropCounters
+	drops     dropCounters
+	forgeries forgeryLog
 }
 
 type dropCounters struct {
-	malformed, unknownQP, wrongPeer atomic.Uint64
+	malformed, unknownQP, wrongPeer, wrongSource atomic.Uint64
 }
 
 // newDevice makes a device with wire w and starts it. The caller may set
@@ -101,7 +102,7 @@ func (d *Device) Attr() rdmaverbs.DeviceAttr {
 		Provider: providerName,
 		NumPorts: 1,
 		MaxQP:    d.maxQP,
-		MaxMR:    maxMR - 1,
+		MaxMR:    maxMR,
 		MaxMsg:   maxMsg,
 		MaxSGE:   2,
 		MaxQPWR:  maxQPWR,
@@ -270,6 +271,7 @@ func (s *shard) deliver(pkts []inbound) {
 	now := d.now()
 	var q *qp
 	var refused *closedQP
+	var forged forgery
 	for i := range pkts {
 		in := &pkts[i]
 		t, err := header.ParseTransport(in.data)
@@ -284,7 +286,7 @@ func (s *shard) deliver(pkts []inbound) {
 			if q = d.findQP(n); q == nil {
 				d.drops.unknownQP.Add(1)
 				// Several packets at once get one answer, for the first.
-				if p, at := d.findClosed(in, t.BTH); p != nil && p != refused {
+				if p, at := d.findClosed(now, in, t.BTH); p != nil && p != refused {
 					refused = p
 					d.sendClosedNAK(p, at, at)
 				}
@@ -296,7 +298,14 @@ func (s *shard) deliver(pkts []inbound) {
 			d.drops.wrongPeer.Add(1)
 			continue
 		}
-		q.receive(now, &t, err)
+		if !q.port.accepts(in.srcPort) {
+			d.drops.wrongSource.Add(1)
+			forged = forgery{qpn: q.ep.qpn, peer: q.path.dgid, port: in.srcPort, want: q.port}
+			continue
+		}
+		if q.receive(now, &t, err) {
+			q.port.proved(in.srcPort)
+		}
 		if n := len(s.pending); n == 0 || s.pending[n-1] != q {
 			s.pending = append(s.pending, q)
 		}
@@ -304,6 +313,7 @@ func (s *shard) deliver(pkts []inbound) {
 	if q != nil {
 		q.unlock()
 	}
+	d.forgeries.tell(d.log, now, &forged, d.drops.wrongSource.Load())
 }
 
 // answer lets each pending queue pair send a batch.

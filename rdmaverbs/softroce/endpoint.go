@@ -66,6 +66,8 @@ type endpointStats struct {
 	duplicates  uint64 // requests received again
 	ghosts      uint64 // responses to nothing outstanding
 	outOfOrder  uint64 // requests beyond the expected PSN
+	wrongPSN    uint64 // requests before all that the peer may send again
+	wrongKey    uint64 // requests for memory that the peer must not access
 }
 
 func (e *endpoint) toRTR(p *rdmaverbs.PathInfo) {
@@ -158,17 +160,20 @@ func (e *endpoint) completeReady() {
 	}
 }
 
-// receive handles a packet from the peer.
-func (e *endpoint) receive(now instant, t *header.Transport) {
+// receive handles a packet that is to be from the peer. It reports whether the PSN
+// proves it: a request has the expected PSN, or a response answers a packet that is
+// outstanding.
+func (e *endpoint) receive(now instant, t *header.Transport) (proved bool) {
 	switch {
 	case t.BTH.Opcode().IsResponse():
 		if e.state == rdmaverbs.QPSRTS {
-			e.req.response(e, now, t)
+			proved = e.req.response(e, now, t)
 			e.completeReady()
 		}
 	case e.state == rdmaverbs.QPSRTR || e.state == rdmaverbs.QPSRTS:
-		e.rsp.request(e, t)
+		proved = e.rsp.request(e, t)
 	}
+	return proved
 }
 
 // receiveBad handles a complete packet from the peer that is not a valid

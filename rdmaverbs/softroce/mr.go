@@ -4,8 +4,7 @@ package softroce
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"sync"
+	"os"
 	"sync/atomic"
 
 	"smcr/rdmaverbs"
@@ -17,7 +16,7 @@ import (
 type mr struct {
 	pd     *pd
 	buf    []byte
-	addr   uint64
+	addr   uint64 // with which a peer names the first byte, see [newAddr]
 	access rdmaverbs.Access
 	key    uint32
 
@@ -35,7 +34,8 @@ func (m *mr) LKey() uint32 { return m.key }
 // RKey is the key that a peer presents.
 func (m *mr) RKey() uint32 { return m.key }
 
-// Addr is the address of the first byte.
+// Addr is the address with which a peer names the first byte. It is random and not an
+// address of the process.
 func (m *mr) Addr() uint64 { return m.addr }
 
 // Len is the length in bytes.
@@ -81,7 +81,7 @@ func (m *mr) Close() error {
 	}
 }
 
-// slice returns n bytes at virtual address addr. It returns false if they are
+// slice returns n bytes at addr, an address of the peer's choice. It returns false if they are
 // not all within the region.
 func (m *mr) slice(addr uint64, n int) ([]byte, bool) {
 	off := addr - m.addr
@@ -91,79 +91,13 @@ func (m *mr) slice(addr uint64, n int) ([]byte, bool) {
 	return m.buf[off : off+uint64(n) : off+uint64(n)], true
 }
 
-// A key is a slot number and 16 random bits. So the key of a region that was
-// closed opens the next region in the same slot only with a probability of 1 to
-// 65535.
-const (
-	mrSlotBits = 16
-	maxMR      = 1<<mrSlotBits - 1
-)
-
-// mrTable finds memory regions by key.
-type mrTable struct {
-	mu    sync.RWMutex
-	slots []mrSlot
-	free  []uint32 // slot numbers; the one that is unused for the longest time is first
-}
-
-type mrSlot struct {
-	mr  *mr
-	tag uint16 // random part of the slot's present or last key
-}
-
-func (t *mrTable) insert(m *mr) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var i uint32
-	switch {
-	case len(t.slots) < maxMR && len(t.free) < mrReuseDelay:
-		if len(t.slots) == 0 {
-			t.slots = append(t.slots, mrSlot{}) // key 0 is not used
-		}
-		i = uint32(len(t.slots))
-		t.slots = append(t.slots, mrSlot{})
-	case len(t.free) > 0:
-		i = t.free[0]
-		t.free = t.free[1:]
-	default:
-		return fmt.Errorf("softroce: %d memory regions are registered: %w", maxMR-1, rdmaverbs.ErrNoResources)
-	}
-	s := &t.slots[i]
+// newAddr returns the address of a region of n bytes for the peer: a random one at the
+// start of a page. With it, a peer learns nothing about the memory of the process.
+func newAddr(n int) uint64 {
+	page := uint64(os.Getpagesize())
 	for {
-		if tag := uint16(rand.Uint32()); tag != s.tag {
-			s.tag = tag
-			break
+		if at := randomUint64() &^ (page - 1); at != 0 && at <= ^uint64(0)-uint64(n) {
+			return at
 		}
 	}
-	s.mr = m
-	m.key = uint32(s.tag)<<mrSlotBits | i
-	return nil
-}
-
-// mrReuseDelay is the number of free slots that must be there before one is
-// used again.
-const mrReuseDelay = 64
-
-func (t *mrTable) remove(m *mr) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	i := m.key & (1<<mrSlotBits - 1)
-	if t.slots[i].mr == m {
-		t.slots[i].mr = nil
-		t.free = append(t.free, i)
-	}
-}
-
-// find returns the region with that key, or nil.
-func (t *mrTable) find(key uint32) *mr {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	i := key & (1<<mrSlotBits - 1)
-	if int(i) >= len(t.slots) {
-		return nil
-	}
-	if m := t.slots[i].mr; m != nil && m.key == key {
-		return m
-	}
-	return nil
 }

@@ -3,7 +3,6 @@
 package softroce
 
 import (
-	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -122,56 +121,6 @@ func TestRoundTrip(t *testing.T) {
 	measure(102, 100*time.Millisecond)
 	if d := r.probeDelay(); d < 50*time.Millisecond {
 		t.Errorf("probe delay %v after a late answer", d)
-	}
-}
-
-func TestMRKeys(t *testing.T) {
-	p := &pd{dev: new(Device)}
-	buf := make([]byte, 64)
-	seen := make(map[uint32]int)
-	last := make(map[uint32]uint32)
-	for i := range 5000 {
-		m, err := p.RegisterMR(buf, rdmaverbs.AccessLocalWrite)
-		if err != nil {
-			t.Fatal(err)
-		}
-		k := m.RKey()
-		if k == 0 || p.dev.mrs.find(k) == nil {
-			t.Fatalf("key %#x is not found", k)
-		}
-		slot := k & (1<<mrSlotBits - 1)
-		if last[slot] == k {
-			t.Fatalf("slot %d has key %#x twice in a row", slot, k)
-		}
-		last[slot] = k
-		seen[k]++
-		if err := m.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if p.dev.mrs.find(k) != nil {
-			t.Fatalf("key %#x is found after close, round %d", k, i)
-		}
-	}
-	if len(seen) < 4900 {
-		t.Errorf("%d different keys of 5000", len(seen))
-	}
-	if err := p.Close(); err != nil {
-		t.Errorf("domain does not close: %v", err)
-	}
-}
-
-func TestMRLimit(t *testing.T) {
-	p := &pd{dev: new(Device)}
-	buf := make([]byte, 64)
-	n := 0
-	var err error
-	for err == nil {
-		if _, err = p.RegisterMR(buf, 0); err == nil {
-			n++
-		}
-	}
-	if !errors.Is(err, rdmaverbs.ErrNoResources) || n != maxMR-1 {
-		t.Errorf("%d regions, then %v", n, err)
 	}
 }
 

@@ -5,7 +5,6 @@ package softroce
 import (
 	"fmt"
 	"sync/atomic"
-	"unsafe"
 
 	"smcr/rdmaverbs"
 )
@@ -64,7 +63,7 @@ func (p *pd) RegisterMR(buf []byte, access rdmaverbs.Access) (rdmaverbs.MR, erro
 	m := &mr{
 		pd:     p,
 		buf:    buf,
-		addr:   uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf)))),
+		addr:   newAddr(len(buf)),
 		access: access,
 		idle:   make(chan struct{}),
 	}

@@ -21,6 +21,7 @@ type qp struct {
 
 	mu     sync.Mutex
 	ep     endpoint
+	port   peerPort // from which packets of the peer come
 	closed bool
 	idle   sync.Cond // on mu: a batch was sent
 	wakeAt instant   // the timers call at this time at the latest
@@ -110,6 +111,17 @@ func (q *qp) releaseParts() {
 // QPN returns the queue pair number.
 func (q *qp) QPN() uint32 { return q.ep.qpn }
 
+// flow chooses a source port. The queue pairs use all of them, so that a network with
+// parallel links can spread the flows (annex A17, A17.9.2).
+func (q *qp) flow() uint16 { return uint16(q.ep.qpn) }
+
+// UDPPort implements rdmaverbs.UDPSender.
+func (q *qp) UDPPort() uint16 {
+	return q.dev.wire.sourcePort(&path{typ: q.sgid.Type, sgid: q.sgid.GID, flow: q.flow()})
+}
+
+var _ rdmaverbs.UDPSender = (*qp)(nil)
+
 // State returns the state now.
 func (q *qp) State() rdmaverbs.QPState {
 	q.mu.Lock()
@@ -144,9 +156,10 @@ func (q *qp) ToRTR(p rdmaverbs.PathInfo) error {
 		dgid:     p.DGID,
 		dmac:     dmac,
 		hopLimit: hop,
-		// One of the dynamic ports for each queue pair, so that a network with
-		// parallel links can spread the flows (annex A17, A17.9.2).
-		srcPort: 0xc000 | uint16(q.ep.qpn^p.DQPN)&0x3fff,
+		flow:     q.flow(),
+	}
+	if q.sgid.Type == rdmaverbs.RoCEv2 {
+		q.port = peerPort(p.UDPPort)
 	}
 	q.ep.toRTR(&p)
 	return nil
@@ -376,18 +389,18 @@ func (q *qp) piece(g rdmaverbs.SGE, need rdmaverbs.Access) (piece, rdmaverbs.WCS
 	return p, rdmaverbs.StatusSuccess, nil
 }
 
-// from reports whether a packet is from the connected peer.
-func (q *qp) from(in *inbound) bool {
-	return in.typ == q.path.typ && in.sgid == q.path.dgid && in.dgid == q.path.sgid
-}
+// from reports whether the addresses of a packet are those of the connected peer and of
+// the queue pair.
+func (q *qp) from(in *inbound) bool { return q.path.cameBack(in) }
 
-// receive handles one packet. q.mu is held.
-func (q *qp) receive(now instant, t *header.Transport, err error) {
+// receive handles one packet. It reports whether the packet proves that it is from the
+// peer, see [endpoint.receive]. q.mu is held.
+func (q *qp) receive(now instant, t *header.Transport, err error) (proved bool) {
 	if err != nil {
 		q.ep.receiveBad(t.BTH)
-		return
+		return false
 	}
-	q.ep.receive(now, t)
+	return q.ep.receive(now, t)
 }
 
 // pump sends the packets of the endpoint, up to limit batches, or all if limit

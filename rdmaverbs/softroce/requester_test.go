@@ -61,6 +61,24 @@ func TestRequesterNAK(t *testing.T) {
 	}
 }
 
+// TestRequesterAnswerAfterFailure checks that an ACK which follows a fatal NAK, while the
+// batch is still being sent, does not complete the request that has failed.
+func TestRequesterAnswerAfterFailure(t *testing.T) {
+	c := newCore(t)
+	for range 3 {
+		c.post(rdmaverbs.OpSend, 10)
+	}
+	b := batches.Get().(*batch)
+	c.e.fill(c.now, b)
+	c.gets(nak(coreSQPSN, header.NAKRemoteAccess), ack(coreSQPSN))
+	c.wantStatus(c.e.sendCQ)
+	b.reset()
+	batches.Put(b)
+	c.e.sent()
+	c.wantSent()
+	c.wantStatus(c.e.sendCQ, rdmaverbs.StatusRemAccessErr, rdmaverbs.StatusFlushErr, rdmaverbs.StatusFlushErr)
+}
+
 // TestRequesterGoBack checks go-back-N: on a NAK once, on ghosts never.
 func TestRequesterGoBack(t *testing.T) {
 	only := func(at psn) pkt { return pkt{op: header.SendOnly, psn: at} }

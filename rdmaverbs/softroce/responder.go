@@ -17,11 +17,14 @@ import (
 //	PSN beyond it              | NAK sequence error, once for each gap
 //	PSN before it, READ        | executed again
 //	PSN before it, other       | ACK of all executed requests
+//	PSN before all that the    | none: the packet is not from the peer,
+//	  peer may send again      |   see [history]
 //
 // An ACK is not sent at once. The next fill sends it after the READ responses
 // before it, so a batch of requests gets one ACK.
 type responder struct {
 	expect psn // next PSN
+	past   history
 	msn    uint32
 	minRNR uint8
 
@@ -65,6 +68,7 @@ type readJob struct {
 
 func (r *responder) start(expect psn, minRNR uint8, reads int) {
 	r.expect, r.acked, r.minRNR = expect, expect, minRNR
+	r.past = history{}
 	r.jobMax = reads
 	// Duplicates may arrive while the answers to the originals wait.
 	r.jobs = make([]readJob, 2*reads)
@@ -77,8 +81,9 @@ func (r *responder) stop() {
 
 func (r *responder) ready() bool { return r.jobN > 0 || r.nak != 0 || r.ackDue }
 
-// request handles a request packet from the peer.
-func (r *responder) request(e *endpoint, t *header.Transport) {
+// request handles a request packet from the peer. It reports whether the packet has
+// the expected PSN.
+func (r *responder) request(e *endpoint, t *header.Transport) bool {
 	at := psn(t.BTH.PSN())
 	switch d := at.sub(r.expect); {
 	case d > 0:
@@ -88,12 +93,16 @@ func (r *responder) request(e *endpoint, t *header.Transport) {
 			r.nak, r.nakPSN = header.NAKSequence, r.expect
 			e.stats.nakSent++
 		}
-	case d < 0:
+	case d == 0:
+		r.execute(e, t)
+		return true
+	case r.past.has(-d):
 		e.stats.duplicates++
 		r.duplicate(e, at, t)
 	default:
-		r.execute(e, t)
+		e.stats.wrongPSN++
 	}
+	return false
 }
 
 // duplicate answers a request that was already executed.
@@ -253,12 +262,19 @@ func (r *responder) read(e *endpoint, t *header.Transport) {
 	}
 	r.msn = (r.msn + 1) & psnMask
 	r.pushJob(readJob{at: r.expect, msn: r.msn, mr: m, raddr: t.RETH.VA(), left: n, first: true})
-	r.expect = r.expect.add(packets(n, e.mtu))
+	r.advance(packets(n, e.mtu))
+	r.past.answered()
+}
+
+// advance advances expect by n PSNs, whose requests were executed or will be answered.
+func (r *responder) advance(n int) {
+	r.expect = r.expect.add(n)
+	r.past.executed(n)
 }
 
 // done advances expect after a packet was executed.
 func (r *responder) done(t *header.Transport, last bool) {
-	r.expect = r.expect.add(1)
+	r.advance(1)
 	if last {
 		r.kind = msgNone
 		r.msn = (r.msn + 1) & psnMask
@@ -297,12 +313,13 @@ func (e *endpoint) remote(h header.RETH, n int, need rdmaverbs.Access) (*mr, boo
 	if n == 0 {
 		return nil, true
 	}
-	m := e.mrs.find(h.RKey())
-	if m == nil || m.pd != e.pd || m.access&need == 0 {
-		return nil, false
+	if m := e.mrs.find(h.RKey()); m != nil && m.pd == e.pd && m.access&need != 0 {
+		if _, ok := m.slice(h.VA(), n); ok {
+			return m, true
+		}
 	}
-	_, ok := m.slice(h.VA(), n)
-	return m, ok
+	e.stats.wrongKey++
+	return nil, false
 }
 
 func (r *responder) pushJob(j readJob) {
@@ -349,6 +366,9 @@ func (r *responder) fill(e *endpoint, b *batch) {
 func (r *responder) fillAck(e *endpoint, b *batch) {
 	if r.ackDue && r.jobN == 0 && r.nak == 0 {
 		r.emitAck(e, b, header.ACKNoCredits, r.expect.add(-1))
+		if r.acked != r.expect {
+			r.past.answered()
+		}
 		r.acked, r.ackDue = r.expect, false
 	}
 }

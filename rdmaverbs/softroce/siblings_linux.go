@@ -62,14 +62,15 @@ func (s *siblings) send(w *netWire, dst *path, pkts []packet) bool {
 	defer s.mu.RUnlock()
 	x := s.owner(w, dst.dgid)
 	if x != nil {
-		x.loop.send(dst, pkts)
+		x.loop.send(dst, w.sourcePort(dst), pkts)
 	}
 	return x != nil
 }
 
 // sendVia sends packets of w, whose netdev is down, through each of its
 // siblings. The host still has the address, and Linux permits it as source on
-// any netdev.
+// any netdev. The packets have the source port of w, because the peer accepts no
+// other.
 func (s *siblings) sendVia(w *netWire, dst *path, pkts []packet) {
 	if s == nil {
 		return
@@ -77,13 +78,20 @@ func (s *siblings) sendVia(w *netWire, dst *path, pkts []packet) {
 	s.mu.RLock()
 	wires := slices.Clone(s.wires)
 	s.mu.RUnlock()
+	from := w.sources()
 	for _, x := range wires {
 		if x == w || x.netns != w.netns || x.loopback {
 			continue
 		}
 		x.mu.RLock()
+		if from != nil {
+			from.mu.RLock()
+		}
 		if !x.closed && !x.gone.Load() {
-			_ = x.transmit(dst, pkts) // x reports its own errors to its device
+			_ = x.transmit(from, dst, pkts) // x reports its own errors to its device
+		}
+		if from != nil {
+			from.mu.RUnlock()
 		}
 		x.mu.RUnlock()
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/rdmaverbs"
 	"smcr/smc"
 )
 
@@ -45,6 +46,7 @@ func newSimNetwork(seed uint64, f simFaults) *simNetwork {
 type simWire struct {
 	net  *simNetwork
 	gid  smc.GID
+	one  sync.Mutex // held while h runs
 	h    handler
 	kick chan struct{}
 	quit chan struct{}
@@ -118,13 +120,23 @@ func (w *simWire) forward(dst *path, pkts []packet) {
 				f.count.reordered++
 				due = due.Add(time.Duration(f.rng.Int64N(int64(f.faults.jitter) + 1)))
 			}
-			out = append(out, simPacket{due: due, in: inbound{typ: dst.typ, sgid: dst.sgid, dgid: dst.dgid, data: data}})
+			out = append(out, simPacket{due: due, in: inbound{typ: dst.typ, sgid: dst.sgid, dgid: dst.dgid, srcPort: simPort(dst), data: data}})
 		}
 	}
 	f.mu.Unlock()
 	if to != nil {
 		to.put(out)
 	}
+}
+
+func (w *simWire) sourcePort(p *path) uint16 { return simPort(p) }
+
+// simPort returns the UDP source port of packets on a path.
+func simPort(dst *path) uint16 {
+	if dst.typ != rdmaverbs.RoCEv2 {
+		return 0
+	}
+	return minSourcePort + dst.flow%srcPorts
 }
 
 func (w *simWire) put(pkts []simPacket) {
@@ -174,7 +186,7 @@ func (w *simWire) run() {
 		}
 		w.mu.Unlock()
 		if len(batch) > 0 {
-			w.h(batch)
+			w.receive(batch)
 			continue
 		}
 		timer.Reset(wait)
@@ -185,6 +197,13 @@ func (w *simWire) run() {
 			return
 		}
 	}
+}
+
+// receive has the device receive packets at once.
+func (w *simWire) receive(batch []inbound) {
+	w.one.Lock()
+	defer w.one.Unlock()
+	w.h(batch)
 }
 
 func (w *simWire) setDown(down bool) {

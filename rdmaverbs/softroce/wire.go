@@ -21,6 +21,9 @@ type wire interface {
 	send(dst *path, pkts []packet) error
 	// start begins reception; h is called from one goroutine at a time.
 	start(h handler) error
+	// sourcePort returns the UDP port from which packets with this path are sent; 0 for
+	// version 1. It uses only typ, sgid and flow.
+	sourcePort(p *path) uint16
 	// close stops reception and waits until no h call is under way.
 	close() error
 }
@@ -36,7 +39,13 @@ type path struct {
 	dgid     smc.GID
 	dmac     net.HardwareAddr // 6 bytes; with version 2 it may be nil: the IP stack resolves it
 	hopLimit uint8
-	srcPort  uint16 // version 2: selects one of the srcPorts UDP source ports
+	flow     uint16 // version 2: selects one of the UDP source ports
+}
+
+// cameBack reports whether a packet has the addresses of the path in the other
+// direction.
+func (p *path) cameBack(in *inbound) bool {
+	return in.typ == p.typ && in.sgid == p.dgid && in.dgid == p.sgid
 }
 
 // packet is an outgoing transport packet: hdr (BTH and extended headers), then
@@ -52,6 +61,7 @@ type packet struct {
 type inbound struct {
 	typ        rdmaverbs.GIDType
 	sgid, dgid smc.GID // source and destination in the packet
+	srcPort    uint16  // UDP source port; 0 with version 1
 	smac       [6]byte // zero if the socket does not tell it (version 2)
 	data       []byte
 }

@@ -36,8 +36,8 @@ const costPort = 61000
 
 func costWire() *netWire {
 	w := &netWire{v2: &udpPorts{ids: header.NewIDSolver()}}
-	for i := range w.v2.tx[udp4] {
-		w.v2.tx[udp4][i] = udpSource{fd: 1 << 20, port: costPort}
+	for i := range w.v2.tx.sock[udp4] {
+		w.v2.tx.sock[udp4][i] = udpSource{fd: 1 << 20, port: costPort}
 	}
 	w.self.Store(&identity{v2: []smc.GID{costPath.dgid}})
 	return w
@@ -46,7 +46,7 @@ func costWire() *netWire {
 // encode makes the message of a train.
 func encode(w *netWire, tx *txBatch, pkts []packet) {
 	t := &tx.v2
-	w.target(tx, t, &costPath)
+	w.target(tx, t, w.sources(), &costPath)
 	tx.message(0, 0, pkts, t)
 }
 

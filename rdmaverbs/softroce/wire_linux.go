@@ -208,7 +208,7 @@ func (w *netWire) send(dst *path, pkts []packet) error {
 		return errNetdevGone
 	}
 	if w.isSelf(dst) {
-		w.loop.send(dst, pkts)
+		w.loop.send(dst, w.sourcePort(dst), pkts)
 		w.countLooped(pkts)
 		return nil
 	}
@@ -216,11 +216,23 @@ func (w *netWire) send(dst *path, pkts []packet) error {
 		w.countLooped(pkts)
 		return nil
 	}
-	return w.transmit(dst, pkts)
+	return w.transmit(w.sources(), dst, pkts)
 }
 
-// transmit sends packets with the sockets. w.mu is held.
-func (w *netWire) transmit(dst *path, pkts []packet) error {
+// sourcePort implements wire.
+func (w *netWire) sourcePort(p *path) uint16 { return w.sources().port(p) }
+
+// sources returns the sending sockets of version 2, or nil without version 2.
+func (w *netWire) sources() *sourcePorts {
+	if w.v2 == nil {
+		return nil
+	}
+	return &w.v2.tx
+}
+
+// transmit sends packets over the netdev, those of version 2 from the ports of from.
+// w.mu is held.
+func (w *netWire) transmit(from *sourcePorts, dst *path, pkts []packet) error {
 	tx := txPool.Get().(*txBatch)
 	defer txPool.Put(tx)
 	for len(pkts) > 0 {
@@ -230,9 +242,9 @@ func (w *netWire) transmit(dst *path, pkts []packet) error {
 		case dst.typ != rdmaverbs.RoCEv2:
 			err = w.sendV1(tx, dst, pkts[:n])
 		case w.bypassesIP(dst):
-			err = w.sendLL(tx, dst, pkts[:n])
+			err = w.sendLL(tx, from.port(dst), dst, pkts[:n])
 		default:
-			err = w.sendV2(tx, dst, pkts[:n])
+			err = w.sendV2(tx, from, dst, pkts[:n])
 		}
 		if err != nil {
 			return err

@@ -143,7 +143,7 @@ func TestLinkLocalFrames(t *testing.T) {
 		pkts := []packet{testPacket(header.WriteOnly, 1, 1021), testPacket(header.WriteOnly, 2, 1021), testPacket(header.SendOnly, 3, 43)}[:n]
 		w, tx := new(netWire), new(txBatch)
 		var same [llAtBTH]byte
-		w.llHeaders(&same, self, &path{sgid: src, dgid: dst, dmac: []byte{2, 0, 0, 0, 0, 2}, srcPort: 61000})
+		w.llHeaders(&same, self, 61000, &path{sgid: src, dgid: dst, dmac: []byte{2, 0, 0, 0, 0, 2}})
 		tx.pre.UseIPv6((*[16]byte)(&src), (*[16]byte)(&dst), 61000)
 		tx.frame(0, 0, pkts, &same)
 		var frame []byte

@@ -43,28 +43,29 @@ const (
 const maxLLBytes = min(65535-header.UDPLen, udpBuf-llAtBTH)
 
 // sendLL sends up to ioBatch packets as RoCE version 2 frames over IPv6:
-// several packets in one frame, if the kernel or the netdev can split it.
-func (w *netWire) sendLL(tx *txBatch, dst *path, pkts []packet) error {
+// several packets in one frame, if the kernel or the netdev can split it. port is the
+// UDP source port.
+func (w *netWire) sendLL(tx *txBatch, port uint16, dst *path, pkts []packet) error {
 	var bytes int
 	for i := range pkts {
 		bytes += transportLen(&pkts[i])
 	}
 	w.stats.txBytes.Add(uint64(bytes))
-	err := w.sendLLFrames(tx, dst, pkts, !w.ll.noGSO.Load())
+	err := w.sendLLFrames(tx, port, dst, pkts, !w.ll.noGSO.Load())
 	if err == errNoGSO {
 		// The packets that were sent before are sent again: see sendV2.
-		if err = w.sendLLFrames(tx, dst, pkts, false); err == nil && tx.dropped == 0 {
+		if err = w.sendLLFrames(tx, port, dst, pkts, false); err == nil && tx.dropped == 0 {
 			w.ll.noGSO.Store(true)
 		}
 	}
 	return err
 }
 
-func (w *netWire) sendLLFrames(tx *txBatch, dst *path, pkts []packet, gso bool) error {
+func (w *netWire) sendLLFrames(tx *txBatch, port uint16, dst *path, pkts []packet, gso bool) error {
 	self := w.self.Load()
 	var same [llAtBTH]byte
-	w.llHeaders(&same, self, dst)
-	tx.pre.UseIPv6((*[16]byte)(&dst.sgid), (*[16]byte)(&dst.dgid), dst.srcPort)
+	w.llHeaders(&same, self, port, dst)
+	tx.pre.UseIPv6((*[16]byte)(&dst.sgid), (*[16]byte)(&dst.dgid), port)
 
 	msgs := 0
 	for i := 0; i < len(pkts); {
@@ -85,7 +86,7 @@ func (w *netWire) sendLLFrames(tx *txBatch, dst *path, pkts []packet, gso bool) 
 
 // llHeaders writes the headers that all frames to dst have, without lengths and
 // checksums.
-func (w *netWire) llHeaders(same *[llAtBTH]byte, self *identity, dst *path) {
+func (w *netWire) llHeaders(same *[llAtBTH]byte, self *identity, port uint16, dst *path) {
 	same[0] = vnetNeedsCsum
 	binary.NativeEndian.PutUint16(same[2:], llAtBTH-vnetHdrLen)
 	binary.NativeEndian.PutUint16(same[6:], llAtUDP-vnetHdrLen)
@@ -102,7 +103,7 @@ func (w *netWire) llHeaders(same *[llAtBTH]byte, self *identity, dst *path) {
 		ip.HopLimit = defaultHopLimit
 	}
 	header.IPv6(same[llAtIP:]).Encode(&ip)
-	header.UDP(same[llAtUDP:]).Encode(&header.UDPFields{SrcPort: dst.srcPort, DstPort: header.UDPPortRoCE})
+	header.UDP(same[llAtUDP:]).Encode(&header.UDPFields{SrcPort: port, DstPort: header.UDPPortRoCE})
 }
 
 // frame makes message m, a frame with pkts. If they are several, the kernel

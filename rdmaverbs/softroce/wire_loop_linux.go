@@ -34,14 +34,15 @@ type looped struct {
 type loopedPacket struct {
 	typ        rdmaverbs.GIDType
 	sgid, dgid smc.GID
+	srcPort    uint16
 	end        int  // end in buf; a packet begins at the end of the one before
 	passed     bool // checked and counted already
 }
 
 func newLoop() *loop { return &loop{wake: make(chan struct{}, 1)} }
 
-// send copies packets into the queue.
-func (l *loop) send(dst *path, pkts []packet) {
+// send copies packets into the queue. port is their UDP source port, 0 for version 1.
+func (l *loop) send(dst *path, port uint16, pkts []packet) {
 	l.mu.Lock()
 	for i := range pkts {
 		p := &pkts[i]
@@ -55,7 +56,7 @@ func (l *loop) send(dst *path, pkts []packet) {
 		b = append(b, p.payload[1]...)
 		b = append(b, 0, 0, 0)
 		l.in.buf = b[:len(b)-3+pad]
-		l.in.pkts = append(l.in.pkts, loopedPacket{dst.typ, dst.sgid, dst.dgid, len(l.in.buf), false})
+		l.in.pkts = append(l.in.pkts, loopedPacket{dst.typ, dst.sgid, dst.dgid, port, len(l.in.buf), false})
 	}
 	l.mu.Unlock()
 	l.wakeUp()
@@ -71,7 +72,7 @@ func (l *loop) pass(in []inbound) {
 			continue
 		}
 		l.in.buf = append(l.in.buf, p.data...)
-		l.in.pkts = append(l.in.pkts, loopedPacket{p.typ, p.sgid, p.dgid, len(l.in.buf), true})
+		l.in.pkts = append(l.in.pkts, loopedPacket{p.typ, p.sgid, p.dgid, p.srcPort, len(l.in.buf), true})
 	}
 	l.mu.Unlock()
 	l.wakeUp()
@@ -107,7 +108,7 @@ func (l *loop) run(quit <-chan struct{}, h handler, c *wireCounters, self func()
 		for i, p := range l.out.pkts {
 			data := l.out.buf[at:p.end:p.end]
 			at = p.end
-			in := inbound{typ: p.typ, sgid: p.sgid, dgid: p.dgid, smac: mac, data: data}
+			in := inbound{typ: p.typ, sgid: p.sgid, dgid: p.dgid, srcPort: p.srcPort, smac: mac, data: data}
 			if p.passed {
 				rx.in = append(rx.in, in)
 			} else if drop := c.checkBTH(data); drop != nil {

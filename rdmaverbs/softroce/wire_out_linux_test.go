@@ -69,12 +69,12 @@ func TestSourcePorts(t *testing.T) {
 			var ports []uint16
 			for i := range uint16(2 * srcPorts) {
 				p := pathV2(c.from, c.to)
-				p.srcPort = 0xc000 + i
+				p.flow = i
 				port := a.sourceOf(t, conn, p)
 				if again := a.sourceOf(t, conn, p); again != port {
 					t.Errorf("path %d: source ports %d and %d", i, port, again)
 				}
-				if port < 0xc000 {
+				if port < minSourcePort {
 					t.Errorf("source port %d is not a dynamic one", port)
 				}
 				ports = append(ports, port)
@@ -87,19 +87,20 @@ func TestSourcePorts(t *testing.T) {
 	}
 }
 
-// TestSourcePortOfQueuePair: the queue pairs of one device do not all ask for
-// the same source port, and each always asks for the same one.
+// TestSourcePortOfQueuePair: the queue pairs of one device do not all have the same
+// source port.
 func TestSourcePortOfQueuePair(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	a, b := openIn(t, pair.A, "eth0"), openIn(t, pair.B, "eth0")
 	sources := map[uint16]bool{}
 	for range 16 {
 		x, _ := verbstest.Connect(t, verbstest.Pair{A: endFor(t, a, b, rdmaverbs.RoCEv2), B: endFor(t, b, a, rdmaverbs.RoCEv2)}, verbstest.Config{})
-		p := x.QP.(*qp).path.srcPort
-		if p < 0xc000 {
+		q := x.QP.(*qp)
+		p := a.wire.(*netWire).sources().port(&q.path)
+		if p < minSourcePort {
 			t.Errorf("source port %d is not a dynamic one", p)
 		}
-		sources[p%srcPorts] = true
+		sources[p] = true
 	}
 	if len(sources) < 2 {
 		t.Error("16 queue pairs have one source port")

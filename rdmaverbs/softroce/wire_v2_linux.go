@@ -5,7 +5,6 @@ package softroce
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"unsafe"
 
@@ -18,36 +17,17 @@ import (
 // version one receiving socket on port 4791, and some sending sockets on
 // dynamic ports.
 //
-// All are bound to the netdev, so that each netdev can have port 4791. They do
-// not share the port with other programs: with SO_REUSEPORT the kernel would
-// spread packets over the sockets, and with SO_REUSEADDR it would give all
+// The receiving sockets are bound to the netdev, so that each netdev can have port
+// 4791. They do not share the port with other programs: with SO_REUSEPORT the kernel
+// would spread packets over the sockets, and with SO_REUSEADDR it would give all
 // packets to the last one. Shards share it, see openShards.
-//
-// Several source ports make several flows for paths with parallel links (annex
-// A17). They are opened in advance, because only openWire is sure to run in the
-// right network namespace. They are separate from the receiving socket, whose
-// reader the poller would otherwise wake for each packet that leaves the send
-// buffer.
-//
-// They are not connected, so the kernel looks up the route for each message.
-// With a connected socket the kernel would count the IPv4 identification from a
-// random number that is not readable, but the ICRC covers the identification.
 type udpPorts struct {
 	netdev string
 	sock   [2]*socket   // IPv4, IPv6; nil if the host has no IPv6
 	more   [2][]*socket // sockets of the other shards
-	tx     [2][srcPorts]udpSource
+	tx     sourcePorts
 	noGSO  atomic.Bool
 	ids    *header.IDSolver
-}
-
-// srcPorts is the number of source ports for each IP version.
-const srcPorts = 4
-
-// udpSource is a sending socket.
-type udpSource struct {
-	fd   int // 0 if there is none
-	port uint16
 }
 
 const (
@@ -76,7 +56,7 @@ func openUDPPorts(i *netdevInfo, shards int) (*udpPorts, error) {
 }
 
 func (u *udpPorts) openFamily(family, shards int) error {
-	fd, err := u.open(family, header.UDPPortRoCE)
+	fd, err := openUDP(family, u.netdev, header.UDPPortRoCE)
 	if err != nil {
 		return err
 	}
@@ -89,66 +69,12 @@ func (u *udpPorts) openFamily(family, shards int) error {
 	if err := u.openShards(family, shards); err != nil {
 		return err
 	}
-	for i := range u.tx[family] {
-		fd, err := u.openSource(family)
-		if err != nil {
-			return err
-		}
-		s := &u.tx[family][i]
-		s.fd = fd
-		setSendBuffer(fd)
-		// Nothing is to be received on it; the kernel keeps a minimum.
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)
-		name, err := unix.Getsockname(fd)
-		if err != nil {
-			return fmt.Errorf("softroce: read UDP port: %w", err)
-		}
-		switch sa := name.(type) {
-		case *unix.SockaddrInet4:
-			s.port = uint16(sa.Port)
-		case *unix.SockaddrInet6:
-			s.port = uint16(sa.Port)
-		}
-	}
-	return nil
+	return u.tx.open(family)
 }
 
-// Source ports are dynamic ports, as with adapters and with Linux's soft-RoCE
-// (rdma_flow_label_to_udp_sport). Linux does not assign the ports from
-// quietSourcePort on to programs by default (ip_local_port_range).
-const (
-	minSourcePort   = 0xc000
-	quietSourcePort = 61000
-	maxSourcePort   = 0xffff
-
-	sourceTries = 64 // for each of the two ranges
-)
-
-// openSource opens a sending socket on a free dynamic port. If nearly all of
-// these are in use, the kernel chooses another port.
-func (u *udpPorts) openSource(family int) (fd int, err error) {
-	for i := range 2 * sourceTries {
-		lowest := quietSourcePort
-		if i >= sourceTries {
-			lowest = minSourcePort
-		}
-		fd, err = u.open(family, lowest+rand.IntN(maxSourcePort+1-lowest))
-		if !errors.Is(err, unix.EADDRINUSE) {
-			return fd, err
-		}
-	}
-	return u.open(family, 0)
-}
-
-// source returns the sending socket for a path with this srcPort. Packets have
-// the port of the socket.
-func (u *udpPorts) source(family int, port uint16) *udpSource {
-	return &u.tx[family][port%srcPorts]
-}
-
-// open opens a socket bound to the netdev and to port. For port 0 the kernel
-// chooses one.
-func (u *udpPorts) open(family int, port int, more ...sockopt) (int, error) {
+// openUDP opens a socket bound to a netdev, or to none if the name is empty, and to
+// port. For port 0 the kernel chooses one.
+func openUDP(family int, netdev string, port int, more ...sockopt) (int, error) {
 	af, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: port})
 	opts := []sockopt{{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE}}
 	if family == udp6 {
@@ -164,7 +90,7 @@ func (u *udpPorts) open(family int, port int, more ...sockopt) (int, error) {
 		return -1, fmt.Errorf("softroce: UDP socket: %w", err)
 	}
 	if err = setsockopts(fd, append(opts, more...)); err == nil {
-		err = bindUDP(fd, u.netdev, sa, port)
+		err = bindUDP(fd, netdev, sa, port)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -174,8 +100,10 @@ func (u *udpPorts) open(family int, port int, more ...sockopt) (int, error) {
 }
 
 func bindUDP(fd int, netdev string, sa unix.Sockaddr, port int) error {
-	if err := unix.BindToDevice(fd, netdev); err != nil {
-		return fmt.Errorf("softroce: bind UDP socket to netdev %s: %w", netdev, err)
+	if netdev != "" {
+		if err := unix.BindToDevice(fd, netdev); err != nil {
+			return fmt.Errorf("softroce: bind UDP socket to netdev %s: %w", netdev, err)
+		}
 	}
 	if err := unix.Bind(fd, sa); err != nil {
 		return fmt.Errorf("softroce: bind UDP port %d: %w", port, err)
@@ -226,13 +154,7 @@ func (u *udpPorts) close() {
 			s.close()
 		}
 	}
-	for _, family := range u.tx {
-		for _, s := range family {
-			if s.fd > 0 {
-				unix.Close(s.fd)
-			}
-		}
-	}
+	u.tx.close()
 }
 
 // overruns returns the number of datagrams that were dropped because a receive

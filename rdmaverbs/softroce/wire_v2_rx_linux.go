@@ -171,7 +171,7 @@ func splitTrain(b []byte, size, family int, m *udpMeta, smac [6]byte, rx *rxBatc
 			drop.Add(1)
 			continue
 		}
-		rx.in = append(rx.in, inbound{typ: rdmaverbs.RoCEv2, sgid: m.src, dgid: m.dst, smac: smac, data: data})
+		rx.in = append(rx.in, inbound{typ: rdmaverbs.RoCEv2, sgid: m.src, dgid: m.dst, srcPort: m.srcPort, smac: smac, data: data})
 		packets++
 		bytes += uint64(len(data))
 	}

@@ -25,7 +25,7 @@ func (u *udpPorts) openShards(family, shards int) error {
 		return fmt.Errorf("softroce: share UDP port: %w", err)
 	}
 	for range shards - 1 {
-		fd, err := u.open(family, header.UDPPortRoCE, sockopt{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
+		fd, err := openUDP(family, u.netdev, header.UDPPortRoCE, sockopt{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
 		if err != nil {
 			return err
 		}

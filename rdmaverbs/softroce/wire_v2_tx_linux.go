@@ -30,13 +30,14 @@ type v2Target struct {
 	pktinfo [20]byte // struct in_pktinfo or in6_pktinfo
 }
 
-// sendV2 sends up to ioBatch packets as RoCE version 2 datagrams. The kernel
+// sendV2 sends up to ioBatch packets as RoCE version 2 datagrams, with the sockets of
+// from and over the netdev of w. The kernel
 // makes the IP and UDP headers. The same headers are computed here for the
 // ICRC. If possible, one message carries many packets of the same size, and the
 // kernel or the netdev splits it (UDP_SEGMENT).
-func (w *netWire) sendV2(tx *txBatch, dst *path, pkts []packet) error {
+func (w *netWire) sendV2(tx *txBatch, from *sourcePorts, dst *path, pkts []packet) error {
 	t := &tx.v2
-	if !w.target(tx, t, dst) {
+	if !w.target(tx, t, from, dst) {
 		w.stats.txLost.Add(uint64(len(pkts)))
 		return nil
 	}
@@ -76,8 +77,8 @@ func (w *netWire) sendTo(tx *txBatch, t *v2Target, pkts []packet, gso bool) erro
 }
 
 // target sets t for dst. It returns false if dst cannot be reached at all.
-func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
-	if w.v2 == nil {
+func (w *netWire) target(tx *txBatch, t *v2Target, from *sourcePorts, dst *path) bool {
+	if w.v2 == nil || from == nil {
 		return false
 	}
 	src, to := smc.GID(dst.sgid).Addr(), smc.GID(dst.dgid).Addr()
@@ -92,9 +93,9 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 		t.family = udp4
 		tx.name4 = unix.RawSockaddrInet4{Family: unix.AF_INET, Port: htons(header.UDPPortRoCE), Addr: to.As4()}
 		t.name, t.nameLen = unsafe.Pointer(&tx.name4), unix.SizeofSockaddrInet4
-		// ipi_ifindex is 0, because the socket is bound to the netdev.
-		// ipi_spec_dst is the source address.
+		// ipi_ifindex, then ipi_spec_dst, which is the source address.
 		t.pktinfo = [20]byte{}
+		binary.NativeEndian.PutUint32(t.pktinfo[:4], uint32(w.index))
 		copy(t.pktinfo[4:8], dst.sgid[12:])
 	} else {
 		t.family = udp6
@@ -106,7 +107,7 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 		copy(t.pktinfo[:16], dst.sgid[:])
 		binary.NativeEndian.PutUint32(t.pktinfo[16:], uint32(w.index))
 	}
-	s := w.v2.source(t.family, dst.srcPort)
+	s := from.of(dst)
 	t.fd = s.fd
 	if t.family == udp4 {
 		tx.pre.UseIPv4((*[16]byte)(&dst.sgid), (*[16]byte)(&dst.dgid), s.port)

@@ -294,9 +294,9 @@ func (ss *session) run(ctx context.Context) error {
 // at a descriptor that is not a socket, because the quota does not count further ones.
 func (ss *session) drain() {
 	ss.t.shutdown()
-	for {
+	for len(ss.t.notSockets) == 0 {
 		m, d, err := ss.t.receive()
-		if len(ss.t.notSockets) > 0 || err != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, errDescriptorLost) {
+		if err != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, errDescriptorLost) {
 			return
 		}
 		discard(m, d)

@@ -3,6 +3,7 @@
 package broker
 
 import (
+	"errors"
 	"net"
 	"os"
 	"testing"
@@ -36,6 +37,46 @@ func TestReceiveSurplus(t *testing.T) {
 	case <-done:
 	case <-time.After(10 * time.Second):
 		t.Fatal("waits for the peers of the sockets")
+	}
+}
+
+// TestDescriptorsAfterEnd: a descriptor that is not a socket ends the session. Descriptors
+// that the launcher sent after it are closed, too.
+func TestDescriptorsAfterEnd(t *testing.T) {
+	before := socktest.OpenFiles(t)
+	launcher, service := sessionPair(t)
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(m Message, fds ...int) {
+		t.Helper()
+		var oob []byte
+		if len(fds) > 0 {
+			oob = unix.UnixRights(fds...)
+		}
+		if _, _, err := launcher.WriteMsgUnix(mustEncode(t, m), oob, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(Message{Type: TypeHello, Size: Version})
+	send(Message{Type: TypeListen, Seq: 1}, int(file.Fd()))
+	for range 3 {
+		end := end(unix.SOCK_STREAM)
+		send(Message{Type: TypeAttach, Conn: 1}, end)
+		if err := unix.Close(end); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = file.Close()
+	if err := (&Server{Handler: &handler{}}).ServeConn(t.Context(), service); !errors.Is(err, unix.ENOTSOCK) {
+		t.Errorf("the session ended with %v", err)
+	}
+	_ = launcher.Close()
+	for end := time.Now().Add(30 * time.Second); socktest.OpenFiles(t) > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d descriptors are open, %d were", socktest.OpenFiles(t), before)
+		}
 	}
 }
 

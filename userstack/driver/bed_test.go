@@ -26,16 +26,16 @@ import (
 func pattern(seed uint64, n int) []byte         { return bedtest.Pattern(seed, n) }
 func bubble(t *testing.T, f func(t *testing.T)) { t.Helper(); bedtest.Bubble(t, f) }
 
-// settled is longer than messages of the fabric take.
+// settled is longer than a message takes.
 const settled = 10 * time.Millisecond
 
-// bed is the drivers of two hosts. The test itself is the rendezvous: it hands what each
-// side says to the other one.
+// bed has the drivers of two hosts. The test itself is the rendezvous: it passes the
+// parameters of each side to the other one.
 type bed struct {
 	t              testing.TB
 	w              *simfabric.World
 	client, server *side
-	owner          inside.Owner // of the client's connections
+	owner          inside.Owner // the owner of the client's connections
 }
 
 // side is one host.
@@ -83,7 +83,7 @@ func (b *bed) side(num int, name string, tune func(*Config)) *side {
 	return s
 }
 
-// close ends a driver, unless the test did, and checks what is left.
+// close ends a driver, unless the test has done so, and checks that nothing is left.
 func (b *bed) close(s *side) {
 	b.t.Helper()
 	s.Terminate()
@@ -101,7 +101,7 @@ func (b *bed) close(s *side) {
 	}
 }
 
-// end is one end of a connection with calls that wait.
+// end is one end of a connection, with calls that wait.
 type end struct {
 	*Conn
 }
@@ -162,7 +162,7 @@ func (b *bed) group(role smc.Role, at, to *side) *Group {
 	return g
 }
 
-// tcp makes a TCP connection, with what a rendezvous knows of its ends.
+// tcp makes a TCP connection, with what a rendezvous knows about its ends.
 func (b *bed) tcp() (client, server ConnConfig) {
 	b.t.Helper()
 	c, s := bedtest.Connect(b.t, b.w)
@@ -174,7 +174,7 @@ func (b *bed) tcp() (client, server ConnConfig) {
 	return client, server
 }
 
-// check ends the test because of an error.
+// check ends the test if there is an error.
 func (b *bed) check(err error) {
 	b.t.Helper()
 	if err != nil {
@@ -182,7 +182,7 @@ func (b *bed) check(err error) {
 	}
 }
 
-// connect makes a connection: on a link group of its own if there is none.
+// connect makes a connection. It makes a link group if there is none.
 func (b *bed) connect() (client, server *end) {
 	b.t.Helper()
 	cc, sc := b.tcp()
@@ -197,13 +197,13 @@ func (b *bed) connect() (client, server *end) {
 	return &end{Conn: c}, &end{Conn: s}
 }
 
-// said is what the other side's ACCEPT or CONFIRM says.
+// said returns the parameters in the ACCEPT or CONFIRM of the other side.
 func said(local linkgroup.ConnParams, from ConnConfig) linkgroup.ConnParams {
 	local.From = from.Local.Addr()
 	return local
 }
 
-// first makes a connection with its link group, as a first contact does.
+// first makes a connection with its link group, like a first contact.
 func (b *bed) first(cc, sc ConnConfig) (c, s *Conn) {
 	b.t.Helper()
 	sg := b.group(smc.Server, b.server, b.client)
@@ -224,7 +224,7 @@ func (b *bed) first(cc, sc ConnConfig) (c, s *Conn) {
 	return c, s
 }
 
-// next makes a connection on the link group that there is, as a subsequent contact does.
+// next makes a connection on the existing link group, like a subsequent contact.
 func (b *bed) next(cc, sc ConnConfig) (c, s *Conn) {
 	b.t.Helper()
 	s = b.serve(sc)
@@ -239,19 +239,19 @@ func (b *bed) next(cc, sc ConnConfig) (c, s *Conn) {
 	return c, s
 }
 
-// serve makes the server's end of a connection on the link group that there is.
+// serve makes the server's end of a connection on the existing link group.
 func (b *bed) serve(sc ConnConfig) *Conn {
 	b.t.Helper()
 	_, ports := b.lan(b.client, b.server)
 	port, err := ports[0].Describe((*rendezvous.Terms)(nil).Subnet())
 	b.check(err)
-	s, err := b.server.Join(Demand{Role: smc.Server, PeerID: b.client.id, GID: port.GID, MAC: port.MAC}, sc)
+	s, err := b.server.Join(Demand{Role: smc.Server, PeerID: b.client.id, GID: port.GID, MAC: port.MAC, Host: sc.Remote.Addr()}, sc)
 	b.check(err)
 	b.check(<-s.Announced())
 	return s
 }
 
-// local returns what the ACCEPT for a connection of the server says.
+// local returns the parameters in the ACCEPT for a connection of the server.
 func (b *bed) local(s *Conn, sc ConnConfig) linkgroup.ConnParams {
 	b.t.Helper()
 	accept, err := s.Local()
@@ -259,8 +259,8 @@ func (b *bed) local(s *Conn, sc ConnConfig) linkgroup.ConnParams {
 	return said(accept, sc)
 }
 
-// accept makes a connection of the server that ends with the test, and returns what its
-// ACCEPT says.
+// accept makes a connection of the server that ends with the test. It returns the
+// parameters in its ACCEPT.
 func (b *bed) accept() linkgroup.ConnParams {
 	b.t.Helper()
 	_, sc := b.tcp()
@@ -270,7 +270,7 @@ func (b *bed) accept() linkgroup.ConnParams {
 	return accept
 }
 
-// demand is what a client demands of a link group after such an ACCEPT.
+// demand returns what a client requires of a link group after such an ACCEPT.
 func (b *bed) demand(accept linkgroup.ConnParams) Demand {
 	return Demand{Role: smc.Client, PeerID: b.server.id, GID: accept.Link.GID, MAC: accept.Link.MAC, QPN: accept.Link.QPN}
 }

@@ -11,13 +11,13 @@ import (
 	"smcr/smc"
 )
 
-// TestCloseWhileWriteCopies: a driver that ends does not free send memory into which a write
-// copies.
+// TestCloseWhileWriteCopies: a driver that ends does not free send memory while a write
+// copies into it.
 func TestCloseWhileWriteCopies(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, nil)
 		c, _ := b.connect()
-		c.g.do(func(time.Time) { // as Write does while it copies
+		c.g.do(func(time.Time) { // like Write while it copies
 			c.End.hold()
 			c.g.mem.copying++
 		})
@@ -41,7 +41,7 @@ func TestCloseWhileWriteCopies(t *testing.T) {
 	})
 }
 
-// TestNoGroupAfterTerminate: no link group begins on a driver that ends.
+// TestNoGroupAfterTerminate: no link group begins after the driver has begun to end.
 func TestNoGroupAfterTerminate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, nil)
@@ -54,7 +54,8 @@ func TestNoGroupAfterTerminate(t *testing.T) {
 	})
 }
 
-// TestConns: a connection counts from Start until its end, also one that is never given out.
+// TestConns: a connection counts from Start until its end, even if the program never gets
+// it.
 func TestConns(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, nil)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// BenchmarkEvent measures what an event of a link group costs beside what the
-// protocol does: the lock, the look for actions and for the next deadline.
+// BenchmarkEvent measures the cost of an event of a link group without the protocol: the
+// lock, and the search for actions and for the next deadline.
 func BenchmarkEvent(b *testing.B) {
 	bed := newBed(b, nil)
 	c, s := bed.connect()

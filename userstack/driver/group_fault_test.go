@@ -11,9 +11,9 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// TestPanicInGroup plants a panic at each place where a link group may have one. The panic
-// ends the group alone, with all its connections, is counted once, and gives back what the
-// group had, which the bed checks. The next connection has a group of its own.
+// TestPanicInGroup plants a panic at each place where a link group can panic. The panic
+// ends only this group, with all its connections, and is counted once. The resources of
+// the group are released, which the bed checks. The next connection uses a new group.
 func TestPanicInGroup(t *testing.T) {
 	bad := func() { panic("planted") }
 	for name, plant := range map[string]func(d *side, c *end){
@@ -22,13 +22,13 @@ func TestPanicInGroup(t *testing.T) {
 		"action": func(_ *side, c *end) { c.g.mu.Lock(); c.g.exec.later = append(c.g.exec.later, bad); c.g.unlock() },
 		"completion": func(_ *side, c *end) {
 			c.g.mu.Lock()
-			c.g.leftover = append(c.g.leftover, leftover{nil, nil}) // there is no such link
+			c.g.leftover = append(c.g.leftover, leftover{nil, nil}) // this link does not exist
 			c.g.pollWanted.Store(true)
 			c.g.unlock()
 		},
 		"listing": func(d *side, _ *end) { d.each(func(*Group) { bad() }) },
 		"action of the core": func(_ *side, c *end) {
-			c.g.execute([]linkgroup.Action{{Kind: linkgroup.ActWrite}}) // without link
+			c.g.execute([]linkgroup.Action{{Kind: linkgroup.ActWrite}}) // an action without a link
 			c.g.do(func(time.Time) {})
 		},
 	} {

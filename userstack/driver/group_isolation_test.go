@@ -11,14 +11,14 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// TestForeignRKey: a peer that knows the RKey and address of another peer's RMB
-// can neither write to it nor keep its link (RFC 7609, section 5; one
-// protection domain for each link group).
+// TestForeignRKey: a peer that knows the RKey and the address of another peer's RMB
+// cannot write to it, and loses its link (RFC 7609, section 5; each link group has its
+// own protection domain).
 func TestForeignRKey(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, nil)
 		c, s := b.connect()
-		// The link group of the other peer is between the same hosts.
+		// The link group of the other peer connects the same hosts.
 		cc, sc := b.tcp()
 		c3, s3 := b.first(cc, sc)
 		c3.Start()
@@ -41,7 +41,7 @@ func TestForeignRKey(t *testing.T) {
 			l = c3.core.Link().Data.(*link)
 		})
 		mr := send.registration(l.port.Device())
-		if _, err := c.Write([]byte("fine!")); err != nil { // it is at the place where the other one writes
+		if _, err := c.Write([]byte("fine!")); err != nil { // it is written where the other peer writes
 			t.Fatal(err)
 		}
 		time.Sleep(settled)

@@ -4,7 +4,6 @@ package driver
 
 import (
 	"fmt"
-	"net/netip"
 	"time"
 
 	"smcr/rdmaverbs"
@@ -20,7 +19,6 @@ func newGroup(s *shared, o owner, c GroupConfig) *Group {
 		s: s, owner: o, role: c.Role, terms: c.Terms, peer: c.PeerID, lan: c.LAN,
 		first: make(chan error, 1),
 		conns: map[member]struct{}{},
-		peers: map[netip.Addr]struct{}{},
 		end:   groupEnd{over: make(chan struct{})},
 	}
 	g.mem = groupMemory{
@@ -64,9 +62,9 @@ func coreConfig(s *shared, c *GroupConfig) linkgroup.Config {
 	return cfg
 }
 
-// tcpGrace is how long a link group waits for the peer after the TCP connection of one of
-// its connections has ended. Programs are to see within a second that the stack of their
-// peer died.
+// tcpGrace is how long a link group waits for the peer after the TCP connection of one of its
+// connections has ended. Programs should notice within a second that the stack of their peer
+// has ended.
 const tcpGrace = 500 * time.Millisecond
 
 // timersOf returns the timers of a link group.

@@ -11,15 +11,15 @@ import (
 	"smcr/userstack/internal/inside"
 )
 
-// TestAccounts checks what is counted, in which order the limits hold, and that a refused
-// connection counts for nothing.
+// TestAccounts checks what is counted, in which order the limits apply, and that a
+// refused connection is not counted.
 func TestAccounts(t *testing.T) {
 	a := accounts{max: Limits{Memory: 1000, UserMemory: 600, Conns: 4, UserConns: 2}, exempt: 7}
 	for i, tt := range []struct {
 		give   bool
 		user   uint32
 		memory int64
-		want   string // "" is no error
+		want   string // "" means no error
 	}{
 		{false, 1, 500, ""},
 		{false, 1, 101, "userstack: limit of the stack: 600 bytes of memory for connections of user 1"},
@@ -59,8 +59,8 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// TestLimits: at a limit a connection is refused, connections that exist go on, and there is
-// room again when one has ended.
+// TestLimits: at a limit, a connection is refused. Existing connections continue, and
+// there is room again when one has ended.
 func TestLimits(t *testing.T) {
 	const each = 128 << 10 // bytes of the buffers of a connection
 	for name, max := range map[string]Limits{
@@ -95,7 +95,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestLimitOfGroups: a link group counts until it has given back its memory.
+// TestLimitOfGroups: a link group counts until it has released its memory.
 func TestLimitOfGroups(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, func(c *Config) { c.Limits = Limits{Groups: 1} })

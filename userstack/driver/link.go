@@ -23,7 +23,7 @@ type link struct {
 	core *linkgroup.Link
 	port *devices.Port
 	pool *mempool.Pool
-	// terms are those of the group, nil in version 1.
+	// terms are the terms of the group, or nil in version 1.
 	terms *rendezvous.Terms
 
 	qp   rdmaverbs.QP
@@ -45,8 +45,8 @@ func (l *link) recvWR(slot int) rdmaverbs.RecvWR {
 	return wr
 }
 
-// message returns the n bytes that arrived in a slot. They may be overwritten
-// when the slot is posted again.
+// message returns the n bytes that arrived in a slot. They are valid until the slot is posted
+// again.
 func (l *link) message(slot, n int) []byte {
 	b := l.rbuf[slot*recvSlot:][:recvSlot]
 	if n <= recvSlot || l.more == nil {
@@ -55,8 +55,8 @@ func (l *link) message(slot, n int) []byte {
 	return append(append(make([]byte, 0, n), b...), l.more.message(slot, n-recvSlot)...)
 }
 
-// create makes the queue pair and its memory. notify is called for each completion, with
-// or without the lock of the group. After an error, destroy frees what was made.
+// create makes the queue pair and its memory. notify is called for each completion, with or
+// without the lock of the group. After an error, destroy frees everything that was made.
 func (l *link) create(m *groupMemory, notify func(), random func() uint32) (ep linkgroup.Endpoint, err error) {
 	pd, err := m.pd(l.port.Device())
 	if err != nil {
@@ -100,6 +100,9 @@ func (l *link) create(m *groupMemory, notify func(), random func() uint32) (ep l
 	}
 	ep = linkgroup.Endpoint{GID: gid, QPN: smc.QPN(l.qp.QPN()), PSN: smc.PSN(random() >> 8), MTU: port.ActiveMTU}
 	copy(ep.MAC[:], port.HWAddr)
+	if q, ok := l.qp.(rdmaverbs.UDPSender); ok {
+		ep.UDPPort = q.UDPPort()
+	}
 	return ep, nil
 }
 
@@ -116,6 +119,7 @@ func (l *link) path() rdmaverbs.PathInfo {
 		DQPN: uint32(l.peer.QPN), RQPSN: uint32(l.peer.PSN), SQPSN: uint32(l.init.PSN),
 		PathMTU: l.mtu, HopLimit: 1,
 		Timeout: 17, RetryCnt: 7, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
+		UDPPort: l.peer.UDPPort,
 	}
 	if l.terms != nil && l.terms.Routed {
 		p.DMAC, p.HopLimit = nil, 64
@@ -123,8 +127,7 @@ func (l *link) path() rdmaverbs.PathInfo {
 	return p
 }
 
-// destroy frees the queues and receive buffers of a link. It runs without
-// the group's lock.
+// destroy frees the queues and receive buffers of a link. The group's lock is not held.
 func (l *link) destroy() {
 	l.gone.Store(true)
 	if l.qp != nil {

@@ -8,8 +8,8 @@ import (
 	"smcr/userstack/rendezvous"
 )
 
-// TestHopLimits: packets to a neighbour do not pass a router. Behind a router they
-// do, and the IP stack finds the way, not the MAC address of the peer.
+// TestHopLimits: packets to a neighbour pass no router. If there is a router, they may
+// pass it, and the IP stack finds the route without the MAC address of the peer.
 func TestHopLimits(t *testing.T) {
 	for _, tt := range []struct {
 		terms *rendezvous.Terms

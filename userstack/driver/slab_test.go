@@ -12,8 +12,8 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// slabOf returns the regions of send memory of a side, and how many of their chunks
-// connections have.
+// slabOf returns the regions of send memory of a side, and the number of their chunks
+// that connections have.
 func slabOf(s *side) (regions []*region, taken int) {
 	s.regions(func(r *region) {
 		if r.chunks != nil {
@@ -24,7 +24,7 @@ func slabOf(s *side) (regions []*region, taken int) {
 	return regions, taken
 }
 
-// expect reads as much as want and compares.
+// expect reads len(want) bytes and compares them.
 func expect(t *testing.T, c *end, want []byte) {
 	t.Helper()
 	got := make([]byte, len(want))
@@ -35,8 +35,8 @@ func expect(t *testing.T, c *end, want []byte) {
 
 func bigSend(c *Config) { c.SendBuf = 256 << 10 }
 
-// TestSlabShared: connections that send one after another use the same memory, and
-// have none when they are through.
+// TestSlabShared: connections that send one after another use the same memory, and have
+// none after their data is confirmed.
 func TestSlabShared(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bigSend)
@@ -51,7 +51,7 @@ func TestSlabShared(t *testing.T) {
 		}
 		for i, e := range ends {
 			b.exchange(e[0], e[1], pattern(uint64(i), 30_000))
-			time.Sleep(time.Millisecond) // so that it is confirmed
+			time.Sleep(time.Millisecond) // until the data is confirmed
 		}
 		regions, taken := slabOf(b.client)
 		if len(regions) != 1 || taken != 0 {
@@ -60,7 +60,7 @@ func TestSlabShared(t *testing.T) {
 		if _, sends, _ := held(t, b.client); sends > 32<<10 {
 			t.Errorf("%d connections in turns took %d bytes", n, sends)
 		}
-		// All at once, and the peers do not read: everything stays within the limit.
+		// All send at once and the peers do not read: the memory stays within the limit.
 		for i, e := range ends {
 			e[0].Out.SetDeadline(time.Now().Add(time.Second))
 			if m, err := e[0].Write(pattern(uint64(i), 1<<20)); err == nil || m != (256+64)<<10 {
@@ -80,8 +80,8 @@ func TestSlabShared(t *testing.T) {
 	})
 }
 
-// TestSlabSecret: nothing that one connection has sent reaches the peer of another,
-// even if the other connection gets the memory in which it still is.
+// TestSlabSecret: data of one connection never reaches the peer of another one, even if
+// that connection gets the memory that still contains it.
 func TestSlabSecret(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bigSend)
@@ -112,7 +112,7 @@ func TestSlabSecret(t *testing.T) {
 			}
 		}
 		c2.Out.EndReserve()
-		if _, err := c2.Write([]byte("yz")); err != nil { // by way of Write
+		if _, err := c2.Write([]byte("yz")); err != nil { // with Write
 			t.Fatal(err)
 		}
 		c2.End.CloseWrite()
@@ -131,8 +131,8 @@ func TestSlabSecret(t *testing.T) {
 	})
 }
 
-// TestSlabTrim: of a region of which a chunk is taken, the pages of the others go
-// back; all of it goes when that comes back too.
+// TestSlabTrim: if a connection has a chunk of a region, the pages of the other chunks
+// are returned. When it returns its chunk, the whole region is unmapped.
 func TestSlabTrim(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bigSend)
@@ -172,8 +172,8 @@ func TestSlabTrim(t *testing.T) {
 	})
 }
 
-// BenchmarkSendMemory has many connections send in turns, and tells how much send
-// memory each of them then takes, and how much is mapped for it.
+// BenchmarkSendMemory has many connections that send in turn. It reports how much send
+// memory each of them needs, and how much is mapped for it.
 func BenchmarkSendMemory(b *testing.B) {
 	for _, size := range []int{100, 10_000, 200_000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

@@ -11,11 +11,11 @@ import (
 	"smcr/userstack/internal/mempool"
 )
 
-// afterTrim is when all that a stack does not use has been given back.
+// afterTrim is longer than a stack keeps unused memory.
 const afterTrim = 3 * trimAfter
 
-// held returns how much memory the buffers of a stack take: RMBs and send buffers,
-// used or kept for reuse.
+// held returns the memory of the buffers of a stack: RMBs and send buffers, used or kept
+// for reuse.
 func held(t *testing.T, s *side) (rmbs, sends, pool int) {
 	t.Helper()
 	add := func(sum *int, b []byte) {
@@ -38,15 +38,15 @@ func held(t *testing.T, s *side) (rmbs, sends, pool int) {
 	return rmbs, sends, pool
 }
 
-// TestTrimBurst: many connections fill their buffers and close. After a while the
-// stacks have given the memory back, have called Quiet once and do nothing more;
-// connections are as before.
+// TestTrimBurst: many connections fill their buffers and close. Some time later the
+// stacks have returned the memory, have called Quiet once, and do nothing more. New
+// connections work as before.
 func TestTrimBurst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, nil)
 		var quiet atomic.Int32
 		b.client.OnQuiet(func() { quiet.Add(1) })
-		const n = 100 // more than fit into the pools
+		const n = 100 // more than the pools can keep
 		type pair struct{ c, s *end }
 		var open []pair
 		for range n {
@@ -84,8 +84,8 @@ func TestTrimBurst(t *testing.T) {
 	})
 }
 
-// TestTrimIdle: an idle connection has no memory of a send buffer, whatever it has
-// sent before; small messages take only the beginning of it.
+// TestTrimIdle: an idle connection has no send memory, whatever it has sent before. Small
+// messages use only the beginning of a chunk.
 func TestTrimIdle(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, nil)
@@ -93,7 +93,7 @@ func TestTrimIdle(t *testing.T) {
 		for i := range 100 {
 			b.exchange(c, s, pattern(uint64(i), 1000))
 			b.exchange(s, c, pattern(uint64(i), 1000))
-			time.Sleep(time.Millisecond) // so that the message is confirmed
+			time.Sleep(time.Millisecond) // until the message is confirmed
 		}
 		_, small, _ := held(t, b.client)
 		if small == 0 || small > 16<<10 {
@@ -113,15 +113,15 @@ func TestTrimIdle(t *testing.T) {
 	})
 }
 
-// TestElementsAreZero: no connection finds a byte of an earlier one in its RMB
-// element, neither what that read, nor what it did not read, nor what its peer
-// wrote without saying so, before or after the element was given back.
+// TestElementsAreZero: no connection finds a byte of an earlier one in its RMB element.
+// This includes bytes that the earlier program read or did not read, and bytes that its
+// peer wrote without an announcement, before or after the element was released.
 func TestElementsAreZero(t *testing.T) {
 	for _, wait := range []time.Duration{0, afterTrim} {
 		t.Run(wait.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				b := newBed(t, nil)
-				keep, keeps := b.connect() // so that the group and its RMB stay
+				keep, keeps := b.connect() // keeps the group and its RMB
 				var rmb *region
 				b.server.regions(func(r *region) {
 					if r.lnk != nil {
@@ -143,10 +143,10 @@ func TestElementsAreZero(t *testing.T) {
 						t.Errorf("round %d: %d bytes are not zero", i, dirty)
 					}
 					b.exchange(c, s, pattern(uint64(i), n))
-					g.do(func(time.Time) { rmb.mem[64<<10+100+50<<10] = 1 }) // in the second element, unannounced
+					g.do(func(time.Time) { rmb.mem[64<<10+100+50<<10] = 1 }) // in the second element, without an announcement
 					b.finish(c, s)
 					time.Sleep(wait)
-					g.do(func(time.Time) { rmb.mem[64<<10+33<<10] = 2 }) // late
+					g.do(func(time.Time) { rmb.mem[64<<10+33<<10] = 2 }) // after the element was released
 				}
 				b.finish(keep, keeps)
 			})
@@ -154,8 +154,7 @@ func TestElementsAreZero(t *testing.T) {
 	}
 }
 
-// TestTrimAllocs: what the way of each message has to do with it allocates
-// nothing.
+// TestTrimAllocs: the work of the trimmer for each message allocates nothing.
 func TestTrimAllocs(t *testing.T) {
 	var s shared
 	s.pool = mempool.New(s.trim.poke)

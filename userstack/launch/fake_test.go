@@ -42,6 +42,7 @@ type fakeStack struct {
 	breakAfter   int64         // bytes from the peer after which connections break
 	byOption     bool          // the TCP option alone tells who speaks SMC
 	closeDelay   time.Duration // between the end of a broken connection and Closed
+	listenGate   chan struct{} // if set, Listen waits until it is closed
 
 	connects, accepts, listens, options atomic.Int64
 	noted                               atomic.Int64 // connections that it was not asked about
@@ -77,8 +78,9 @@ func (f *fakeStack) set(c *broker.Conn, d *broker.Descriptor) {
 	f.socks[c] = d
 }
 
-func (f *fakeStack) Listen(_ context.Context, _ *broker.Launcher, sock *broker.Descriptor) error {
+func (f *fakeStack) Listen(ctx context.Context, _ *broker.Launcher, sock *broker.Descriptor) error {
 	f.listens.Add(1)
+	await(ctx, f.listenGate)
 	if f.notCandidate {
 		return syscall.EOPNOTSUPP
 	}

@@ -66,6 +66,13 @@ func (e *early) arm(n *notif, fd int) {
 	e.watch = ep
 }
 
+// disarm ends the watch for good.
+func (e *early) disarm() {
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
+	e.unwatch()
+}
+
 // rearm watches a socket again that did not listen for a long time.
 func (e *early) rearm() {
 	e.l.mu.Lock()

@@ -62,7 +62,11 @@ func (s *supervisor) listen(n *notif) {
 		}
 	}
 	l.early.arm(n, fd)
-	s.sockets.addListener(l)
+	if !s.sockets.addListener(l) {
+		// Another call of the program was answered meanwhile, on the same socket.
+		l.early.disarm()
+		return
+	}
 	l.renew(fd) // there may be a session by now
 }
 

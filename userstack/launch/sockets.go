@@ -146,12 +146,16 @@ func (t *sockets) listener(inode uint64) *listener {
 	return t.listeners[inode]
 }
 
-// addListener adds l.
-func (t *sockets) addListener(l *listener) {
+// addListener adds l. It returns false if there is another listener for the socket.
+func (t *sockets) addListener(l *listener) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.listeners[l.inode] != nil {
+		return false
+	}
 	t.listeners[l.inode] = l
 	t.nListeners.Store(int64(len(t.listeners)))
+	return true
 }
 
 // removeListener removes l, if it is in the table.

@@ -34,6 +34,9 @@ type Endpoint struct {
 	PSN smc.PSN
 	// MTU is the path MTU as an InfiniBand code.
 	MTU smc.MTU
+	// UDPPort is the UDP port from which the queue pair sends with RoCE version 2, or 0 if
+	// it is not known.
+	UDPPort uint16
 }
 
 // ConnParams is what CLC ACCEPT and CONFIRM carry about one side of a
@@ -129,7 +132,8 @@ type Config struct {
 	// ID names the group locally and prefixes the user ids of its links.
 	ID                  [4]byte
 	LocalPeerID, PeerID smc.PeerID
-	// PeerHost is the peer's address of the TCP connection of the first contact.
+	// PeerHost is the peer's address of the TCP connection of the first contact. A server
+	// takes further connections from this address alone: see [Group.HasPort].
 	PeerHost netip.Addr
 	VLAN     uint16
 	// Devices are the candidates for links; the first takes the first one.

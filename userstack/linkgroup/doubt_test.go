@@ -4,6 +4,7 @@ package linkgroup
 
 import (
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -42,6 +43,30 @@ func TestDoubt(t *testing.T) {
 		r.wait(time.Minute)
 		if r.g.phase != phaseDead {
 			t.Error("the peer does not answer, and the group goes on")
+		}
+	}
+}
+
+// TestPortOfHost: a PROPOSAL finds a link group by the port of the peer and by the address
+// of the peer's TCP connection. Another host that names the peer's port finds nothing.
+func TestPortOfHost(t *testing.T) {
+	r := newRig(t, smc.Server, noTest)
+	r.open()
+	for _, tt := range []struct {
+		host netip.Addr
+		gid  smc.GID
+		mac  smc.MAC
+		want bool
+	}{
+		{peerHost, peerEnd.GID, peerEnd.MAC, true},
+		{netip.MustParseAddr("10.0.0.8"), peerEnd.GID, peerEnd.MAC, false},
+		{netip.MustParseAddr("fe80::9"), peerEnd.GID, peerEnd.MAC, false},
+		{netip.Addr{}, peerEnd.GID, peerEnd.MAC, false},
+		{peerHost, smc.GID{}, peerEnd.MAC, false},
+		{peerHost, peerEnd.GID, smc.MAC{}, false},
+	} {
+		if got := r.g.HasPort(tt.host, tt.gid, tt.mac); got != tt.want {
+			t.Errorf("host %s, GID %s, MAC %s: %v, want %v", tt.host, tt.gid, tt.mac, got, tt.want)
 		}
 	}
 }

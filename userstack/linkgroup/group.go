@@ -5,6 +5,7 @@ package linkgroup
 import (
 	"cmp"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -186,18 +187,25 @@ func (g *Group) CanAccept() bool {
 	return g.phase == phaseOpen && len(g.conns) < g.cfg.MaxConns && !g.rmbs.exhausted() && !g.tests.doubted && g.links.best(nil) != nil
 }
 
-// HasPort reports whether a link ends at the given port of the peer. A PROPOSAL names
-// no more than a port (RFC 7609, section 3.5.2.1). A link that has just failed
-// counts if another link works, because the peer may not know of the failure yet.
-func (g *Group) HasPort(peer smc.GID, mac smc.MAC) bool {
+// HasPort reports whether a link ends at the given port of the peer, and the group was
+// made with the given host: the address of the TCP connection of the first contact. A
+// PROPOSAL names no more than a port (RFC 7609, section 3.5.2.1). Every host to which the
+// peer has made a connection knows this port and the peer ID, and can propose in the
+// peer's name, so the address is necessary too. A host with several addresses gets a
+// group for each.
+//
+// A link that has just failed counts if another link works, because the peer may not know
+// of the failure yet.
+func (g *Group) HasPort(host netip.Addr, peer smc.GID, mac smc.MAC) bool {
 	e := Endpoint{GID: peer, MAC: mac}
-	return g.phase == phaseOpen && g.links.best(nil) != nil && g.links.where(func(l *Link) bool { return g.links.samePort(l.peer, e) }) != nil
+	return g.phase == phaseOpen && g.cfg.PeerHost == host && g.links.best(nil) != nil && g.links.where(func(l *Link) bool { return g.links.samePort(l.peer, e) }) != nil
 }
 
 // HasLink reports whether a link ends at the given port and queue pair of the peer.
 // No argument is a wildcard. This is the check of an ACCEPT on a subsequent
-// contact (RFC 7609, section 3.5.2.2). Links that have just failed count as in
-// HasPort. A link that was removed while the peer's message was under way counts too.
+// contact (RFC 7609, section 3.5.2.2). A server may send it from any of its addresses:
+// [Conn.Attach] demands an RMB that the server has made known over the link. Links that have
+// just failed count as in HasPort. A link that was removed while the peer's message was under way counts too.
 func (g *Group) HasLink(peer smc.GID, mac smc.MAC, qpn smc.QPN) bool {
 	e := Endpoint{GID: peer, MAC: mac, QPN: qpn}
 	return g.phase == phaseOpen && g.links.best(nil) != nil && (g.links.to(e) != nil || g.peerRMBs.to(g.now, e, g.links.samePort) != nil)

@@ -419,7 +419,7 @@ func TestSequence(t *testing.T) {
 	if err := r.g.ConnectFirst(r.s.now, peerRMB); !errors.Is(err, ErrSequence) {
 		t.Errorf("ConnectFirst: %v", err)
 	}
-	if r.g.CanAccept() || r.g.HasPort(peerEnd.GID, peerEnd.MAC) {
+	if r.g.CanAccept() || r.g.HasPort(peerHost, peerEnd.GID, peerEnd.MAC) {
 		t.Error("usable without a link")
 	}
 	r.open()
@@ -429,7 +429,7 @@ func TestSequence(t *testing.T) {
 	if _, err := r.g.NewConn(r.s.now, 16, 1); !errors.Is(err, ErrInvalidParams) {
 		t.Errorf("NewConn: %v", err)
 	}
-	if !r.g.CanAccept() || !r.g.HasPort(peerEnd.GID, peerEnd.MAC) || !r.g.HasLink(peerEnd.GID, peerEnd.MAC, peerEnd.QPN) || r.g.HasLink(peerEnd.GID, peerEnd.MAC, 1) {
+	if !r.g.CanAccept() || !r.g.HasPort(peerHost, peerEnd.GID, peerEnd.MAC) || !r.g.HasLink(peerEnd.GID, peerEnd.MAC, peerEnd.QPN) || r.g.HasLink(peerEnd.GID, peerEnd.MAC, 1) {
 		t.Error("HasLink, CanAccept")
 	}
 

@@ -85,7 +85,7 @@ func (r *removedLinkRig) pair(ref, rkey smc.RKey) wire.RKeyPair {
 func TestConfirmOfRemovedLink(t *testing.T) {
 	r := newRemovedLinkRig(t, smc.Server)
 	r.lose(r.link)
-	if !r.g.HasLink(peerEnd.GID, peerEnd.MAC, peerEnd.QPN) || r.g.HasPort(peerEnd.GID, peerEnd.MAC) {
+	if !r.g.HasLink(peerEnd.GID, peerEnd.MAC, peerEnd.QPN) || r.g.HasPort(peerHost, peerEnd.GID, peerEnd.MAC) {
 		t.Error("the link counts for a proposal, or not for CONFIRM")
 	}
 	// The client has written already, and has moved.

@@ -6,6 +6,7 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -40,9 +41,17 @@ var (
 	peerRMB = ConnParams{Link: peerEnd, RKey: 0xAAAA, VAddr: 0x10000, Index: 2, Token: 0x7777, SizeCode: 0}
 )
 
+// peerHost is the address from which the peer made the first contact.
+var peerHost = netip.MustParseAddr("10.0.0.9")
+
 func newRig(t *testing.T, role smc.Role, edit func(*Config)) *rig {
 	r := &rig{t: t, s: newSim(t, 1), tok: map[*Link]uint64{}}
-	r.h = r.s.addHost(role, 1, edit)
+	r.h = r.s.addHost(role, 1, func(c *Config) {
+		c.PeerHost = peerHost
+		if edit != nil {
+			edit(c)
+		}
+	})
 	r.g = r.h.g
 	return r
 }

@@ -62,7 +62,8 @@ type (
 // What concerns link groups and the connection.
 type (
 	// AwaitTurn waits until the server has no other first contact under way with the
-	// same client. Answer: [Turn].
+	// same client. The client's address belongs to what tells clients apart (see
+	// [Contact]). Answer: [Turn], or [Failed] if too many first contacts are under way.
 	AwaitTurn struct {
 		PeerID smc.PeerID
 		GID    smc.GID // of version 2, else zero: a peer that offers no version 1 may leave its peer ID zero
@@ -71,8 +72,10 @@ type (
 	// EndTurn lets the next first contact with the client begin. It is implied by the
 	// end of the rendezvous.
 	EndTurn struct{}
-	// JoinGroup puts the connection on an existing link group. Answer: [Joined],
-	// [NoGroup] or [Failed].
+	// JoinGroup puts the connection on an existing link group. A server joins only a
+	// link group whose first contact came from the client's address: the peer ID, the
+	// GID and the MAC address of PROPOSAL can be those of another host, and ACCEPT tells
+	// the client about the link group. Answer: [Joined], [NoGroup] or [Failed].
 	JoinGroup struct {
 		Terms  *Terms // nil in version 1
 		PeerID smc.PeerID

@@ -131,13 +131,13 @@ func (m *client) attachNext(time.Time, Event) {
 
 func (m *client) confirmNext(_ time.Time, ev Event) {
 	m.made = madeAttached
-	m.send(Confirming, m.version.confirm(false, ev.(Attached).Local))
+	m.send(Confirming, m.version.confirm(ev.(Attached).Local))
 }
 
 func (m *client) confirmFirst(_ time.Time, ev Event) {
-	local := ev.(GroupMade).Local
-	local.MTU = min(local.MTU, m.answer.MTU)
-	m.send(ConfirmingFirst, m.version.confirm(true, local))
+	made := ev.(GroupMade)
+	made.Local.MTU = min(made.Local.MTU, m.answer.MTU)
+	m.send(ConfirmingFirst, m.version.confirmFirst(made))
 }
 
 func (m *client) clientConfirmed(now time.Time, _ Event) {

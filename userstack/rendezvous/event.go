@@ -79,7 +79,7 @@ type (
 	}
 	// Admitted answers [Admit]: the stack has room for this rendezvous.
 	Admitted struct{}
-	// Turn answers [AwaitTurn], perhaps much later.
+	// Turn answers [AwaitTurn], perhaps much later, but only in state [Queueing].
 	Turn struct {
 		PeerID smc.PeerID // of this host, as in the messages from now on
 	}
@@ -89,7 +89,8 @@ type (
 	NoGroup struct{}
 	// GroupMade answers [MakeGroup].
 	GroupMade struct {
-		Local wire.Endpoint // this end of the connection
+		Local   wire.Endpoint // this end of the connection
+		UDPPort uint16        // from which its queue pair sends with RoCE version 2; 0 if not known
 	}
 	// Connected answers [ConnectFirst].
 	Connected struct{}

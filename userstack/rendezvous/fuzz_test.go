@@ -3,6 +3,8 @@
 package rendezvous
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -16,68 +18,77 @@ import (
 // driven is a machine under arbitrary events, and what it has asked for.
 type driven struct {
 	*script
-	made    string // what it would have to give back
-	declare int    // DECLINE messages that were sent
+	ledger
 }
 
-// check looks at what the machine has done with an event.
+// check fails the test if the machine has done something wrong with an event.
 func (d *driven) check(t testing.TB) {
 	t.Helper()
-	actions := d.m.TakeActions(nil)
+	if err := d.saw(d.m, d.m.TakeActions(nil)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ledger has what a machine has asked for, as far as it matters for what it may ask for
+// next.
+type ledger struct {
+	made     string // what the machine would have to give back
+	declined int    // DECLINE messages that were sent
+}
+
+// saw takes the actions of the machine after an event. It returns an error if the machine
+// must not have asked for them, or must not be in the state in which it is.
+func (l *ledger) saw(m *Machine, actions []Action) error {
 	for _, a := range actions {
 		switch a := a.(type) {
 		case MakeGroup:
-			d.made = "group"
+			l.made = "group"
 		case JoinGroup:
-			d.made = "conn" // if it is answered so
-		case CancelConn:
-			if d.made != "conn" {
-				t.Fatalf("CancelConn of %q", d.made)
+			l.made = "conn" // if it is answered so
+		case CancelConn, AbortConn:
+			if l.made != "conn" {
+				return fmt.Errorf("%T of %q", a, l.made)
 			}
-			d.made = ""
-		case AbortConn:
-			if d.made != "conn" {
-				t.Fatalf("AbortConn of %q", d.made)
-			}
-			d.made = ""
+			l.made = ""
 		case EndGroup:
-			if d.made != "group" {
-				t.Fatalf("EndGroup of %q", d.made)
+			if l.made != "group" {
+				return fmt.Errorf("%T of %q", a, l.made)
 			}
-			d.made = ""
+			l.made = ""
 		case Send:
 			if _, err := a.Message.AppendBinary(nil); err != nil {
-				t.Fatalf("%s cannot be sent: %v", a.Message.CLCType(), err)
+				return fmt.Errorf("%s cannot be sent: %w", a.Message.CLCType(), err)
 			}
-			if a.Message.CLCType().String() == "DECLINE" {
-				d.declare++
+			if l.declined > 0 {
+				return errors.New("a message after DECLINE")
 			}
-			if d.declare > 1 || d.declare == 1 && a.Message.CLCType().String() != "DECLINE" {
-				t.Fatal("a message after DECLINE")
+			if a.Message.CLCType() == wire.TypeDecline {
+				l.declined++
 			}
 		}
 	}
-	o := d.m.Outcome()
+	o := m.Outcome()
 	switch {
-	case d.m.State() != Over:
+	case m.State() != Over:
 		if o != (Outcome{}) {
-			t.Fatalf("an outcome in state %s: %+v", d.m.State(), o)
+			return fmt.Errorf("an outcome in state %s: %+v", m.State(), o)
 		}
-		if d.m.State().reads() != (d.m.Want() > 0) && !d.m.ended {
-			t.Fatalf("wants %d bytes in state %s", d.m.Want(), d.m.State())
+		if m.State().reads() != (m.Want() > 0) && !m.ended {
+			return fmt.Errorf("wants %d bytes in state %s", m.Want(), m.State())
 		}
 	case o.Refused != nil && o.Err != nil:
-		t.Fatalf("two outcomes: %v and %v", o.Refused, o.Err)
+		return fmt.Errorf("two outcomes: %v and %w", o.Refused, o.Err)
 	case o.Refused == nil && o.Err == nil:
-		if d.made == "" || d.declare > 0 {
-			t.Fatal("SMC-R without a connection, or after DECLINE")
+		if l.made == "" || l.declined > 0 {
+			return errors.New("SMC-R without a connection, or after DECLINE")
 		}
-	case !d.m.Deadline().IsZero():
-		t.Fatal("a deadline after the end")
+	case !m.Deadline().IsZero():
+		return errors.New("a deadline after the end")
 	}
-	if len(d.m.part) > 2048 {
-		t.Fatalf("holds %d bytes of a message", len(d.m.part))
+	if len(m.part) > 2048 {
+		return fmt.Errorf("holds %d bytes of a message", len(m.part))
 	}
+	return nil
 }
 
 // names are those of testEvents in order, and of times that pass.

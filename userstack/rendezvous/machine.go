@@ -23,6 +23,9 @@ const (
 	// HeaderWait is how long the rest of a CLC header may be on its way, where the
 	// machine looks before it reads.
 	HeaderWait = 100 * time.Millisecond
+	// TurnWait bounds a server's wait for the end of another first contact with the same
+	// client. The client waits MessageWait for an answer: DECLINE has to come before.
+	TurnWait = MessageWait / 2
 	// LLCWait bounds the wait for the outcome of CONFIRM RKEY. The link group's own
 	// timers end it long before.
 	LLCWait = 30 * time.Second

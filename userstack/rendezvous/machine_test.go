@@ -15,9 +15,10 @@ const (
 	toAccept1  = "Prepared; Surveyed, version 1; Sent"
 	clientLink = toAccept + "; ACCEPT, first; GroupMade; Sent"
 	toAdmit    = "Prepared; PROPOSAL; Admitted"
-	toJoin     = toAdmit + "; Surveyed; Turn"
+	toJoin     = toAdmit + "; Surveyed"
+	toTurn     = toJoin + "; NoGroup; Turn"
 	toConfirm  = toJoin + "; Joined; LLCDone; Sent"
-	toFirst    = toJoin + "; NoGroup; GroupMade; Sent"
+	toFirst    = toTurn + "; NoGroup; GroupMade; Sent"
 	serverLink = toFirst + "; CONFIRM; Connected"
 )
 
@@ -165,18 +166,17 @@ var transitionTests = []struct{ who, events, want string }{
 	{"server", "Prepared; PROPOSAL; Admitted", "Surveying: Survey"},
 	{"server", "Prepared; PROPOSAL, neither; Admitted", "Declining: Send DECLINE"},
 	{"server", toAdmit + "; Failed", "Declining: Send DECLINE"},
-	{"server", toAdmit + "; Surveyed", "Queueing: AwaitTurn"},
 	{"server", toAdmit + "; Surveyed, other subnet", "Declining: Send DECLINE"},
-	{"server", "Prepared; PROPOSAL, both; Admitted; Surveyed", "Queueing: AwaitTurn"},
-	{"server", "Prepared; PROPOSAL, both; Admitted; Surveyed, no path", "Queueing: Version1, AwaitTurn"},
-	{"server", "Prepared; PROPOSAL, both, other EID; Admitted; Surveyed", "Queueing: Version1, AwaitTurn"},
+	{"server", "Prepared; PROPOSAL, both; Admitted; Surveyed", "Joining: JoinGroup"},
+	{"server", "Prepared; PROPOSAL, both; Admitted; Surveyed, no path", "Joining: Version1, JoinGroup"},
+	{"server", "Prepared; PROPOSAL, both, other EID; Admitted; Surveyed", "Joining: Version1, JoinGroup"},
 	{"server", "Prepared; PROPOSAL, both; Admitted; Surveyed, other subnet", "Declining: Version1, Send DECLINE"},
-	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed", "Queueing: AwaitTurn"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed", "Joining: JoinGroup"},
 	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed, version 1; Sent", "Over = TCP, no user EID in common"},
 	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed, no port 2", "Declining: Send DECLINE 2"},
 	{"server", "Prepared; PROPOSAL, other EID; Admitted; Surveyed", "Declining: Send DECLINE 2"},
 	{"server", "Prepared; PROPOSAL, version 2; Admitted; Failed", "Declining: Send DECLINE 2"},
-	{"server", toAdmit + "; Surveyed; Canceled", "Over = reset"},
+	{"server", toAdmit + "; Canceled", "Over = reset"},
 	{"server", toJoin, "Joining: JoinGroup"},
 	// Server: subsequent contact.
 	{"server", toJoin + "; Joined", "AwaitRKey: EndTurn, AwaitLLC"},
@@ -201,11 +201,20 @@ var transitionTests = []struct{ who, events, want string }{
 	{"server", toConfirm + "; Closed", "Over: CancelConn = reset"},
 	{"server", toConfirm + "; EOF", "Over: CancelConn = reset, EOF"},
 	// Server: first contact.
-	{"server", toJoin + "; NoGroup", "MakingGroup: MakeGroup"},
-	{"server", toJoin + "; NoGroup; Failed", "Declining: EndGroup, Send DECLINE"},
-	{"server", toJoin + "; NoGroup; Failed, too late", "Over: EndGroup = reset, too late"},
-	{"server", toJoin + "; NoGroup; GroupMade", "AcceptingFirst: Send ACCEPT first"},
-	{"server", toJoin + "; NoGroup; GroupMade; SendFailed", "Over: EndGroup = reset"},
+	{"server", toJoin + "; NoGroup", "Queueing: AwaitTurn"},
+	{"server", toJoin + "; NoGroup; Failed", "Declining: Send DECLINE"},
+	{"server", toJoin + "; NoGroup; +2.999s", "Queueing"},
+	{"server", toJoin + "; NoGroup; +3s", "Declining: Send DECLINE"},
+	{"server", toJoin + "; NoGroup; +3s; Sent", "Over = TCP, not enough memory"},
+	{"server", toJoin + "; NoGroup; Canceled", "Over = reset"},
+	{"server", toTurn, "Joining: JoinGroup"},
+	{"server", toTurn + "; Joined", "AwaitRKey: EndTurn, AwaitLLC"}, // another first contact has made it
+	{"server", toTurn + "; Joined; LLCDone; Sent; CONFIRM; Attached", "Over = SMC-R"},
+	{"server", toTurn + "; NoGroup", "MakingGroup: MakeGroup"},
+	{"server", toTurn + "; NoGroup; Failed", "Declining: EndGroup, Send DECLINE"},
+	{"server", toTurn + "; NoGroup; Failed, too late", "Over: EndGroup = reset, too late"},
+	{"server", toTurn + "; NoGroup; GroupMade", "AcceptingFirst: Send ACCEPT first"},
+	{"server", toTurn + "; NoGroup; GroupMade; SendFailed", "Over: EndGroup = reset"},
 	{"server", toFirst, "AwaitFirstConfirm"},
 	{"server", toFirst + "; DECLINE", "Over: EndGroup = peer declined negotiation of connections per link group failed"},
 	{"server", toFirst + "; +6s; +50ms", "Over: EndGroup = reset"},
@@ -214,11 +223,11 @@ var transitionTests = []struct{ who, events, want string }{
 	{"server", toFirst + "; CONFIRM 2, first", "Over: EndGroup = reset, protocol"},
 	{"server", toFirst + "; CONFIRM; Failed", "Declining: EndGroup, Send DECLINE"},
 	{"server", toFirst + "; CONFIRM; Failed, too late", "Over: EndGroup = reset, too late"},
-	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade", "AcceptingFirst: Send ACCEPT 2 first"},
-	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2, first", "ConnectingFirst: ConnectFirst"},
-	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2, first, links", "Declining: EndGroup, Send DECLINE 2"},
-	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2", "Declining: EndGroup, Send DECLINE 2"},
-	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM", "Over: EndGroup = reset, protocol"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; NoGroup; Turn; NoGroup; GroupMade", "AcceptingFirst: Send ACCEPT 2 first"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; NoGroup; Turn; NoGroup; GroupMade; Sent; CONFIRM 2, first", "ConnectingFirst: ConnectFirst"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; NoGroup; Turn; NoGroup; GroupMade; Sent; CONFIRM 2, first, links", "Declining: EndGroup, Send DECLINE 2"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; NoGroup; Turn; NoGroup; GroupMade; Sent; CONFIRM 2", "Declining: EndGroup, Send DECLINE 2"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; NoGroup; Turn; NoGroup; GroupMade; Sent; CONFIRM", "Over: EndGroup = reset, protocol"},
 	// What a driver must not do.
 	{"client", "Joined", "Over = reset, internal"},
 	{"client", "data", "Over = reset, internal"},

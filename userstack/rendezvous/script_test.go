@@ -111,7 +111,7 @@ var testEvents = map[string]any{
 	"Turn":                      Turn{testOwn},
 	"Joined":                    Joined{},
 	"NoGroup":                   NoGroup{},
-	"GroupMade":                 GroupMade{testEndpoint()},
+	"GroupMade":                 GroupMade{Local: testEndpoint()},
 	"Connected":                 Connected{},
 	"Attached":                  Attached{testEndpoint()},
 	"Opened":                    Opened{},

@@ -27,12 +27,11 @@ var serverTable = newTable(&anyState, []transition{
 	{AwaitProposal, EvDecline, to(Over), (*Machine).peerDeclined},
 	{Admitting, EvAdmitted, to(Surveying, Declining), asServer((*server).admitted)},
 	{Admitting, EvFailed, to(Declining), (*Machine).declineFailure},
-	{Surveying, EvSurveyed, to(Queueing, Declining), asServer((*server).choose)},
+	{Surveying, EvSurveyed, to(Joining, Declining), asServer((*server).choose)},
 	{Surveying, EvFailed, to(Declining), (*Machine).declineFailure},
-	{Queueing, EvTurn, to(Joining), asServer((*server).findGroup)},
 	// Subsequent contact: ACCEPT is the last message of the server.
 	{Joining, EvJoined, to(AwaitRKey), asServer((*server).joined)},
-	{Joining, EvNoGroup, to(MakingGroup), asServer((*server).firstContact)},
+	{Joining, EvNoGroup, to(Queueing, MakingGroup), asServer((*server).noGroup)},
 	{AwaitRKey, EvLLCDone, to(Accepting), asServer((*server).acceptNext)},
 	{AwaitRKey, EvLLCFailed, to(Declining), (*Machine).declineFailure},
 	{AwaitRKey, EvDeadline, to(Declining), (*Machine).noRKey},
@@ -45,6 +44,9 @@ var serverTable = newTable(&anyState, []transition{
 	{Attaching, EvCanceled, to(Over), asServer((*server).refuseUnwanted)},
 	{Attaching, EvClosed, to(Over), asServer((*server).refuseUnwanted)},
 	// First contact: CONFIRM LINK follows.
+	{Queueing, EvTurn, to(Joining), asServer((*server).myTurn)},
+	{Queueing, EvFailed, to(Declining), (*Machine).declineFailure},
+	{Queueing, EvDeadline, to(Declining), asServer((*server).noTurn)},
 	{MakingGroup, EvGroupMade, to(AcceptingFirst), asServer((*server).acceptFirst)},
 	{MakingGroup, EvFailed, to(Declining, Over), asLLCPhase((*llcPhase).groupFailed)},
 	{AcceptingFirst, EvSent, to(AwaitFirstConfirm), func(m *Machine, now time.Time, _ Event) { m.await(AwaitFirstConfirm, now.Add(MessageWait)) }},
@@ -59,6 +61,7 @@ type server struct {
 	*Machine
 	proposal    wire.Proposal
 	local       wire.Endpoint // this end of the connection, as ACCEPT names it
+	hasTurn     bool          // no other first contact with the client is under way
 	unwanted    error         // why nobody wants the connection any more, though the client may use SMC-R
 	headerBegun bool          // Looking: a part of a CLC header has come
 }
@@ -162,7 +165,7 @@ func (m *server) choose(now time.Time, ev Event) {
 		switch {
 		case no == nil:
 			m.version = v
-			m.queue(v)
+			m.findGroup()
 			return
 		case !p.TypeV1.HasR():
 			m.decline(no)
@@ -175,22 +178,12 @@ func (m *server) choose(now time.Time, ev Event) {
 		m.decline(no)
 		return
 	}
-	m.queue(v)
+	m.findGroup()
 }
 
-// queue waits until no other first contact with the client is under way: connections
-// that arrive together share one link group.
-func (m *server) queue(v version) {
-	gid, _ := v.port(&m.proposal)
-	if v.terms() == nil {
-		gid = smc.GID{}
-	}
-	m.enter(Queueing)
-	m.do(AwaitTurn{PeerID: m.proposal.PeerID, GID: gid, Terms: v.terms()})
-}
-
-func (m *server) findGroup(_ time.Time, ev Event) {
-	m.peerID = ev.(Turn).PeerID
+// findGroup looks for an existing link group. That comes before the wait for a turn, so
+// that a first contact of the client that does not go on delays nobody who needs none.
+func (m *server) findGroup() {
 	gid, mac := m.version.port(&m.proposal)
 	m.join(JoinGroup{Terms: m.version.terms(), PeerID: m.proposal.PeerID, GID: gid, MAC: mac})
 }
@@ -200,13 +193,40 @@ func (m *server) joined(now time.Time, ev Event) {
 	m.awaitRKey(now, ev)
 }
 
+// noGroup makes a link group if no other first contact with the client is under way, and
+// else waits for the end of that one: connections that arrive together share one link
+// group.
+func (m *server) noGroup(now time.Time, _ Event) {
+	if m.hasTurn {
+		m.makeGroup(MakeGroup{Terms: m.version.terms(), PeerID: m.proposal.PeerID})
+		return
+	}
+	gid, _ := m.version.port(&m.proposal)
+	if m.version.terms() == nil {
+		gid = smc.GID{}
+	}
+	m.await(Queueing, now.Add(TurnWait))
+	m.do(AwaitTurn{PeerID: m.proposal.PeerID, GID: gid, Terms: m.version.terms()})
+}
+
+// myTurn looks again for a link group: another first contact may have made one.
+func (m *server) myTurn(_ time.Time, ev Event) {
+	m.peerID, m.hasTurn = ev.(Turn).PeerID, true
+	m.findGroup()
+}
+
+// noTurn declines while the client still waits for an answer.
+func (m *server) noTurn(time.Time, Event) {
+	m.decline(refuse(smc.DiagMem, "another first contact with the client has not ended within %v", TurnWait))
+}
+
 // acceptNext sends ACCEPT. The client may use SMC-R as soon as it has sent CONFIRM, and
 // Linux then takes no notice of TCP any more. So if nobody wants the connection any
 // more, it has to be refused on the link group, for which CONFIRM is needed:
 // canceledLate.
 func (m *server) acceptNext(_ time.Time, ev Event) {
 	m.local = ev.(LLCDone).Local
-	m.send(Accepting, m.version.accept(false, m.local))
+	m.send(Accepting, m.version.accept(m.local))
 }
 
 // canceledLate remembers that nobody wants the connection.
@@ -272,12 +292,8 @@ func (m *server) declinedNext(_ time.Time, ev Event) {
 
 func (m *server) declinedFirst(_ time.Time, ev Event) { m.stayTCP(refusalOf(ev)) }
 
-func (m *server) firstContact(time.Time, Event) {
-	m.makeGroup(MakeGroup{Terms: m.version.terms(), PeerID: m.proposal.PeerID})
-}
-
 func (m *server) acceptFirst(_ time.Time, ev Event) {
-	m.send(AcceptingFirst, m.version.accept(true, ev.(GroupMade).Local))
+	m.send(AcceptingFirst, m.version.acceptFirst(ev.(GroupMade)))
 }
 
 func (m *server) confirmedFirst(now time.Time, ev Event) {

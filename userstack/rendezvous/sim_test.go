@@ -3,6 +3,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"container/heap"
 	"errors"
 	"fmt"
@@ -16,17 +17,28 @@ import (
 // The simulation lets a client and a server rendezvous over a TCP connection in virtual
 // time. Everything follows from the seed: delays, failures, who gives up and when.
 
+// chooser makes the choices of a simulation: those of a seed (rand.Rand), or those of the
+// fuzzer.
+type chooser interface {
+	IntN(n int) int
+	Int64N(n int64) int64
+}
+
 // simWorld is the time, and what is to happen.
 type simWorld struct {
-	r     *rand.Rand
+	r     chooser
 	now   time.Time
 	queue simQueue
 	seq   int
 	sides [2]*simSide // client and server
 	llc   [2]Event    // outcomes of CONFIRM LINK, if both sides get so far
 	wait  [2]bool     // who waits for one
+	gone  [2]bool     // whose CONFIRM LINK has timed out
 	known [2]bool     // who has the existing link group
 	note  []string
+	wrong []error
+	// tamper, if not nil, changes what is sent over TCP.
+	tamper func(b []byte) []byte
 }
 
 // simSide is one host: its machine, and its end of the TCP connection.
@@ -40,6 +52,8 @@ type simSide struct {
 	onWay  int  // bytes that the peer's TCP has not acknowledged
 	eof    bool // the peer has reset TCP
 	over   bool
+	stands time.Time // the process of this host stands still until then
+	ledger ledger
 }
 
 type simEvent struct {
@@ -65,8 +79,8 @@ func (w *simWorld) after(d time.Duration, f func()) {
 
 func (w *simWorld) some(d time.Duration) time.Duration { return time.Duration(w.r.Int64N(int64(d))) }
 
-func newSimWorld(seed uint64) *simWorld {
-	w := &simWorld{r: rand.New(rand.NewPCG(seed, 2)), now: start}
+func newSimWorld(r chooser) *simWorld {
+	w := &simWorld{r: r, now: start}
 	c := Config{PeerID: testOwn, ConfirmWait: 30 * time.Second}
 	w.sides[0] = &simSide{w: w, name: "client", m: NewClient(c), delay: w.some(400 * time.Millisecond)}
 	w.sides[1] = &simSide{w: w, name: "server", m: NewServer(w.now, c), delay: w.some(400 * time.Millisecond)}
@@ -88,17 +102,30 @@ func newSimWorld(seed uint64) *simWorld {
 	return w
 }
 
-// happens hands an event to the machine, and carries out what follows.
-func (s *simSide) happens(ev Event) {
-	if s.over {
+// runs calls f as soon as the process of this host runs, if the rendezvous is not over then.
+func (s *simSide) runs(f func()) {
+	if d := s.stands.Sub(s.w.now); d > 0 {
+		s.w.after(d, func() { s.runs(f) })
 		return
 	}
-	s.m.Handle(s.w.now, ev)
-	s.carryOut()
+	if !s.over {
+		f()
+	}
+}
+
+// happens hands an event to the machine, and carries out what follows.
+func (s *simSide) happens(ev Event) {
+	s.runs(func() {
+		s.m.Handle(s.w.now, ev)
+		s.carryOut()
+	})
 }
 
 func (s *simSide) carryOut() {
 	for actions := s.m.TakeActions(nil); len(actions) > 0; actions = s.m.TakeActions(nil) {
+		if err := s.ledger.saw(s.m, actions); err != nil {
+			s.w.wrong = append(s.w.wrong, fmt.Errorf("%s: %w", s.name, err))
+		}
 		for _, a := range actions {
 			if ev := s.answer(a); ev != nil {
 				s.m.Handle(s.w.now, ev)
@@ -133,7 +160,7 @@ func (s *simSide) answer(a Action) Event {
 	}
 	if w.r.IntN(100) == 0 {
 		switch a.(type) {
-		case Prepare, Survey, FindPath, Admit, MakeGroup, ConnectFirst, Attach:
+		case Prepare, Survey, FindPath, Admit, AwaitTurn, MakeGroup, ConnectFirst, Attach:
 			return Failed{failed(Failure{})}
 		}
 	}
@@ -152,14 +179,22 @@ func (s *simSide) answer(a Action) Event {
 	case Admit:
 		return Admitted{}
 	case AwaitTurn:
-		w.after(w.some(20*time.Millisecond), func() { s.happens(Turn{testOwn}) })
+		wait := 20 * time.Millisecond
+		if w.r.IntN(10) == 0 {
+			wait = 2 * TurnWait
+		}
+		w.after(w.some(wait), func() {
+			if s.m.State() == Queueing {
+				s.happens(Turn{testOwn})
+			}
+		})
 	case JoinGroup:
 		if !w.known[i] {
 			return NoGroup{}
 		}
 		return Joined{}
 	case MakeGroup:
-		return GroupMade{testEndpoint()}
+		return GroupMade{Local: testEndpoint()}
 	case ConnectFirst:
 		return Connected{}
 	case Attach:
@@ -193,9 +228,10 @@ func (s *simSide) awaitLLC(i int) {
 		w.after(w.some(time.Second), func() { s.happens(ev) })
 		return
 	}
-	if w.wait[i] = true; !w.wait[1-i] || s.peer.over {
+	if w.wait[i] = true; !w.wait[1-i] || w.gone[1-i] || s.peer.over {
 		w.after(4*time.Second, func() {
-			if !w.wait[1-i] || s.peer.over {
+			if !w.wait[1-i] || w.gone[1-i] || s.peer.over {
+				w.gone[i] = true
 				s.happens(LLCFailed{failed(Failure{})})
 			}
 		})
@@ -207,22 +243,25 @@ func (s *simSide) awaitLLC(i int) {
 }
 
 func (s *simSide) poll() {
-	s.happens(TCPState{Unacked: s.onWay > 0, First: s.unread[:min(len(s.unread), wire.HeaderLen)]})
-	if s.m.State() == AwaitAck {
-		s.w.after(time.Millisecond, s.poll)
-	}
+	s.runs(func() {
+		s.happens(TCPState{Unacked: s.onWay > 0, First: s.unread[:min(len(s.unread), wire.HeaderLen)]})
+		if s.m.State() == AwaitAck {
+			s.w.after(time.Millisecond, s.poll)
+		}
+	})
 }
 
 // write sends bytes over TCP: they arrive, and then the acknowledgement does.
 func (s *simSide) write(b []byte) {
 	p := s.peer
+	if s.w.tamper != nil {
+		b = s.w.tamper(b)
+	}
 	s.onWay += len(b)
 	s.w.after(s.delay, func() {
 		p.unread = append(p.unread, b...)
 		s.w.after(p.delay, func() { s.onWay -= len(b) })
-		if !p.over {
-			p.carryOut()
-		}
+		p.runs(p.carryOut)
 	})
 }
 
@@ -241,14 +280,12 @@ func (s *simSide) end() {
 		p := s.peer
 		s.w.after(s.delay, func() {
 			p.eof = true
-			if !p.over {
-				p.carryOut()
-			}
+			p.runs(p.carryOut)
 		})
 	}
 }
 
-// run lets everything happen, and returns what is wrong.
+// run lets everything happen, and returns what a machine did wrong.
 func (w *simWorld) run() error {
 	for _, s := range w.sides {
 		s.carryOut()
@@ -258,12 +295,17 @@ func (w *simWorld) run() error {
 		w.now = e.at
 		e.f()
 	}
-	c, s := w.sides[0], w.sides[1]
 	for _, x := range w.sides {
 		if !x.over {
-			return fmt.Errorf("%s is in state %s at the end", x.name, x.m.State())
+			w.wrong = append(w.wrong, fmt.Errorf("%s is in state %s at the end", x.name, x.m.State()))
 		}
 	}
+	return errors.Join(w.wrong...)
+}
+
+// agree returns an error if the two sides do not agree on the outcome.
+func (w *simWorld) agree() error {
+	c, s := w.sides[0], w.sides[1]
 	co, so := c.m.Outcome(), s.m.Outcome()
 	switch {
 	case co.Refused != nil && so == (Outcome{}), so.Refused != nil && co == (Outcome{}):
@@ -302,8 +344,8 @@ func TestSimulatedRendezvous(t *testing.T) {
 		seeds = 5000
 	}
 	for seed := range seeds {
-		w := newSimWorld(seed)
-		if err := w.run(); err != nil {
+		w := newSimWorld(rand.New(rand.NewPCG(seed, 2)))
+		if err := cmp.Or(w.run(), w.agree()); err != nil {
 			for _, n := range w.note {
 				t.Log(n)
 			}

@@ -38,6 +38,9 @@ type PeerSystem struct {
 	OS      smc.OS
 	Release uint8
 	Host    string
+	// UDPPort is the UDP port from which the queue pair of the first link sends, with a
+	// stack of this module; 0 otherwise.
+	UDPPort uint16
 }
 
 // Version returns the version of SMC: 1 for no terms.
@@ -57,7 +60,11 @@ func (t *Terms) Subnet() netip.Prefix {
 	return t.Local
 }
 
-// learn takes what the peer tells of itself in a first contact.
-func (t *Terms) learn(x *wire.FirstContactExt) {
-	t.Peer = PeerSystem{OS: x.OS, Release: x.Release, Host: x.Hostname.String()}
+// PeerUDPPort returns the UDP port from which the peer's queue pair of the first link
+// sends, or 0 if the peer did not tell it.
+func (t *Terms) PeerUDPPort() uint16 {
+	if t == nil {
+		return 0
+	}
+	return t.Peer.UDPPort
 }

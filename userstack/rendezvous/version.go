@@ -28,10 +28,12 @@ type version interface {
 	// confirmed checks CONFIRM of a first contact.
 	confirmed(a *answer) *Refusal
 
-	// accept, confirm and decline make messages. first says that they are those of a first
-	// contact, and local is this end of the connection.
-	accept(first bool, local wire.Endpoint) wire.CLC
-	confirm(first bool, local wire.Endpoint) wire.CLC
+	// accept and confirm make the messages on an existing link group, where local is this
+	// end of the connection. acceptFirst and confirmFirst make those of a first contact.
+	accept(local wire.Endpoint) wire.CLC
+	acceptFirst(made GroupMade) wire.CLC
+	confirm(local wire.Endpoint) wire.CLC
+	confirmFirst(made GroupMade) wire.CLC
 	decline(d wire.Decline) wire.Decline
 
 	// terms returns a copy of what was agreed on: nil in version 1.

@@ -62,12 +62,16 @@ func (*version1) port(p *wire.Proposal) (smc.GID, smc.MAC) { return p.GID, p.MAC
 
 func (*version1) confirmed(*answer) *Refusal { return nil }
 
-func (*version1) accept(first bool, local wire.Endpoint) wire.CLC {
-	return wire.Accept{FirstContact: first, Endpoint: local}
+func (*version1) accept(local wire.Endpoint) wire.CLC { return wire.Accept{Endpoint: local} }
+
+func (*version1) acceptFirst(made GroupMade) wire.CLC {
+	return wire.Accept{FirstContact: true, Endpoint: made.Local}
 }
 
-func (*version1) confirm(first bool, local wire.Endpoint) wire.CLC {
-	return wire.Confirm{FirstContact: first, Endpoint: local}
+func (*version1) confirm(local wire.Endpoint) wire.CLC { return wire.Confirm{Endpoint: local} }
+
+func (*version1) confirmFirst(made GroupMade) wire.CLC {
+	return wire.Confirm{FirstContact: true, Endpoint: made.Local}
 }
 
 func (*version1) decline(d wire.Decline) wire.Decline { return d }

@@ -15,6 +15,7 @@ type version2 struct {
 	offer    wire.Offer // client: this host's; server: the client's
 	maxLinks uint8      // the most that this host takes
 	gids     []smc.GID  // of this host's devices
+	tellPort bool       // the peer is a stack of this module, see wire.VendorOUI
 	agreed   Terms
 }
 
@@ -32,7 +33,7 @@ func (v *version2) propose(p *wire.Proposal, h *Host) *Refusal {
 	}
 	v.offer = wire.Offer{Mode: wire.ModeR, EIDs: h.EIDs, GID: h.PortV2.GID, Release: h.Release}
 	if h.Release >= wire.ReleaseV21 {
-		v.offer.MaxConns, v.offer.MaxLinks = h.MaxConns, h.MaxLinks
+		v.offer.MaxConns, v.offer.MaxLinks, v.offer.VendorOUI = h.MaxConns, h.MaxLinks, wire.VendorOUI
 	}
 	v.agreed.Local, v.maxLinks, v.gids = h.PortV2.Local, h.MaxLinks, h.PortV2.GIDs
 	q := *p
@@ -73,8 +74,18 @@ func (v *version2) accepted(a *answer) (askPath bool, no *Refusal) {
 	if t.Release < wire.ReleaseV21 {
 		t.MaxLinks = min(t.MaxLinks, v.maxLinks)
 	}
-	t.learn(x)
+	v.learn(x, t.Release >= wire.ReleaseV21)
+	v.tellPort = t.Peer.UDPPort != 0
 	return !x.Direct, nil
+}
+
+// learn takes what the peer tells of itself in a first contact. ports says that the peer
+// may tell the UDP port of its queue pair: a client has offered it.
+func (v *version2) learn(x *wire.FirstContactExt, ports bool) {
+	v.agreed.Peer = PeerSystem{OS: x.OS, Release: x.Release, Host: x.Hostname.String()}
+	if ports {
+		v.agreed.Peer.UDPPort = x.UDPPort()
+	}
 }
 
 // path implements version: the server has a router on its way to this host, so there must
@@ -119,6 +130,7 @@ func (v *version2) choose(p *wire.Proposal, h *Host) *Refusal {
 		return refuse(smc.DiagMaxLinks, "client wants 0 links in a link group")
 	}
 	v.agreed = t
+	v.tellPort = t.Release >= wire.ReleaseV21 && o.VendorOUI == wire.VendorOUI
 	return nil
 }
 
@@ -137,36 +149,42 @@ func (v *version2) confirmed(a *answer) *Refusal {
 	case t.Release >= wire.ReleaseV21 && x.MaxLinks != t.MaxLinks:
 		return refuse(smc.DiagMaxLinks, "client confirms %d links, not %d", x.MaxLinks, t.MaxLinks)
 	}
-	t.learn(x)
+	v.learn(x, v.tellPort)
 	return nil
 }
 
 // ext is what this host tells the peer in a first contact.
-func (v *version2) ext(first bool) *wire.FirstContactExt {
-	if !first {
-		return nil
-	}
+func (v *version2) ext(made GroupMade) *wire.FirstContactExt {
 	t := &v.agreed
-	return &wire.FirstContactExt{
+	x := &wire.FirstContactExt{
 		Direct: !t.Routed, OS: smc.OSLinux, Release: t.Release, Hostname: wire.NewHostname(v.hostname),
 		MaxConns: t.MaxConns, MaxLinks: t.MaxLinks,
 	}
-}
-
-func (v *version2) accept(first bool, local wire.Endpoint) wire.CLC {
-	return wire.AcceptV2{Endpoint: local, EID: v.agreed.EID, FirstContact: v.ext(first)}
-}
-
-// confirm implements version. In a first contact CONFIRM lists the GID of the link, and
-// those of the devices that could take another one: two in all, as with Linux.
-func (v *version2) confirm(first bool, local wire.Endpoint) wire.CLC {
-	c := wire.ConfirmV2{Endpoint: local, EID: v.agreed.EID, FirstContact: v.ext(first)}
-	if !first {
-		return c
+	if v.tellPort {
+		x.Vendor = wire.VendorUDPPort(made.UDPPort)
 	}
-	c.GIDs = []smc.GID{local.GID}
+	return x
+}
+
+func (v *version2) accept(local wire.Endpoint) wire.CLC {
+	return wire.AcceptV2{Endpoint: local, EID: v.agreed.EID}
+}
+
+func (v *version2) acceptFirst(made GroupMade) wire.CLC {
+	return wire.AcceptV2{Endpoint: made.Local, EID: v.agreed.EID, FirstContact: v.ext(made)}
+}
+
+func (v *version2) confirm(local wire.Endpoint) wire.CLC {
+	return wire.ConfirmV2{Endpoint: local, EID: v.agreed.EID}
+}
+
+// confirmFirst implements version. CONFIRM lists the GID of the link, and those of the
+// devices that could take another one: two in all, as with Linux.
+func (v *version2) confirmFirst(made GroupMade) wire.CLC {
+	c := wire.ConfirmV2{Endpoint: made.Local, EID: v.agreed.EID, FirstContact: v.ext(made)}
+	c.GIDs = []smc.GID{made.Local.GID}
 	for _, g := range v.gids {
-		if g != local.GID && len(c.GIDs) < MaxLinksV2 {
+		if g != made.Local.GID && len(c.GIDs) < MaxLinksV2 {
 			c.GIDs = append(c.GIDs, g)
 		}
 	}

@@ -64,15 +64,21 @@ type neighbours struct {
 // ownerOfAddr is the network namespace, on this machine, that has an address.
 type ownerOfAddr struct {
 	netns uint64 // 0: none
-	since time.Time
+	until time.Time
 }
 
 const (
-	// ownerTime is how long an answer to opOwns is used.
-	ownerTime = 5 * time.Second
-	maxOwners = 4096
-	// askTime bounds all questions about one address.
-	askTime = 200 * time.Millisecond
+	// ownerTime is how long the answers to opOwns are used. uncertainTime is how long
+	// they are used if one is missing.
+	ownerTime     = 5 * time.Second
+	uncertainTime = time.Second
+	maxOwners     = 4096
+	// askTime bounds all questions about one address. After the first yes, the other
+	// stacks have secondTime to answer.
+	askTime    = 200 * time.Millisecond
+	secondTime = 10 * time.Millisecond
+	// maxQuestions is how many stacks are asked about one address at the same time.
+	maxQuestions = 64
 	// offerTime is how long an accepted connection waits for the offer of a stack
 	// that has the client's address.
 	offerTime = 500 * time.Millisecond
@@ -97,10 +103,14 @@ func (x *neighbours) owner(ctx context.Context, addr netip.Addr) (netns uint64) 
 	}
 	o, ok := x.owners[addr]
 	x.mu.Unlock()
-	if ok && time.Since(o.since) < ownerTime {
+	if ok && time.Now().Before(o.until) {
 		return o.netns
 	}
-	o = ownerOfAddr{netns: x.ask(ctx, addr), since: time.Now()}
+	netns, certain := x.ask(ctx, addr)
+	o = ownerOfAddr{netns, time.Now().Add(ownerTime)}
+	if !certain {
+		o.until = time.Now().Add(uncertainTime)
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.owners != nil {
@@ -117,25 +127,53 @@ func (x *neighbours) forget(addr netip.Addr) {
 }
 
 // ask asks all stacks of the machine whether they have an address. If more than one
-// has it, in separate networks, the result is 0.
-func (x *neighbours) ask(ctx context.Context, addr netip.Addr) (netns uint64) {
+// has it, in separate networks, the result is 0. certain is false if a stack has not
+// answered in time.
+//
+// The stacks are asked at the same time, because one that does not answer must not hide
+// the others.
+func (x *neighbours) ask(ctx context.Context, addr netip.Addr) (netns uint64, certain bool) {
 	cookies, _, err := x.claim.Others()
 	if err != nil {
-		return 0
+		return 0, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	m := x.message(opOwns, tuple{server: netip.AddrPortFrom(addr, 0)})
-	for _, cookie := range cookies {
-		if x.question(ctx, cookie, m) != nil {
-			continue
-		}
-		if netns != 0 {
-			return 0
-		}
-		netns = cookie
+	type answer struct {
+		netns uint64
+		err   error
 	}
-	return netns
+	answers := make(chan answer, len(cookies))
+	turn := make(chan struct{}, maxQuestions)
+	for _, cookie := range cookies {
+		go func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			answers <- answer{cookie, x.question(ctx, cookie, m)}
+		}()
+	}
+	certain = true
+	var enough <-chan time.Time
+	for range cookies {
+		select {
+		case a := <-answers:
+			switch {
+			case a.err != nil:
+				certain = certain && (errors.Is(a.err, errRefused) || errors.Is(a.err, place.ErrAbsent))
+			case netns != 0:
+				return 0, true
+			default:
+				netns = a.netns
+				enough = time.After(secondTime)
+			}
+		case <-enough:
+			return netns, true
+		case <-ctx.Done():
+			return netns, false
+		}
+	}
+	return netns, certain
 }
 
 func (x *neighbours) message(op neighbourOp, name tuple) *neighbourMessage {
@@ -154,17 +192,22 @@ func (x *neighbours) question(ctx context.Context, netns uint64, m *neighbourMes
 	return u.Close()
 }
 
-// converse asks one stack and returns the connection if the answer is yes.
+// converse asks one stack and returns the connection if the answer is yes. It returns
+// when ctx ends.
 func (x *neighbours) converse(ctx context.Context, netns uint64, m *neighbourMessage, ends ...*broker.Descriptor) (*net.UnixConn, error) {
 	u, err := x.claim.DialOther(ctx, netns)
 	if err != nil {
 		return nil, err
 	}
+	stop := context.AfterFunc(ctx, func() { _ = u.Close() })
 	if err = sendNeighbour(u, m, ends...); err == nil {
 		var word byte
 		if word, err = receiveWord(u, m.op.answerTime()); err == nil && word != wordYes {
 			err = errRefused
 		}
+	}
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
 	}
 	if err != nil {
 		_ = u.Close()

@@ -185,7 +185,7 @@ func (c *TCPConn) arrive(now time.Time) {
 	if !c.n.reaches(c.peer.n) {
 		if c.tries >= tcpRetries || s.rst { // RST is not sent again
 			c.segs = nil
-			c.die(syscall.ETIMEDOUT)
+			c.fail(syscall.ETIMEDOUT)
 			return
 		}
 		s.at = now.Add(min(tcpRTO<<c.tries, tcpMaxRTO))
@@ -200,7 +200,7 @@ func (c *TCPConn) arrive(now time.Time) {
 		c.segs = nil
 		p.segs = nil
 		p.buf = nil
-		p.die(syscall.ECONNRESET)
+		p.fail(syscall.ECONNRESET)
 		return
 	case p.closed && len(s.data) > 0:
 		p.send(now, segment{rst: true})
@@ -247,8 +247,8 @@ const probeLen = 64
 
 func (c *TCPConn) where() Place { return Place{c.n.host.name, c.n.Name, uint32(c.local.Port)} }
 
-// die ends the connection at this side.
-func (c *TCPConn) die(err error) {
+// fail ends the connection at this side.
+func (c *TCPConn) fail(err error) {
 	if c.err == nil {
 		c.err = err
 	}

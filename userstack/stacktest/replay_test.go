@@ -73,6 +73,7 @@ var (
 
 	version1Only  = span{7, 8, "a client that offers version 1 alone says so, Linux always says 2"}
 	ids2          = span{8, 38, "peer ID and MAC are told with version 2 alone too, Linux has zeros"}
+	offerVendor   = span{52, 55, "a client of this module says so, for the UDP ports of the queue pairs"}
 	offerFeatures = span{106, 108, "bit 0 of the features is about SMC-D"}
 	features      = span{142, 144, "bit 0 of the features is about SMC-D"}
 )
@@ -105,10 +106,10 @@ func TestReplayCLC(t *testing.T) {
 			"clc_accept_v2.a2_second_conn_echo.cli.frame10",
 			"clc_confirm_v2.a2_second_conn_echo.cli.frame16",
 		}, [][]span{
-			{ids2, offerGID, offerFeatures},
+			{ids2, offerVendor, offerGID, offerFeatures},
 			slices.Concat(numbers, []span{features, hostname}),
 			slices.Concat(numbers, []span{features, hostname, gidList}),
-			{ids2, offerGID, offerFeatures}, numbers, numbers,
+			{ids2, offerVendor, offerGID, offerFeatures}, numbers, numbers,
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -67,8 +67,8 @@ func simByte(id, side int, pos int64) byte {
 
 func (e *simEnd) name() string { return e.host.name }
 
-// habits chooses the behaviour of the two programs.
-func (p *simPair) habits(gentle bool) {
+// chooseBehaviour chooses the behaviour of the two programs.
+func (p *simPair) chooseBehaviour(gentle bool) {
 	r := p.s.rng
 	for _, e := range p.ends {
 		switch r.IntN(4) {

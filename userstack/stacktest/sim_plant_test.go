@@ -94,13 +94,13 @@ func TestPlantedBugs(t *testing.T) {
 			continue
 		}
 		t.Run(strings.ReplaceAll(b.name, " ", "-"), func(t *testing.T) {
-			t.Logf("caught: %s", b.hunt(t))
+			t.Logf("caught: %s", b.search(t))
 		})
 	}
 }
 
-// hunt builds the stack with the bug and returns the failure that shows the bug.
-func (b plantedBug) hunt(t *testing.T) string {
+// search builds the stack with the bug and returns the failure that shows the bug.
+func (b plantedBug) search(t *testing.T) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	bin := b.build(ctx, t)

@@ -378,7 +378,7 @@ func (s *simulation) launchBetween(a, b *simHost, sure, gentle bool) *simPair {
 	p.ends[0] = &simEnd{p: p, side: 0, host: a, stack: a.stack, tcp: ct}
 	p.ends[1] = &simEnd{p: p, side: 1, host: b, stack: b.stack, tcp: st}
 	p.ends[0].other, p.ends[1].other = p.ends[1], p.ends[0]
-	p.habits(gentle)
+	p.chooseBehaviour(gentle)
 	for _, e := range p.ends {
 		s.engines.attach(e)
 	}

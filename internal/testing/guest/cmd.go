@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -155,10 +156,14 @@ func (c *Cmd) WaitStdout(ctx context.Context, text string) error {
 		case <-more:
 		case <-c.done:
 			// The text may be the last output of the command.
-			if r, err := c.Wait(ctx); !bytes.Contains([]byte(r.Stdout), []byte(text)) {
-				return errors.Join(fmt.Errorf("guest: %s ended before it wrote %q", c.Argv[0], text), err)
+			r, err := c.Wait(ctx)
+			if bytes.Contains([]byte(r.Stdout), []byte(text)) {
+				return nil
 			}
-			return nil
+			if err == nil {
+				err = fmt.Errorf("exit status 0: %s", strings.TrimSpace(r.Stderr))
+			}
+			return fmt.Errorf("guest: %s ended before it wrote %q: %w", c.Argv[0], text, err)
 		case <-ctx.Done():
 			return fmt.Errorf("guest: %s did not write %q: %w", c.Argv[0], text, context.Cause(ctx))
 		}
@@ -194,7 +199,7 @@ func (g *Guest) read(r *control.Reader) {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
 		err = ErrClosed
 	}
-	g.end(fmt.Errorf("%w%s", err, g.said()))
+	g.end(fmt.Errorf("%w%s", err, g.lastOutput()))
 
 	g.mu.Lock()
 	defer g.mu.Unlock()

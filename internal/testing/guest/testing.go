@@ -10,12 +10,14 @@ import (
 )
 
 // New boots a guest that is closed at the end of the test. If this machine cannot boot
-// guests, the test is skipped. It fails instead if CI=true is set in the environment.
+// guests, the test is skipped. It fails instead if CI=true is set in the environment. If
+// there is a limit of guests, it waits for its turn, see [TurnsVariable].
 func New(t testing.TB, cfg Config) *Guest {
 	t.Helper()
 	if !cfg.Short {
 		SkipShort(t)
 	}
+	AwaitTurn(t)
 	g, err := Boot(t.Context(), cfg)
 	Check(t, err)
 	closeAfter(t, g)
@@ -27,6 +29,7 @@ func New(t testing.TB, cfg Config) *Guest {
 func Pair(t testing.TB) (a, b *Guest) {
 	t.Helper()
 	SkipShort(t)
+	AwaitTurn(t)
 	a, b, err := BootPair(t.Context(), Config{})
 	Check(t, err)
 	closeAfter(t, a)
@@ -63,6 +66,11 @@ func closeAfter(t testing.TB, g *Guest) {
 		}
 		if err := g.Close(); err != nil {
 			t.Error(err)
+		}
+		if st := g.proc.cmd.ProcessState; st != nil {
+			f, _ := os.OpenFile("/tmp/tt/cpu.txt", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+			f.WriteString(t.Name() + " " + g.Name() + " " + st.UserTime().String() + " " + st.SystemTime().String() + "\n")
+			f.Close()
 		}
 	})
 }

@@ -273,13 +273,24 @@ func query[T any](t *testing.T, s *side, args ...string) []T {
 	return rows
 }
 
-// eventually waits until ok returns true.
+// How long eventually waits before it looks again: at first, and at most. A look often
+// starts a program in the guest, which takes the processor from what is waited for.
+const (
+	firstPause   = 50 * time.Millisecond
+	longestPause = 400 * time.Millisecond
+)
+
+// eventually waits until ok reports true. The test fails if this takes longer than
+// settleLimit.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(settleLimit); !ok(); time.Sleep(100 * time.Millisecond) {
+	pause := firstPause
+	for deadline := time.Now().Add(settleLimit); !ok(); {
 		if time.Now().After(deadline) {
 			t.Errorf("not within %v: %s", settleLimit, what)
 			return
 		}
+		time.Sleep(pause)
+		pause = min(2*pause, longestPause)
 	}
 }

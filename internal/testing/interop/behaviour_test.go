@@ -392,11 +392,11 @@ func (b behaviour) observe(t *testing.T, client, server *side, messages *capture
 			if list != nil {
 				t.Errorf("LLC requests without a reply: %q in %v", list, frames)
 			}
-			told, err := story(frames, port, b.race, without)
+			onWire, err := describeFrames(frames, port, b.race, without)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return text.String() + told
+			return text.String() + onWire
 		}
 	}
 }

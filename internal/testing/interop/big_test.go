@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// shortConns is the number of connections one after another in each direction: 2,000
-	// in all, twice as many with -long. An emulated guest needs 0.1 s of processor time
-	// for each.
-	shortConns = 1000
+	// shortConns is how many connections come one after another in each direction, and
+	// longConns is this number with -long. An emulated guest spends 0.1 s of processor
+	// time on each.
+	shortConns = 300
+	longConns  = 2000
 
 	// longLimit is the limit for what takes a minute on an idle machine.
 	longLimit = 8 * time.Minute
@@ -32,7 +33,7 @@ const (
 func TestBig(t *testing.T) {
 	short := shortConns
 	if *long {
-		short *= 2
+		short = longConns
 	}
 	for i, name := range []string{"KernelToUser", "UserToKernel"} {
 		t.Run(name, func(t *testing.T) {
@@ -103,9 +104,9 @@ func testShort(t *testing.T, client, server, user *side, at netip.AddrPort, conn
 			eventually(t, s.backend+": one connection is left", func() bool { return len(active(t, s)) == 1 })
 		}
 	}
-	batch(conns / 10)
+	batch(conns / 3)
 	before := user.footprint(t)
-	batch(conns - conns/10)
+	batch(conns - conns/3)
 	var after footprint
 	eventually(t, "descriptors and memory are back", func() bool {
 		after = user.footprint(t)
@@ -114,8 +115,9 @@ func testShort(t *testing.T, client, server, user *side, at netip.AddrPort, conn
 	t.Logf("the stack has %d descriptors and %d KiB, before %d and %d KiB", after.files, after.memory>>10, before.files, before.memory>>10)
 }
 
-// footprintSlack is how much the memory of the stack may change between garbage
-// collections: less than the buffers of 40 connections, and the test makes 900 or more.
+// footprintSlack is what the memory of the stack may vary by between
+// collections of garbage: less than the buffers of 40 connections, and testShort makes
+// several hundred.
 const footprintSlack = 16 << 20
 
 // A footprint has the resources of the process of the stack.

@@ -240,10 +240,10 @@ func cdcFlags(m wire.CDC) string {
 	return s
 }
 
-// story describes the frames of one connection: the CLC messages, the changes of the
+// describeFrames describes the frames of one connection: the CLC messages, the changes of the
 // state flags of CDC in their order, the other flags that each side used except those in
 // without, and how TCP ended. With race, it describes each side separately.
-func story(frames []frame, port uint16, race bool, without wire.ProducerFlags) (string, error) {
+func describeFrames(frames []frame, port uint16, race bool, without wire.ProducerFlags) (string, error) {
 	var client netip.Addr
 	name := func(f frame) string {
 		if f.from == client {

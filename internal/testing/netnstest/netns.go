@@ -229,34 +229,43 @@ func (p *Pair) addLink(i, mtu int) error {
 		h    *Host
 		conn *netlink.Handle
 	}{{p.A, ha}, {p.B, hb}} {
-		l, err := end.conn.LinkByName(name)
-		if err != nil {
+		if err := end.h.setUp(end.conn, name, i, n+1); err != nil {
 			return err
 		}
-		link := Link{
-			Name: name,
-			MAC:  l.Attrs().HardwareAddr,
-			IPv4: netip.AddrFrom4([4]byte{10, 77, byte(i), byte(n + 1)}),
-			IPv6: netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 7: byte(i), 15: byte(n + 1)}),
-		}
-		for _, addr := range []struct {
-			ip   netip.Addr
-			bits int
-		}{{link.IPv4, 24}, {link.IPv6, 64}} {
-			ipnet := &net.IPNet{IP: addr.ip.AsSlice(), Mask: net.CIDRMask(addr.bits, addr.ip.BitLen())}
-			na := &netlink.Addr{IPNet: ipnet}
-			if addr.ip.Is6() {
-				na.Flags = unix.IFA_F_NODAD
-			}
-			if err := end.conn.AddrAdd(l, na); err != nil {
-				return fmt.Errorf("add address %s: %w", addr.ip, err)
-			}
-		}
-		if err := end.conn.LinkSetUp(l); err != nil {
-			return err
-		}
-		end.h.Links = append(end.h.Links, link)
 	}
+	return nil
+}
+
+// setUp gives the host's new netdev the addresses with the given numbers, in the network
+// that conn speaks to, sets it up, and adds it to the host's links.
+func (h *Host) setUp(conn *netlink.Handle, name string, link, host int) error {
+	l, err := conn.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	end := Link{
+		Name: name,
+		MAC:  l.Attrs().HardwareAddr,
+		IPv4: netip.AddrFrom4([4]byte{10, 77, byte(link), byte(host)}),
+		IPv6: netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 7: byte(link), 15: byte(host)}),
+	}
+	for _, addr := range []struct {
+		ip   netip.Addr
+		bits int
+	}{{end.IPv4, 24}, {end.IPv6, 64}} {
+		ipnet := &net.IPNet{IP: addr.ip.AsSlice(), Mask: net.CIDRMask(addr.bits, addr.ip.BitLen())}
+		na := &netlink.Addr{IPNet: ipnet}
+		if addr.ip.Is6() {
+			na.Flags = unix.IFA_F_NODAD
+		}
+		if err := conn.AddrAdd(l, na); err != nil {
+			return fmt.Errorf("add address %s: %w", addr.ip, err)
+		}
+	}
+	if err := conn.LinkSetUp(l); err != nil {
+		return err
+	}
+	h.Links = append(h.Links, end)
 	return nil
 }
 

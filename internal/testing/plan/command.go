@@ -7,12 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"time"
 )
-
-// interruptTime is how long a program has to end after an interrupt.
-const interruptTime = 20 * time.Second
 
 // skipStatus is the exit status of a program that cannot do its work on this machine. The
 // last line of its output says why.
@@ -22,8 +17,8 @@ const skipStatus = 77
 // The output of a failed program is repeated in the summary. A step whose program ends
 // with skipStatus has not failed: the summary lists it as skipped.
 func command(name string, argv ...string) step {
-	return step{name, func(ctx context.Context, r *report) error {
-		cmd := program(ctx, argv...)
+	return step{name: name, run: func(ctx context.Context, j *job) error {
+		cmd := j.program(ctx, argv...)
 		// One pipe for both, so that the lines keep their order.
 		pr, pw, err := os.Pipe()
 		if err != nil {
@@ -38,28 +33,17 @@ func command(name string, argv ...string) step {
 		}
 		var lines []string
 		for sc := lineScanner(pr); sc.Scan(); {
-			r.say("    %s", sc.Text())
+			j.say("    %s", sc.Text())
 			lines = append(lines, sc.Text())
 		}
-		if err := cmd.Wait(); cmd.ProcessState.ExitCode() == skipStatus && len(lines) > 0 {
-			r.skipStep(name, lines[len(lines)-1])
+		if err := j.wait(cmd); cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == skipStatus && len(lines) > 0 {
+			j.skipStep(name, lines[len(lines)-1])
 		} else if err != nil {
-			r.remember(name, lines)
+			j.remember(name, lines)
 			return fmt.Errorf("%s: %w", argv[0], err)
 		}
 		return nil
 	}}
-}
-
-// program returns a command that gets an interrupt when ctx is done. It builds without
-// cgo, like the programs of the end-to-end tests and of the guests. So all steps share
-// the compiled packages, except for those with the race detector.
-func program(ctx context.Context, argv ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = interruptTime
-	return cmd
 }
 
 // lineScanner reads lines of up to 16 MiB: tests print long ones.

@@ -11,6 +11,34 @@
 // File plans.go has the steps of each plan. That is the place to change what
 // `make test` does. File features.go says which end-to-end tests `make test` runs.
 //
+// # What runs where
+//
+//	tests                                     make test             make test-all
+//	------------------------------------------------------------------------------------
+//	of packages in which goroutines share     short form, race      long form, race
+//	state (racePackages)                      detector              detector
+//	of all other packages                     short form            long form, race
+//	                                                                detector
+//	with Linux kernels (kernelPackages)       TestPeer of package   all, long form
+//	                                          interop
+//	end-to-end (package e2e)                  one for each feature  all, race detector
+//	simulation of whole stacks                300 seeds             3000 seeds
+//	gofmt, go vet                             yes                   yes
+//	staticcheck, generated files, arm64,      no                    yes
+//	s390x, package plots
+//
+// More than this takes too long for each change: more seeds and endless repetition (make
+// soak), fuzzing (make fuzz), and the tests that the summary lists as skipped, with the
+// way to run them.
+//
+// # Steps at the same time
+//
+// Tests wait much: for timers, for the network, for a guest. Steps that only compute
+// (compilers, analyses, the simulation) run beside such a step with low priority. With two
+// processors, make test then takes at most 6 minutes, and make test-all at most 30.
+// Package guest limits how many tests have a Linux kernel at the same time (flag
+// -guests), so the packages with kernels run at the same time too.
+//
 // A failed step does not stop the steps after it. The exit status is 1 if a step
 // failed, 2 if the command line is wrong. The output needs no terminal. A step of
 // go test prints the line of go test for each package that is done.

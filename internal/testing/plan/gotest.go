@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"smcr/internal/testing/guest"
 )
 
 // A goTest is one call of go test.
@@ -19,13 +21,14 @@ type goTest struct {
 	packages func(path string) bool // selects packages by their path within the module
 	race     bool                   // with the race detector, which needs cgo
 	args     []string               // of go test, besides the packages
+	guests   int                    // Linux kernels that run at once; 0 for no limit
 	byTest   bool                   // prints a line for each test, not for each package
 	verbose  bool                   // prints all output of the tests
 }
 
 // run runs the tests, prints the progress and adds the results to the report.
-func (g goTest) run(ctx context.Context, r *report) error {
-	packages, err := testPackages(ctx, g.goTool, g.packages)
+func (g goTest) run(ctx context.Context, j *job) error {
+	packages, err := g.selected(ctx, j)
 	if err != nil {
 		return err
 	}
@@ -33,10 +36,18 @@ func (g goTest) run(ctx context.Context, r *report) error {
 	if g.race {
 		argv = append(argv, "-race")
 	}
-	cmd := program(ctx, append(argv, packages...)...)
+	cmd := j.program(ctx, append(argv, packages...)...)
 	if g.race {
 		// Without the option, a test binary sleeps for a second at its end.
 		cmd.Env = append(cmd.Env, "CGO_ENABLED=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	}
+	if g.guests > 0 {
+		dir, err := guest.MakeTurns(g.guests)
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		cmd.Env = append(cmd.Env, guest.TurnsVariable+"="+dir)
 	}
 	cmd.Stderr = os.Stderr
 	pr, pw, err := os.Pipe()
@@ -50,19 +61,19 @@ func (g goTest) run(ctx context.Context, r *report) error {
 	if err != nil {
 		return fmt.Errorf("go test: %w", err)
 	}
-	e := newEvents(r, len(packages), g.byTest, g.verbose)
+	e := newEvents(j.report, len(packages), g.byTest, g.verbose)
 	for sc := lineScanner(pr); sc.Scan(); {
 		e.line(sc.Bytes())
 	}
-	if err := cmd.Wait(); err != nil {
+	if err := j.wait(cmd); err != nil {
 		return fmt.Errorf("go test: %w", errors.Join(err, ctx.Err()))
 	}
 	return nil
 }
 
-// testPackages returns the import paths of the selected packages that have tests.
-func testPackages(ctx context.Context, goTool string, selected func(path string) bool) ([]string, error) {
-	cmd := program(ctx, goTool, "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...")
+// selected returns the import paths of the selected packages that have tests.
+func (g goTest) selected(ctx context.Context, j *job) ([]string, error) {
+	cmd := j.program(ctx, g.goTool, "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -70,7 +81,7 @@ func testPackages(ctx context.Context, goTool string, selected func(path string)
 	}
 	var packages []string
 	for _, p := range strings.Fields(string(out)) {
-		if selected(strings.TrimPrefix(p, module+"/")) {
+		if g.packages(strings.TrimPrefix(p, module+"/")) {
 			packages = append(packages, p)
 		}
 	}
@@ -114,21 +125,20 @@ type events struct {
 	done, total     int // packages
 	start           time.Time
 	byTest, verbose bool
-	output          map[testID][]string  // of packages, and of tests with their subtests
-	running         map[testID]time.Time // tests of packages, since when
-	failed          map[testID]bool      // tests of packages
-	build           map[string][]string  // output of the compiler, by import path
+	output          map[testID][]string // of packages, and of tests with their subtests
+	running         map[testID]bool     // tests of packages
+	failed          map[testID]bool     // tests of packages
+	build           map[string][]string // output of the compiler, by import path
 }
 
 func newEvents(r *report, total int, byTest, verbose bool) *events {
 	e := &events{
 		r: r, total: total, start: time.Now(), byTest: byTest, verbose: verbose,
 		output:  make(map[testID][]string),
-		running: make(map[testID]time.Time),
+		running: make(map[testID]bool),
 		failed:  make(map[testID]bool),
 		build:   make(map[string][]string),
 	}
-	r.setRunning(nil)
 	return e
 }
 
@@ -148,12 +158,11 @@ func (e *events) line(b []byte) {
 	case "build-fail":
 		e.r.fail(ev.ImportPath+" does not build", e.build[ev.ImportPath])
 	case "pause": // waits for its turn among the parallel tests
-		delete(e.running, id)
-		e.r.setRunning(e.running)
+		e.rests(id)
 	case "run", "cont":
 		if id == id.top() {
-			e.running[id] = time.Now()
-			e.r.setRunning(e.running)
+			e.running[id] = true
+			e.r.testRuns(id)
 		}
 	case "output":
 		e.text(id, strings.TrimSuffix(ev.Output, "\n"))
@@ -168,6 +177,12 @@ func (e *events) line(b []byte) {
 	}
 }
 
+// rests says that a test does not run any more, or waits.
+func (e *events) rests(id testID) {
+	delete(e.running, id)
+	e.r.testRests(id)
+}
+
 // text takes a line that a test or a package has written.
 func (e *events) text(id testID, text string) {
 	e.output[id.top()] = append(e.output[id.top()], text)
@@ -178,12 +193,11 @@ func (e *events) text(id testID, text string) {
 
 // endTest takes the result of a test of a package.
 func (e *events) endTest(id testID, ev event) {
-	delete(e.running, id)
-	e.r.setRunning(e.running)
-	d := time.Duration(ev.Elapsed * float64(time.Second))
+	e.rests(id)
+	d := max(0, time.Duration(ev.Elapsed*float64(time.Second))-waited(e.output[id]))
 	e.r.endTest(ev.Action)
 	if e.byTest && !e.verbose {
-		e.r.say("--- %s: %s (%.1f s)", strings.ToUpper(ev.Action), ev.Test, ev.Elapsed)
+		e.r.say("--- %s: %s (%.1f s)", strings.ToUpper(ev.Action), ev.Test, d.Seconds())
 	}
 	switch ev.Action {
 	case "fail":
@@ -194,6 +208,18 @@ func (e *events) endTest(id testID, ev event) {
 	}
 	e.r.slow(ev.Package+" "+ev.Test, d)
 	delete(e.output, id)
+}
+
+// waited returns how long a test has waited for the guests of others, by its output.
+func waited(output []string) (sum time.Duration) {
+	for _, l := range output {
+		if _, text, ok := strings.Cut(l, guest.WaitedText); ok {
+			if d, err := time.ParseDuration(text); err == nil {
+				sum += d
+			}
+		}
+	}
+	return sum
 }
 
 // endPackage prints the line of go test for a package, and how far the step is.
@@ -217,22 +243,22 @@ func (e *events) endPackage(ev event) {
 	delete(e.output, id)
 }
 
-// failPackage reports a package that failed without a failed test (it panicked, ran
-// out of time, or a test called os.Exit), with the tests that did not end.
+// failPackage reports the tests of a failed package that did not end, because it panicked,
+// ran out of time, or a test called os.Exit. It also reports the package itself, unless a
+// failed test says why.
 func (e *events) failPackage(id testID, lines []string) {
+	for t := range e.running {
+		if t.pkg == id.pkg {
+			e.r.endTest("fail")
+			e.r.fail(t.pkg+" "+t.name+" (did not end)", e.output[t])
+			e.rests(t)
+			delete(e.output, t)
+		}
+	}
 	for t := range e.failed {
 		if t.pkg == id.pkg {
 			return
 		}
 	}
-	for t := range e.running {
-		if t.pkg == id.pkg {
-			e.r.endTest("fail")
-			e.r.fail(t.pkg+" "+t.name+" (did not end)", e.output[t])
-			delete(e.running, t)
-			delete(e.output, t)
-		}
-	}
-	e.r.setRunning(e.running)
 	e.r.fail(id.pkg, lines)
 }

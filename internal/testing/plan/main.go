@@ -10,14 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 )
-
-// A step is one part of a plan.
-type step struct {
-	name string
-	run  func(ctx context.Context, r *report) error
-}
 
 func main() {
 	var o options
@@ -38,8 +31,8 @@ func main() {
 		os.Exit(2)
 	}
 	if *list {
-		for i, s := range steps {
-			fmt.Printf("[%d/%d] %s\n", i+1, len(steps), s.name)
+		for _, l := range labels(steps) {
+			fmt.Println(l)
 		}
 		return
 	}
@@ -50,31 +43,4 @@ func main() {
 	if !r.summary(flag.Arg(0)) {
 		os.Exit(1)
 	}
-}
-
-// runSteps runs all steps, also those after a failed one, until ctx is done.
-func runSteps(ctx context.Context, r *report, steps []step) {
-	for i, s := range steps {
-		if ctx.Err() != nil {
-			r.failStep(s.name, context.Cause(ctx))
-			return
-		}
-		start, used := time.Now(), processorTime()
-		r.say("[%d/%d] %s", i+1, len(steps), s.name)
-		stop := r.watch()
-		err := s.run(ctx, r)
-		stop()
-		r.endStep(s.name, time.Since(start), processorTime()-used, err)
-	}
-}
-
-// processorTime returns the processor time of all programs that have run for the
-// plan and ended. Unlike the time by the clock, it does not depend on what else the
-// machine does.
-func processorTime() time.Duration {
-	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u) != nil {
-		return 0 // cannot happen: the arguments are valid
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

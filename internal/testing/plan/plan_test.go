@@ -81,7 +81,10 @@ func TestPackages(t *testing.T) {
 
 func TestPlanNames(t *testing.T) {
 	for _, name := range planNames() {
-		steps := options{}.plan(name)
+		var steps []step
+		for _, s := range (options{}).plan(name) {
+			steps = append(append(steps, s), s.beside...)
+		}
 		if len(steps) == 0 {
 			t.Errorf("plan %s has no steps", name)
 		}
@@ -114,6 +117,8 @@ func TestEvents(t *testing.T) {
 {"Action":"output","Package":"smcr/b","Test":"TestBad/x","Output":"    b_test.go:9: wrong\n"}
 {"Action":"fail","Package":"smcr/b","Test":"TestBad/x","Elapsed":0}
 {"Action":"fail","Package":"smcr/b","Test":"TestBad","Elapsed":0}
+{"Action":"run","Package":"smcr/b","Test":"TestEndless"}
+{"Action":"output","Package":"smcr/b","Test":"TestEndless","Output":"panic: test timed out\n"}
 {"Action":"output","Package":"smcr/b","Output":"FAIL\tsmcr/b\t0.1s\n"}
 {"Action":"fail","Package":"smcr/b","Elapsed":0.1}
 {"ImportPath":"smcr/c","Action":"build-output","Output":"c/c.go:1:1: syntax error\n"}
@@ -148,14 +153,15 @@ no event
 	end := out.String()
 	for _, want := range []string{
 		"    1.0     2.0  tests\n", "    3.0 s  a TestOne\n", "      1    needs a moon (a TestTwo)\n",
-		"FAILED: smcr/b TestBad\n        b_test.go:9: wrong\n", "FAILED: smcr/c does not build\n    c/c.go:1:1: syntax error\n",
+		"FAILED: smcr/b TestBad\n        b_test.go:9: wrong\n", "FAILED: smcr/b TestEndless (did not end)\n    panic: test timed out\n",
+		"FAILED: smcr/c does not build\n    c/c.go:1:1: syntax error\n",
 		"FAILED: smcr/d TestPanics (did not end)\n    panic: oh\n", "FAILED STEP: tests: exit status 1\n",
 	} {
 		if !strings.Contains(end, want) {
 			t.Errorf("no text %q in\n%s", want, end)
 		}
 	}
-	if want := "tests: 1 passed, 2 failed, 1 skipped\n"; !strings.HasSuffix(end, want) {
+	if want := "tests: 1 passed, 3 failed, 1 skipped\n"; !strings.HasSuffix(end, want) {
 		t.Errorf("the summary does not end with %q:\n%s", want, end)
 	}
 }
@@ -183,6 +189,50 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestBeside checks that the steps beside a step run at the same time, one after another
+// and with low priority, and that the next step waits for them.
+func TestBeside(t *testing.T) {
+	own, err := exec.Command("nice").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	r := newReport(&out)
+	ended := make(chan struct{})
+	main := step{name: "main", run: func(context.Context, *job) error {
+		<-ended
+		return nil
+	}}
+	main.beside = []step{command("priority", "nice"), {name: "last", run: func(context.Context, *job) error {
+		close(ended)
+		return errors.New("no moon")
+	}}}
+	runSteps(t.Context(), r, []step{main, command("next", "nice")})
+	r.summary("test")
+	for _, want := range []string{"[2/4] beside it: priority\n    19\n", "[4/4] next\n    " + string(own), "FAILED STEP: last: no moon\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no text %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// TestWaited checks that the time for which a test has waited for a guest does not count.
+func TestWaited(t *testing.T) {
+	var out bytes.Buffer
+	r := newReport(&out)
+	e := newEvents(r, 1, true, false)
+	for _, line := range []string{
+		`{"Action":"run","Package":"smcr/a","Test":"TestBoot"}`,
+		`{"Action":"output","Package":"smcr/a","Test":"TestBoot","Output":"    a_test.go:7: waited for the guests of other tests: 1m2s\n"}`,
+		`{"Action":"pass","Package":"smcr/a","Test":"TestBoot","Elapsed":70}`,
+	} {
+		e.line([]byte(line))
+	}
+	if want := "--- PASS: TestBoot (8.0 s)\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
 // TestInterrupted checks that no step begins after an interrupt, and that the plan
 // then counts as failed.
 func TestInterrupted(t *testing.T) {
@@ -190,8 +240,8 @@ func TestInterrupted(t *testing.T) {
 	var out bytes.Buffer
 	r := newReport(&out)
 	runSteps(ctx, r, []step{
-		{"first", func(context.Context, *report) error { cancel(); return nil }},
-		{"second", func(context.Context, *report) error { t.Error("the second step runs"); return nil }},
+		{name: "first", run: func(context.Context, *job) error { cancel(); return nil }},
+		{name: "second", run: func(context.Context, *job) error { t.Error("the second step runs"); return nil }},
 	})
 	if r.summary("test") {
 		t.Error("the summary says that all passed")

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,8 +24,8 @@ const (
 	plots     = "internal/testing/bench/plots" // a module of its own
 )
 
-// kernelPackages boot Linux kernels. Each boot needs a processor for itself, so
-// their tests run after all other tests, one package at a time. In their short form
+// kernelPackages boot Linux kernels. A guest needs a processor for itself, so their tests
+// run after all other tests, and no more guests than options.guests at once. In their short form
 // only one test boots a kernel, TestPeer of package interop: a Linux kernel is the
 // client of the stack in user space, then its server.
 var kernelPackages = []string{
@@ -55,41 +54,41 @@ func (o options) plan(name string) []step {
 	case "test":
 		return o.test()
 	case "test-all":
-		return slices.Concat([]step{o.tools("test-all")}, o.lint(), o.race(), o.sim(), o.cross(), o.e2e(), o.kernel())
+		return o.testAll()
 	case "lint":
 		return o.lint()
 	case "race":
-		return o.race()
+		return []step{o.race()}
 	case "sim":
 		return o.sim()
 	case "cross":
 		return o.cross()
 	case "e2e":
-		return o.e2e()
+		return []step{o.e2e()}
 	case "kernel":
-		return o.kernel()
+		return []step{o.kernel()}
 	}
 	return nil
 }
 
-// test returns the steps of `make test`: at most 6 minutes on two processors, with
-// an empty build cache.
+// test returns the steps of `make test`: at most 6 minutes on two processors, with an
+// empty build cache.
 func (o options) test() []step {
-	seeds := max(o.seeds/10, 1)
+	race := o.goTest("tests of the concurrent packages with the race detector, short forms", goTest{
+		packages: func(p string) bool { return slices.Contains(racePackages, p) },
+		race:     true,
+		args:     []string{"-short", "-shuffle=on", "-vet=off"},
+	})
+	// The tests before have compiled the packages that these use.
+	race.beside = []step{o.vet(), o.simulation(max(o.seeds/10, 1))}
 	return []step{
 		o.tools("test"),
 		o.gofmt(),
-		o.vet(),
 		o.goTest("tests of all packages, short forms, and a Linux kernel as the peer", goTest{
 			packages: func(p string) bool { return !slices.Contains(racePackages, p) && !inside(e2eFolder, p) },
 			args:     []string{"-short", "-shuffle=on", "-vet=off"},
 		}),
-		o.goTest("tests of the concurrent packages with the race detector, short forms", goTest{
-			packages: func(p string) bool { return slices.Contains(racePackages, p) },
-			race:     true,
-			args:     []string{"-short", "-shuffle=on", "-vet=off"},
-		}),
-		o.simulation(seeds),
+		race,
 		o.goTest("end-to-end: one test for each feature", goTest{
 			packages: func(p string) bool { return p == e2eFolder },
 			args:     []string{"-run", featurePattern(), "-vet=off", "-count=1"},
@@ -98,10 +97,24 @@ func (o options) test() []step {
 	}
 }
 
+// testAll returns the steps of `make test-all`: at most 30 minutes on two processors,
+// with an empty build cache. The tests with the race detector, the end-to-end tests and
+// those with Linux kernels wait much. What only computes runs beside them.
+func (o options) testAll() []step {
+	race, e2e, kernel := o.race(), o.e2e(), o.kernel()
+	race.beside = o.analyses()
+	e2e.beside = o.cross()
+	kernel.beside = o.sim()
+	return []step{o.tools("test-all"), o.gofmt(), o.generated(), race, e2e, kernel}
+}
+
 func (o options) lint() []step {
+	return append([]step{o.gofmt(), o.generated()}, o.analyses()...)
+}
+
+// analyses returns the steps that look for errors in the source code.
+func (o options) analyses() []step {
 	return []step{
-		o.gofmt(),
-		o.generated(),
 		o.vet(),
 		command("staticcheck", o.goTool, "tool", "-modfile=tools/go.mod", "staticcheck", "./..."),
 		command("vet, staticcheck and tests of "+plots, "sh", "-c",
@@ -113,12 +126,12 @@ func (o options) lint() []step {
 
 // race returns all tests but those that boot kernels and the end-to-end tests, in
 // their long forms and with the race detector.
-func (o options) race() []step {
-	return []step{o.goTest("tests with the race detector, long forms", goTest{
+func (o options) race() step {
+	return o.goTest("tests with the race detector, long forms", goTest{
 		packages: func(p string) bool { return !slices.Contains(kernelPackages, p) && !inside(e2eFolder, p) },
 		race:     true,
 		args:     []string{"-shuffle=on"},
-	})}
+	})
 }
 
 // sim returns the simulation, and the test that a seed repeats, which the race
@@ -143,7 +156,7 @@ func (o options) cross() []step {
 	return steps
 }
 
-func (o options) e2e() []step {
+func (o options) e2e() step {
 	g := goTest{
 		packages: func(p string) bool { return inside(e2eFolder, p) },
 		race:     true,
@@ -154,16 +167,20 @@ func (o options) e2e() []step {
 		g.args = append(g.args, "-run", o.only)
 		g.verbose = true
 	}
-	return []step{o.goTest("end-to-end: unmodified programs on two hosts", g)}
+	return o.goTest("end-to-end: unmodified programs on two hosts", g)
 }
 
-func (o options) kernel() []step {
-	return []step{o.goTest("tests with Linux kernels in QEMU", goTest{
+// kernel returns the tests that boot kernels. They run at the same time as far as there
+// are turns for guests: a package that boots few guests uses the turns that another one
+// leaves.
+func (o options) kernel() step {
+	return o.goTest("tests with Linux kernels in QEMU", goTest{
 		packages: func(p string) bool { return slices.Contains(kernelPackages, p) },
 		race:     true,
-		args:     []string{"-p", "1", "-parallel", fmt.Sprint(o.guests)},
+		args:     []string{"-p", fmt.Sprint(len(kernelPackages)), "-parallel", fmt.Sprint(o.guests)},
+		guests:   o.guests,
 		byTest:   true,
-	})}
+	})
 }
 
 // tools installs the programs that the tests of a plan use.
@@ -189,7 +206,7 @@ func (o options) simulation(seeds int) step {
 func (o options) goTest(name string, g goTest) step {
 	g.goTool = o.goTool
 	g.args = append([]string{"-timeout", o.timeout}, g.args...)
-	return step{name, func(ctx context.Context, r *report) error { return g.run(ctx, r) }}
+	return step{name: name, run: g.run}
 }
 
 // inside reports whether a package is the folder or lies below it.

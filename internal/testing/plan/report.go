@@ -50,7 +50,7 @@ type report struct {
 
 func newReport(out io.Writer) *report {
 	now := time.Now()
-	return &report{out: out, start: now, said: now, skips: make(map[string][]string)}
+	return &report{out: out, start: now, said: now, skips: make(map[string][]string), running: make(map[testID]time.Time)}
 }
 
 // say prints a line.
@@ -105,11 +105,18 @@ func (r *report) longest(now time.Time) string {
 	return ", running: " + strings.Join(text, ", ")
 }
 
-// setRunning tells the report which tests run now.
-func (r *report) setRunning(running map[testID]time.Time) {
+// testRuns says that a test runs from now on.
+func (r *report) testRuns(id testID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.running = maps.Clone(running)
+	r.running[id] = time.Now()
+}
+
+// testRests says that a test has ended, or waits for its turn.
+func (r *report) testRests(id testID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.running, id)
 }
 
 // endTest counts a test of a package by the action of its event.
@@ -155,7 +162,6 @@ func (r *report) remember(name string, output []string) {
 func (r *report) endStep(name string, took, processor time.Duration, err error) {
 	r.mu.Lock()
 	r.steps = append(r.steps, timed{name, took, processor})
-	r.running = nil
 	r.mu.Unlock()
 	if err != nil {
 		r.failStep(name, err)

@@ -17,7 +17,7 @@ import (
 	"smcr/internal/testing/socktest"
 )
 
-// threads returns how many OS threads this process has.
+// threads returns the number of OS threads of this process.
 func threads(t *testing.T) int {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/status")
@@ -34,8 +34,8 @@ func threads(t *testing.T) int {
 	return 0
 }
 
-// TestCloseLingering: a descriptor is closed at once, whatever SO_LINGER says, and
-// the peer gets what was sent.
+// TestCloseLingering: a descriptor is closed at once, with any SO_LINGER, and the peer
+// gets the data that was sent.
 func TestCloseLingering(t *testing.T) {
 	before := threads(t)
 	var all []int
@@ -74,8 +74,8 @@ func TestCloseLingering(t *testing.T) {
 	<-closed
 }
 
-// TestCloseQueued: so is a pair's end in whose queue such sockets lie, and they
-// themselves when they are read.
+// TestCloseQueued: the same for the end of a pair with such sockets in its queue, and for
+// these sockets when they are received.
 func TestCloseQueued(t *testing.T) {
 	const hour = "close waits for sockets in the queue"
 	within := func(f func()) {
@@ -101,8 +101,8 @@ func TestCloseQueued(t *testing.T) {
 	})
 }
 
-// TestConnectBlocking: a launcher that clears O_NONBLOCK while the service
-// connects its socket does not hold a thread of it.
+// TestConnectBlocking: a launcher that clears O_NONBLOCK while the service connects its
+// socket does not block a thread of the service.
 func TestConnectBlocking(t *testing.T) {
 	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -121,7 +121,7 @@ func TestConnectBlocking(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	var fds []int
-	for range 3 { // there is a place or two
+	for range 3 { // there are one or two free places
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -132,7 +132,7 @@ func TestConnectBlocking(t *testing.T) {
 	go func() {
 		for _, fd := range fds {
 			var err error
-			// As Connect has it, with the flag cleared in between.
+			// Like Connect, with the flag cleared in between.
 			Call(connecting, func() { err = unix.Connect(fd, sa) }, wakeConnect(fd))
 			if err != nil {
 				done <- err
@@ -151,8 +151,8 @@ func TestConnectBlocking(t *testing.T) {
 	}
 }
 
-// TestRecvDescriptors: descriptors that come along with data are closed, and the
-// read does not wait for that.
+// TestRecvDescriptors: descriptors that arrive with data are closed, and the read does
+// not wait for that.
 func TestRecvDescriptors(t *testing.T) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -193,8 +193,8 @@ func TestRecvDescriptors(t *testing.T) {
 	}
 }
 
-// TestCloseAside: a close that has nothing to wait for is done at the return, one that
-// has waits elsewhere.
+// TestCloseAside: a close that does not have to wait is complete at the return. A close
+// that has to wait continues elsewhere.
 func TestCloseAside(t *testing.T) {
 	unixSocket := func(t *testing.T) (fd, peer int) {
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -15,8 +15,8 @@ import (
 	"smcr/internal/testing/socktest"
 )
 
-// held has a thread of the process hold the lock of a socket until release is
-// called: it sends what is not in memory yet.
+// held makes a thread of the process hold the lock of a socket until release is called:
+// the thread sends memory that is not available yet.
 func held(t *testing.T, fd int) (release func()) {
 	t.Helper()
 	const api, register, unregister = 0xc018aa3f, 0xc020aa00, 0x8010aa01 // UFFDIO_ of linux/userfaultfd.h
@@ -64,9 +64,8 @@ func held(t *testing.T, fd int) (release func()) {
 	return release
 }
 
-// TestResetConn: a peer sees a reset. Where something holds the lock of the socket
-// nobody waits for it, also not for the resets of others, and the reset comes when
-// the lock is let go.
+// TestResetConn: the peer sees a reset. If the lock of the socket is held, nobody waits
+// for it, and other resets are not delayed. The reset follows when the lock is released.
 func TestResetConn(t *testing.T) {
 	wantReset := func(c interface {
 		Read([]byte) (int, error)
@@ -93,7 +92,7 @@ func TestResetConn(t *testing.T) {
 	wantReset(peer)
 
 	locked, lockedPeer := socktest.TCPPair(t)
-	f, err := locked.File() // the program's
+	f, err := locked.File() // the descriptor of the program
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a program's.
+// socket is the socket of a program.
 type socket int
 
 func (s socket) Control(f func(fd int) error) error { return f(int(s)) }
 
 func (s socket) Dup() (int, error) { return unix.FcntlInt(uintptr(s), unix.F_DUPFD_CLOEXEC, 0) }
 
-// TestConnector connects sockets as programs do, and takes attempts back.
+// TestConnector connects sockets like programs do, and cancels attempts.
 func TestConnector(t *testing.T) {
 	var k Connector
 	t.Cleanup(func() {
@@ -70,7 +70,7 @@ func TestConnector(t *testing.T) {
 		}
 	})
 	t.Run("canceled", func(t *testing.T) {
-		// A full backlog answers no SYN.
+		// A socket with a full backlog does not answer a SYN.
 		full, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)

@@ -54,9 +54,9 @@ type Group interface {
 	Peer() netip.Addr
 	// View calls f with the protocol state, with the group locked.
 	View(f func(*linkgroup.Group))
-	// PeerLost ends the group as if the peer, at address from, had declined a
-	// connection because it does not have the link of this queue pair any more.
-	PeerLost(qpn smc.QPN, from netip.Addr, cause error)
+	// PeerLost does what follows when a client declines a connection because it does
+	// not have the link of this queue pair any more.
+	PeerLost(qpn smc.QPN, cause error)
 }
 
 // SetTuning applies t to config, a *userstack.Config.

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestPool: memory is used again, zeroed, as long as the pool keeps it.
+// TestPool: memory is reused, zeroed, while the pool keeps it.
 func TestPool(t *testing.T) {
 	freed := 0
 	p := New(func() { freed++ })

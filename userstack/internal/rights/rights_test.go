@@ -23,8 +23,8 @@ const (
 	adminRight = Rights(1 << unix.CAP_NET_ADMIN)
 )
 
-// The main goroutine keeps the main thread, which /proc takes for the process:
-// tests leave threads behind that are not what they were.
+// The main goroutine keeps the main thread, because /proc shows this thread as the
+// process. Tests leave other threads with changed rights.
 var _ = func() bool { runtime.LockOSThread(); return true }()
 
 func needRoot(t *testing.T) {
@@ -45,8 +45,8 @@ func effective(t *testing.T, task string) string {
 	return strings.TrimSpace(line)
 }
 
-// TestRightsDo: the kernel sees the rights, and every thread has what it had
-// when it is over.
+// TestRightsDo: the kernel uses the given rights, and afterwards every thread has its
+// earlier rights.
 func TestRightsDo(t *testing.T) {
 	needRoot(t)
 	before := effective(t, strconv.Itoa(os.Getpid()))
@@ -87,11 +87,11 @@ func TestRightsDo(t *testing.T) {
 	}
 }
 
-// TestRightsNeverMore: rights that the caller has not are not to be had.
+// TestRightsNeverMore: Do cannot give rights that the caller does not have.
 func TestRightsNeverMore(t *testing.T) {
 	needRoot(t)
 	fd := socktest.TCP(t)
-	err := Rights(0).Do(func() error { // on a thread of its own
+	err := Rights(0).Do(func() error { // on a new thread
 		err, restored := All.do(func() error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, 1) })
 		if !restored {
 			t.Error("not restored")
@@ -103,8 +103,8 @@ func TestRightsNeverMore(t *testing.T) {
 	}
 }
 
-// TestRightsThreadEnds: a thread that does not get its capabilities back serves
-// nobody else.
+// TestRightsThreadEnds: a thread that does not get its capabilities back is not used
+// again.
 func TestRightsThreadEnds(t *testing.T) {
 	needRoot(t)
 	tid := 0
@@ -124,7 +124,7 @@ func TestRightsThreadEnds(t *testing.T) {
 	}
 }
 
-// TestRightsOf tells the rights of threads and processes.
+// TestRightsOf checks the rights of threads and processes.
 func TestRightsOf(t *testing.T) {
 	needRoot(t)
 	if got := Of("0"); got != 0 {
@@ -140,7 +140,7 @@ func TestRightsOf(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// All of them, but in a user namespace of its own.
+	// This process has all capabilities, but in another user namespace.
 	cmd := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "sh", "-c", "grep CapEff /proc/self/status; read x")
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -19,8 +19,8 @@ const (
 	adminRight = rights.Rights(1 << unix.CAP_NET_ADMIN)
 )
 
-// The main goroutine keeps the main thread, which /proc takes for the process:
-// tests leave threads behind that are not what they were.
+// The main goroutine keeps the main thread, because /proc shows this thread as the
+// process. Tests leave other threads with changed rights.
 var _ = func() bool { runtime.LockOSThread(); return true }()
 
 func needRoot(t *testing.T) {
@@ -30,18 +30,17 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// TestWithRights: which options the kernel is asked about at all, and with which
-// rights.
+// TestWithRights: which options the kernel is asked to set at all, and with which rights.
 func TestWithRights(t *testing.T) {
 	needRoot(t)
 	const set, get = true, false
 	for _, tt := range []struct {
 		set         bool
 		level, name int
-		with        rights.Rights // that the kernel sees, of NET_RAW and NET_ADMIN
+		with        rights.Rights // the rights that the kernel sees, of NET_RAW and NET_ADMIN
 		refused     error
 	}{
-		{set, unix.SOL_SOCKET, unix.SO_KEEPALIVE, rawRight | adminRight, nil}, // not worth the trouble
+		{set, unix.SOL_SOCKET, unix.SO_KEEPALIVE, rawRight | adminRight, nil}, // set without a check of the rights
 		{set, unix.IPPROTO_TCP, unix.TCP_NODELAY, rawRight | adminRight, nil},
 		{set, unix.SOL_SOCKET, unix.SO_MARK, rawRight, nil},
 		{set, unix.IPPROTO_TCP, unix.TCP_CONGESTION, rawRight, nil},

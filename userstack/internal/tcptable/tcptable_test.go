@@ -27,7 +27,7 @@ func (k *sockets) scan(found func(uint64, nl.Connection)) error {
 	return nil
 }
 
-// TestTable checks what a table shows and forgets.
+// TestTable checks what a table lists, and when it removes entries.
 func TestTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := func(inode uint64, uid uint32) nl.Connection {
@@ -42,8 +42,8 @@ func TestTable(t *testing.T) {
 		p := New(k.scan)
 		reason := nl.ConnFallback{Reason: 0x03010000}
 		p.Note(1, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 7, Command: "curl"}, Fallback: reason})
-		p.Note(2, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 8, Command: "liar"}, Fallback: reason}) // root's
-		p.Note(3, inside.TCPSocket{Owner: inside.Owner{UID: 0, PID: 9, Command: "root"}, Fallback: reason})    // changed its user
+		p.Note(2, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 8, Command: "liar"}, Fallback: reason}) // a socket of root
+		p.Note(3, inside.TCPSocket{Owner: inside.Owner{UID: 0, PID: 9, Command: "root"}, Fallback: reason})    // a socket whose process has changed its user
 		p.Note(4, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 7, Command: "nginx"}})
 		p.Note(5, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 7, Command: "ended"}, Fallback: reason})
 		p.Note(0, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 7, Command: "no cookie"}, Fallback: reason})
@@ -73,14 +73,14 @@ func TestTable(t *testing.T) {
 			t.Errorf("listener: %+v", r)
 		}
 
-		// One that a scan misses, but the next does not, is remembered.
+		// A socket that one scan does not find, but the next one does, stays.
 		k.Delete(uint64(1))
 		want(13, 14)
 		k.Store(uint64(1), conn(11, 1000))
 		want(11, 13, 14)
 
-		// A socket that is not there yet has its time; one that has ended goes,
-		// without anybody asking.
+		// A socket that does not exist yet has some time to appear. A socket that has
+		// ended is removed even if nobody lists.
 		k.Delete(uint64(3))
 		time.Sleep(grace - time.Second)
 		k.Store(uint64(5), conn(15, 1000))
@@ -107,8 +107,8 @@ func TestTable(t *testing.T) {
 	})
 }
 
-// TestLimits checks that no user takes more than a share, nor all together
-// more than there is, and that what has ended makes room.
+// TestLimits checks that no user has more than a share of the entries, that all users
+// together have no more than the limit, and that sockets that have ended make room.
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var k sockets
@@ -135,9 +135,9 @@ func TestLimits(t *testing.T) {
 		size(1001, 10, maxUser+10)
 		fill(0, maxSockets)
 		size(0, maxSockets-maxUser-10, maxSockets)
-		p.Note(1, inside.TCPSocket{Owner: inside.Owner{UID: 1000}}) // the same again
+		p.Note(1, inside.TCPSocket{Owner: inside.Owner{UID: 1000}}) // the same socket again
 		size(1000, maxUser, maxSockets)
-		// None of them lives.
+		// None of these sockets exists.
 		time.Sleep(grace + time.Second)
 		fill(1001, 1)
 		time.Sleep(3 * time.Second)

@@ -8,6 +8,7 @@
 //	hostile squat
 //	hostile forge ADDRESS N
 //	hostile forge-accepted ADDRESS N
+//	hostile sweep FROM TO QPN PSN N
 //
 // exhaust uses as many resources of the stack in this network namespace as it can, until
 // it is killed. The kind is one of
@@ -45,6 +46,11 @@
 // them, with the peer ID "FORGED!!", before, during and after the handshake, and reads
 // the answers of the peer. It prints the results. forge-accepted does the same with N
 // connections that it accepts at ADDRESS; it prints "listening" and "done".
+//
+// sweep sends N RoCE packets with an ordinary UDP socket to queue pair QPN of host TO, in
+// the name of the stack of host FROM, on which it runs. Their PSNs are consecutive, from
+// PSN on, and each is a request to end the link group. Before that, it tries to bind
+// sockets to the UDP ports of the stack, and prints "took" for each success.
 //
 // It needs no privileges.
 package main

@@ -55,10 +55,13 @@ func main() {
 			fatal(inside(addr))
 		}
 	}
+	if len(os.Args) == 7 && os.Args[1] == "sweep" {
+		fatal(sweepArgs(os.Args[2:]))
+	}
 	if len(os.Args) == 2 && os.Args[1] == "squat" {
 		fatal(squat())
 	}
-	fmt.Fprintln(os.Stderr, "usage: hostile exhaust|block KIND ADDRESS:PORT | hostile forge ADDRESS:PORT N | hostile forge-accepted ADDRESS:PORT N | hostile foreign ADDRESS:PORT | hostile squat")
+	fmt.Fprintln(os.Stderr, "usage: hostile exhaust|block KIND ADDRESS:PORT | hostile forge ADDRESS:PORT N | hostile forge-accepted ADDRESS:PORT N | hostile foreign ADDRESS:PORT | hostile squat | hostile sweep FROM TO QPN PSN N")
 	os.Exit(2)
 }
 

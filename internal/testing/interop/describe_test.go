@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestStory checks story with captures of two Linux kernels.
-func TestStory(t *testing.T) {
+// TestDescribeFrames checks describeFrames with captures of two Linux kernels.
+func TestDescribeFrames(t *testing.T) {
 	t.Parallel()
 	const clc = "clc: client Proposal, server Accept, client Confirm\n"
 	for _, tt := range []struct {
@@ -23,7 +23,7 @@ func TestStory(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			frames := readCapture(t, "testdata/captures/"+tt.name+".cli.pcap")
-			got, err := story(frames, tt.port, false, 0)
+			got, err := describeFrames(frames, tt.port, false, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

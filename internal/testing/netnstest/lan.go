@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netnstest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// LAN is hosts on one Ethernet switch. Each has one link, eth0, with the addresses
+// 10.77.0.N and fd77::N: N is 1 for the first host.
+type LAN struct {
+	// Hosts are the hosts, in the order of their addresses.
+	Hosts []*Host
+
+	// fabric is a network namespace with the switch, a bridge, and no process.
+	fabric *Host
+}
+
+// NewLAN returns a LAN of n hosts, 1 to 25, that the test owns: it is closed at the end of
+// the test, and the test is skipped (or fails, see [Require]) without the privilege.
+func NewLAN(t testing.TB, n int) *LAN {
+	t.Helper()
+	Require(t, "nsenter")
+	l, err := CreateLAN(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// CreateLAN returns a new LAN outside a test; the caller closes it. It first removes what
+// killed processes left behind.
+func CreateLAN(n int) (*LAN, error) {
+	if n < 1 || n > 25 {
+		return nil, fmt.Errorf("netnstest: a LAN of %d hosts: must be 1 to 25", n)
+	}
+	if err := RemoveStale(); err != nil {
+		return nil, err
+	}
+	base := fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), pairs.n.Add(1))
+	l := &LAN{fabric: newHost(base + "-z")}
+	for i := range n {
+		l.Hosts = append(l.Hosts, newHost(base+"-"+string(rune('a'+i))))
+	}
+	if err := l.create(); err != nil {
+		return nil, errors.Join(fmt.Errorf("netnstest: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+func (l *LAN) create() error {
+	if err := l.fabric.create(); err != nil {
+		return err
+	}
+	ns, err := netns.GetFromName(l.fabric.Name)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	conn, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	bridge := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
+	bridge.Name = "switch"
+	if err := conn.LinkAdd(bridge); err != nil {
+		return fmt.Errorf("create the switch: %w", err)
+	}
+	if err := conn.LinkSetUp(bridge); err != nil {
+		return err
+	}
+	for i, h := range l.Hosts {
+		if err := h.create(); err != nil {
+			return err
+		}
+		if err := h.plugIn(conn, ns, bridge, i); err != nil {
+			return fmt.Errorf("host %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// plugIn joins the host to port i of the switch, which is in the namespace fabric that
+// conn speaks to.
+func (h *Host) plugIn(conn *netlink.Handle, fabric netns.NsHandle, bridge netlink.Link, i int) error {
+	ns, err := netns.GetFromName(h.Name)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	own, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "eth0"
+	port := fmt.Sprintf("port%d", i+1)
+	// Both ends are born in their namespaces: nothing is ever visible in ours.
+	if err := own.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: port, PeerNamespace: netlink.NsFd(int(fabric))}); err != nil {
+		return fmt.Errorf("create veth pair: %w", err)
+	}
+	end, err := conn.LinkByName(port)
+	if err != nil {
+		return err
+	}
+	if err := conn.LinkSetMaster(end, bridge); err != nil {
+		return fmt.Errorf("plug %s in: %w", port, err)
+	}
+	if err := conn.LinkSetUp(end); err != nil {
+		return err
+	}
+	return h.setUp(own, attrs.Name, 0, i+1)
+}
+
+// Close ends every process on the hosts and removes their namespaces, in any state of the
+// LAN, and may be called twice.
+func (l *LAN) Close() error {
+	var errs []error
+	for _, h := range append(l.Hosts[:len(l.Hosts):len(l.Hosts)], l.fabric) {
+		errs = append(errs, h.close())
+	}
+	return errors.Join(errs...)
+}

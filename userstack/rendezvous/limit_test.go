@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"net/netip"
+	"testing"
+
+	"smcr/smc"
+)
+
+// hostN returns the address of one of many hosts.
+func hostN(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
+
+// TestLimits: one host cannot take what all have, all together cannot take more than
+// there is, and what has ended is not counted any more.
+func TestLimits(t *testing.T) {
+	l := newLimit("tests", 10, 4)
+	for i := range 3 {
+		for j := range 4 {
+			no := l.Enter(hostN(i))
+			if want := 4*i+j < 10; (no == nil) != want {
+				t.Fatalf("host %d, number %d: %v", i, j, no)
+			}
+			if no != nil && no.Code != smc.DiagMem {
+				t.Errorf("refused with %s", no.Code)
+			}
+		}
+		if i < 2 && l.Enter(hostN(i)) == nil {
+			t.Fatalf("host %d has five", i)
+		}
+	}
+	if l.Enter(hostN(7)) == nil {
+		t.Error("there is room for an eleventh")
+	}
+	l.Leave(hostN(0))
+	if no := l.Enter(hostN(7)); no != nil {
+		t.Errorf("one has ended, and there is no room for another: %v", no)
+	}
+	for range 3 {
+		l.Leave(hostN(0))
+	}
+	for range 4 {
+		l.Leave(hostN(1))
+	}
+	l.Leave(hostN(2))
+	l.Leave(hostN(2))
+	l.Leave(hostN(7))
+	if l.Total() != 0 || len(l.hosts) != 0 {
+		t.Errorf("all have ended, %d are counted, of hosts %v", l.Total(), l.hosts)
+	}
+}
+
+// TestLimitAddresses: which addresses count as one host.
+func TestLimitAddresses(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		same bool
+	}{
+		{"10.0.0.1", "10.0.0.1", true},
+		{"10.0.0.1", "::ffff:10.0.0.1", true},
+		{"10.0.0.1", "10.0.0.2", false},
+		{"fd00::1:2:3:4", "fd00::5:6:7:8", true},
+		{"fd00:0:0:1::1", "fd00:0:0:2::1", false},
+		{"fe80::1%eth0", "fe80::1%eth0", true},
+		{"fe80::1%eth0", "fe80::2%eth0", false},
+		{"fe80::1%eth0", "fe80::1%eth1", false},
+	} {
+		a, b := netip.MustParseAddr(tt.a), netip.MustParseAddr(tt.b)
+		if same := hostKey(a) == hostKey(b); same != tt.same {
+			t.Errorf("%s and %s count as one host: %v, want %v", a, b, same, tt.same)
+		}
+	}
+}
+
+// TestFirstContacts: a client has one first contact at a time, different clients do not
+// wait for each other, and a host that proposes in the name of another one is another
+// client.
+func TestFirstContacts(t *testing.T) {
+	f := NewFirstContacts()
+	begin := func(c Contact, wantBusy, wantRefused bool) {
+		t.Helper()
+		busy, no := f.Begin(c)
+		if busy != wantBusy || (no != nil) != wantRefused {
+			t.Fatalf("%s: busy %v, refused %v; want %v, %v", c, busy, no, wantBusy, wantRefused)
+		}
+	}
+	a := Contact{Host: hostN(1), PeerID: testPeer}
+	begin(a, false, false)
+	begin(a, true, false)
+	inItsName := Contact{Host: hostN(2), PeerID: testPeer}
+	begin(inItsName, false, false)
+	begin(Contact{Host: hostN(1), PeerID: testOwn}, false, false)
+	begin(Contact{Host: hostN(1), PeerID: testPeer, GID: testGIDv2}, false, false)
+	f.End(a)
+	begin(a, false, false)
+	for i := range MaxFirstContactsOfHost {
+		begin(Contact{Host: hostN(2), GID: smc.GID{14: 1, 15: byte(i)}}, false, i == MaxFirstContactsOfHost-1)
+	}
+	f.End(Contact{Host: hostN(9)}) // has not begun
+	n := 3 + MaxFirstContactsOfHost
+	for i := 3; n < MaxFirstContacts; i++ {
+		begin(Contact{Host: hostN(i)}, false, false)
+		n++
+	}
+	begin(Contact{Host: hostN(1000)}, false, true)
+	f.End(inItsName)
+	begin(Contact{Host: hostN(1000)}, false, false)
+}
