@@ -3,13 +3,17 @@
 package serve
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
 	"slices"
 	"strconv"
 
+	"smcr/internal/cmdutil"
+	"smcr/internal/place"
 	"smcr/userstack/broker"
+	"smcr/userstack/service"
 )
 
 // Allow is the list of users who may run programs over the stack: everyone, or these
@@ -34,6 +38,28 @@ func (a Allow) authorize() func(*broker.Launcher) error {
 		}
 		return fmt.Errorf("user %d may not use this stack: see --allow-user and --allow-group of 'smcr serve'", l.UID)
 	}
+}
+
+// prepareFor gives the place of the stack of this network namespace to a user.
+func prepareFor(name string) error {
+	uid, err := parseUser(name)
+	if err != nil {
+		return cmdutil.UsageError("--prepare %q: no such user", name)
+	}
+	gid := uid
+	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil {
+		n, err := strconv.ParseUint(u.Gid, 10, 32)
+		if err != nil {
+			return fmt.Errorf("the group of user %s: %w", name, err)
+		}
+		gid = uint32(n)
+	}
+	if err := place.Give(uid, gid); errors.Is(err, place.ErrTaken) {
+		return service.ErrRunning
+	} else if err != nil {
+		return fmt.Errorf("cannot prepare the place for user %s: %w", name, err)
+	}
+	return nil
 }
 
 // parseUser returns the number of a user that is given by name or number.

@@ -23,7 +23,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	o := &Options{Err: f.IO.ErrOut}
 	var assume, users, groups []string
-	var level string
+	var level, prepare string
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the user-space stack of this network namespace",
@@ -69,10 +69,17 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"the stack for the others. Only the limits of the whole stack apply to root.\n" +
 			"Connections beyond a limit stay TCP, other requests fail, and the caller gets the\n" +
 			"reason.\n\n" +
-			"The stack needs root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF.",
+			"The stack needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. Before it serves, it gives\n" +
+			"up all other capabilities, and all system calls that it does not need. It can run\n" +
+			"as a user of its own: 'smcr serve --prepare USER', as root, gives this user the\n" +
+			"directory of the sockets and ends. All users of the host then trust a stack of\n" +
+			"this user. The systemd unit does this.",
 		Example: "  smcr serve\n  smcr serve --netdev eth0 --netdev eth1\n  smcr serve --assume-smc 10.1.0.0/16",
 		Args:    cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if prepare != "" {
+				return prepareFor(prepare)
+			}
 			for _, s := range assume {
 				p, err := parsePrefix(s)
 				if err != nil {
@@ -143,12 +150,15 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringArrayVar(&users, "allow-user", nil, "let only this `user`, a name or a number, run programs over the stack; may be repeated (default: everyone)")
 	fl.StringArrayVar(&groups, "allow-group", nil, "let only members of this `group`, a name or a number, run programs over the stack; may be repeated (default: everyone)")
 	fl.StringVar(&level, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
+	fl.BoolVar(&o.NoFilter, "no-syscall-filter", false, "do not limit the system calls of the stack (by seccomp)")
+	fl.StringVar(&prepare, "prepare", "", "start no stack: give the directory of the sockets to this `user`, as whom the stack will run, and end")
 	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")
 	if err := fl.MarkHidden("on-demand"); err != nil {
 		panic(err) // cannot happen: the flag is defined above
 	}
 	_ = cmd.RegisterFlagCompletionFunc("allow-user", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("allow-group", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("prepare", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("netdev", cmdutil.CompleteNetDevs)
 	_ = cmd.RegisterFlagCompletionFunc("config", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 	_ = cmd.RegisterFlagCompletionFunc("roce", cobra.FixedCompletions([]string{"v1", "v2", "both"}, cobra.ShellCompDirectiveNoFileComp))

@@ -19,6 +19,7 @@ import (
 
 	"smcr/guard"
 	"smcr/internal/config"
+	"smcr/internal/sdnotify"
 )
 
 // configTimeout is the time limit for applying a configuration file.
@@ -31,6 +32,7 @@ type configurator struct {
 	eids    []string // the enterprise IDs of a stack without a configuration
 	control *persistentControl
 	log     *slog.Logger
+	notify  func(...string) error // tells the service manager
 }
 
 // start applies the file, and the changes that commands made in an earlier stack. On
@@ -146,10 +148,12 @@ func (c *configurator) reloadOnHangup(ctx context.Context) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-hangup:
+				_ = c.notify(sdnotify.Reloading())
 				var err error
 				if fell := g.Do("the configuration file", func() { err = c.reload(ctx) }); fell == nil && err != nil {
 					c.log.Error("configuration file rejected, nothing was changed", "err", err)
 				}
+				_ = c.notify(sdnotify.Ready)
 			}
 		}
 	})

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/confine"
 )
 
 // logDir is the directory for logs of services that were started on demand. The name
@@ -157,9 +159,9 @@ func removeLog(dir string, f *os.File) error {
 	return os.Remove(name)
 }
 
-// removeStaleLogs removes the logs of network namespaces that do not exist any more.
-// If this process cannot see a namespace, the log of a failed service of that
-// namespace can be removed, but not the log of a running service.
+// removeStaleLogs removes the logs of network namespaces that do not exist any more, but not
+// the log of a running service. A process without the capability to see all namespaces
+// removes nothing.
 func removeStaleLogs(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -198,9 +200,19 @@ func removeUnlocked(name string) {
 	}
 }
 
+// errHidden means that this process may not see the namespaces of other users' processes. It
+// must not remove what belongs to a namespace then, because that namespace may exist.
+var errHidden = errors.New("the namespaces of other processes are hidden: no CAP_SYS_PTRACE")
+
 // namespaces returns the inode numbers of the network namespaces that processes use
-// or that are mounted (ip netns), if this process may see them.
+// or that are mounted (ip netns). The error is errHidden if this process does not have the
+// capability to see them.
 func namespaces() (map[uint64]bool, error) {
+	if have, err := confine.Effective(); err != nil {
+		return nil, err
+	} else if !have.Has(unix.CAP_SYS_PTRACE) {
+		return nil, errHidden
+	}
 	alive := make(map[uint64]bool)
 	procs, err := filepath.Glob("/proc/[0-9]*/ns/net")
 	if err != nil {
@@ -209,7 +221,7 @@ func namespaces() (map[uint64]bool, error) {
 	for _, name := range append(procs, "/proc/thread-self/ns/net") {
 		link, err := os.Readlink(name)
 		if err != nil {
-			continue // the process has ended, or this process may not see its namespace
+			continue // the process has ended, or the system hides it even from root
 		}
 		if ino, ok := parseNamespace(link); ok {
 			alive[ino] = true

@@ -33,10 +33,11 @@ type persistentControl struct {
 
 var _ nl.Control = (*persistentControl)(nil)
 
-// newPersistentControl returns the persistentControl of ctl, with its file in dir.
-func newPersistentControl(ctl nl.Control, dir string, log *slog.Logger) *persistentControl {
+// newPersistentControl returns the persistentControl of ctl. Its file is in dir, or in
+// sockets, the directory of the sockets, if the user of the stack cannot write to dir.
+func newPersistentControl(ctl nl.Control, dir, sockets string, log *slog.Logger) *persistentControl {
 	p := &persistentControl{Control: ctl, log: log, base: &config.Config{}}
-	if p.file, p.err = newStateFile(dir); p.err == nil {
+	if p.file, p.err = newStateFile(dir, sockets); p.err == nil {
 		p.err = p.file.place()
 	}
 	if p.err != nil {

@@ -46,7 +46,7 @@ func (l *lab) start() (*persistentControl, *configurator) {
 	l.log.Reset()
 	log := slog.New(slog.NewTextHandler(&l.log, nil))
 	fake := nltest.NewFake(nltest.State{SysInfo: nl.SysInfo{Version: 2, Stack: "smcr"}})
-	k := newPersistentControl(fake, l.dir, log)
+	k := newPersistentControl(fake, l.dir, l.dir, log)
 	c := &configurator{path: l.conf, control: k, log: log}
 	if _, err := os.Stat(l.conf); err != nil {
 		c.path = "" // the file of the host, which does not exist
@@ -317,7 +317,7 @@ func TestOnDemandState(t *testing.T) {
 		}
 	}
 	inNamespace(t, func(t *testing.T, _ string) {
-		f, err := newStateFile(logDir)
+		f, err := newStateFile(logDir, logDir)
 		if err != nil {
 			fail("%v", err)
 		}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/place"
+	"smcr/internal/sdnotify"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
 	"smcr/userstack"
@@ -60,10 +61,9 @@ type Options struct {
 	// Config is the configuration file. Empty means the file of the host, if it
 	// exists.
 	Config string
+	// NoFilter leaves all system calls to the stack.
+	NoFilter bool
 }
-
-// ErrPrivilege means that this user may not use software RoCE.
-var ErrPrivilege = errors.New("the user-space stack needs CAP_NET_RAW and CAP_NET_ADMIN: run it as root")
 
 // Run serves until a signal ends it.
 func Run(ctx context.Context, o *Options) error {
@@ -89,6 +89,14 @@ func run(ctx context.Context, o *Options) error {
 	if err := permitted(); err != nil {
 		return err
 	}
+	manager, err := sdnotify.New()
+	if err != nil {
+		cfg.Log.Warn("service manager", "err", err)
+	}
+	reportMissing(cfg.Log)
+	if err := takeBack(); err != nil {
+		return err
+	}
 	if err := raiseOpenFiles(); err != nil {
 		cfg.Log.Warn("cannot raise the limit of open files", "err", err)
 	}
@@ -100,14 +108,14 @@ func run(ctx context.Context, o *Options) error {
 		return err
 	}
 	if seesAll() {
-		if err := place.Sweep(namespaces); err != nil {
+		if err := place.Sweep(namespaces); err != nil && !errors.Is(err, errHidden) {
 			cfg.Log.Warn("cannot remove the sockets of network namespaces that are gone", "err", err)
 		}
 	}
-	control := newPersistentControl(s.Stack().Control(), logDir, cfg.Log)
+	control := newPersistentControl(s.Stack().Control(), logDir, s.Dir(), cfg.Log)
 	control.v1, control.v2 = o.RoCE != "v2", o.RoCE != "v1"
 	s.SetControl(control)
-	conf := &configurator{path: o.Config, control: control, eids: o.eids(), log: cfg.Log}
+	conf := &configurator{path: o.Config, control: control, eids: o.eids(), log: cfg.Log, notify: manager.Send}
 	// Signals are handled before the start is reported, so that an early SIGHUP
 	// does not end the stack, and an early SIGTERM ends it in order.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
@@ -119,7 +127,14 @@ func run(ctx context.Context, o *Options) error {
 		cancel()
 		return errors.Join(err, s.Run(ended))
 	}
+	confineSelf(o.NoFilter, cfg.Log)
 	cfg.Log.Info(servingMessage, "pid", os.Getpid(), "sockets", s.Dir())
+	if err := manager.Send(sdnotify.Ready, sdnotify.Status("sockets in "+s.Dir())); err != nil {
+		cfg.Log.Warn("service manager", "err", err)
+	}
+	w := &watchdog{alive: s.Alive, send: manager.Send, every: manager.Watchdog(), log: cfg.Log}
+	defer w.start(ctx)()
+	defer context.AfterFunc(ctx, func() { _ = manager.Send(sdnotify.Stopping) })()
 	if o.OnDemand {
 		reportStart(nil)
 		o.OnDemand = false // the start is reported
@@ -129,6 +144,16 @@ func run(ctx context.Context, o *Options) error {
 		cfg.Log.Info("the stack has ended")
 	}
 	return err
+}
+
+// takeBack makes the place of this network namespace that of root again, if root has given it
+// to another user and this process is root. The error matches service.ErrRunning if a stack
+// of that user runs. If anything else is wrong with the place, service.New says so.
+func takeBack() error {
+	if os.Geteuid() == 0 && errors.Is(place.Give(0, 0), place.ErrTaken) {
+		return service.ErrRunning
+	}
+	return nil
 }
 
 // endTime is how long an orderly end may take after a signal.
@@ -249,17 +274,4 @@ func raiseOpenFiles() error {
 	}
 	l.Cur = l.Max
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
-}
-
-// permitted returns an error if packet sockets are not permitted. It is called before
-// anything is changed.
-func permitted() error {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-			return fmt.Errorf("%w: %w", ErrPrivilege, os.ErrPermission)
-		}
-		return fmt.Errorf("packet sockets: %w", err)
-	}
-	return unix.Close(fd)
 }

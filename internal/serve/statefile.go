@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"smcr/internal/config"
+	"smcr/internal/place"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,13 +30,19 @@ type stateFile struct {
 }
 
 // newStateFile returns the state file of the calling thread's network namespace. Its
-// name has the cookie of the namespace, which is unique until the machine restarts.
-func newStateFile(dir string) (*stateFile, error) {
+// name has the cookie of the namespace, which is unique until the machine restarts. If a
+// stack that is not root's cannot write to dir, its file is in the directory of its sockets,
+// which has the cookie as its name.
+func newStateFile(dir, sockets string) (*stateFile, error) {
 	ns, err := ownNamespace()
 	if err != nil {
 		return nil, err
 	}
-	return &stateFile{filepath.Join(dir, fmt.Sprintf("state-%d.yaml", ns.cookie)), ns.ino}, nil
+	f := &stateFile{filepath.Join(dir, fmt.Sprintf("state-%d.yaml", ns.cookie)), ns.ino}
+	if os.Geteuid() != 0 && f.place() != nil {
+		f.path = filepath.Join(sockets, place.State)
+	}
+	return f, nil
 }
 
 // isState reports whether a name in the directory is the name of a state file.

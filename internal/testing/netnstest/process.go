@@ -30,6 +30,10 @@ const killWait = 10 * time.Second
 // different machines.
 const hostID = "SMCR_HOST_ID"
 
+// strict ends a stack that makes a system call which is not in its list, so that the test
+// fails (package serve).
+const strict = "SMCR_SYSCALL_FILTER=strict"
+
 // Command returns a command that runs name with args in the network namespace of the host
 // and in the mount namespace of this process (unlike `ip netns exec`). The process ID of
 // the started command is that of the program itself. When ctx ends, the whole process
@@ -39,7 +43,7 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.C
 	if path, err := lookPath(name); err == nil {
 		cmd.Args[3] = path
 	}
-	cmd.Env = append(os.Environ(), hostID+"="+h.machine)
+	cmd.Env = append(os.Environ(), hostID+"="+h.machine, strict)
 	// A separate process group, so that children of the program end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }

@@ -25,6 +25,7 @@ var features = []struct{ feature, test string }{
 	{"no user can take the place of the stack of root", "TestSquatter"},
 	{"other users have only their own rights", "TestRights"},
 	{"the launcher needs no privilege", "TestNoPrivilege"},
+	{"the stack runs as a user of its own, with three capabilities", "TestServeAsUser"},
 }
 
 // featurePattern returns the argument of -run that selects the tests of the features.

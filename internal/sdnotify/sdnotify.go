@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sdnotify
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Environment variables that the service manager sets.
+const (
+	socketEnv   = "NOTIFY_SOCKET"
+	intervalEnv = "WATCHDOG_USEC"
+	pidEnv      = "WATCHDOG_PID"
+)
+
+// Messages to the service manager (sd_notify(3)).
+const (
+	Ready    = "READY=1"    // the start, or a reload, is complete
+	Stopping = "STOPPING=1" // the end has begun
+	Alive    = "WATCHDOG=1" // the service works
+)
+
+// Status is a message with a text for people, in one line.
+func Status(text string) string { return "STATUS=" + strings.ReplaceAll(text, "\n", " ") }
+
+// Reloading is the message that a reload begins. [Ready] ends it.
+func Reloading() string {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail: the clock exists
+	return fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000)
+}
+
+// A Notifier sends messages to the service manager. A nil Notifier is for a process that was
+// not started by one: it sends nothing.
+type Notifier struct {
+	addr     net.UnixAddr
+	watchdog time.Duration
+}
+
+// New returns the Notifier that the environment describes, or nil without an error if
+// there is no service manager. It removes its variables from the environment.
+func New() (*Notifier, error) {
+	name, interval, pid := os.Getenv(socketEnv), os.Getenv(intervalEnv), os.Getenv(pidEnv)
+	for _, v := range []string{socketEnv, intervalEnv, pidEnv} {
+		if err := os.Unsetenv(v); err != nil {
+			return nil, err
+		}
+	}
+	if name == "" {
+		return nil, nil
+	}
+	if name[0] != '/' && name[0] != '@' {
+		return nil, fmt.Errorf("%s: %q is not an address of a unix socket", socketEnv, name)
+	}
+	n := &Notifier{addr: net.UnixAddr{Name: name, Net: "unixgram"}}
+	if interval == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
+		return n, nil
+	}
+	usec, err := strconv.ParseInt(interval, 10, 64)
+	if err != nil || usec <= 0 || usec > int64(24*time.Hour/time.Microsecond) {
+		return n, fmt.Errorf("%s: %q is not a number of microseconds", intervalEnv, interval)
+	}
+	n.watchdog = time.Duration(usec) * time.Microsecond
+	return n, nil
+}
+
+// Watchdog returns the time within which the service manager wants each next [Alive], or 0
+// if it wants none.
+func (n *Notifier) Watchdog() time.Duration {
+	if n == nil {
+		return 0
+	}
+	return n.watchdog
+}
+
+// Send sends messages in one datagram. It waits for at most a second.
+func (n *Notifier) Send(messages ...string) error {
+	if n == nil {
+		return nil
+	}
+	// A new socket each time: the service manager may have made its socket anew.
+	c, err := net.DialUnix(n.addr.Net, nil, &n.addr)
+	if err != nil {
+		return fmt.Errorf("notify the service manager: %w", err)
+	}
+	defer c.Close()
+	if err := c.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+		return fmt.Errorf("notify the service manager: %w", err)
+	}
+	if _, err := c.Write([]byte(strings.Join(messages, "\n"))); err != nil {
+		return fmt.Errorf("notify the service manager: %w", err)
+	}
+	return nil
+}

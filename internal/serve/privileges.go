@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/confine"
+)
+
+// A privilege is a capability that the stack keeps while it serves.
+type privilege struct {
+	number int
+	name   string
+	// lost says what does not work without it.
+	lost string
+}
+
+// privileges are all capabilities that the stack keeps. docs/security.md has the same list
+// (TestPrivileges).
+var privileges = []privilege{
+	{unix.CAP_NET_RAW, "CAP_NET_RAW", "software RoCE: without packet sockets, the stack does not start"},
+	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", "the announcement of SMC in the TCP handshake, so only peers of --assume-smc use SMC-R; " +
+		"large buffers of sockets; the check for IPsec; local connections between network namespaces; socket options of programs that need it"},
+	{unix.CAP_BPF, "CAP_BPF", "the announcement of SMC in the TCP handshake, so only peers of --assume-smc use SMC-R"},
+}
+
+// kept returns the capabilities of privileges.
+func kept() (s confine.Caps) {
+	for _, p := range privileges {
+		s |= confine.Of(p.number)
+	}
+	return s
+}
+
+// ErrPrivilege means that this user may not use software RoCE.
+var ErrPrivilege = errors.New("the user-space stack needs CAP_NET_RAW for software RoCE, and CAP_NET_ADMIN and CAP_BPF to announce SMC: run it as root")
+
+// permitted returns an error if packet sockets are not permitted. It is called before
+// anything is changed.
+func permitted() error {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+			return fmt.Errorf("%w: %w", ErrPrivilege, os.ErrPermission)
+		}
+		return fmt.Errorf("packet sockets: %w", err)
+	}
+	return unix.Close(fd)
+}
+
+// reportMissing logs which capabilities the stack does not have, and what is lost. Packet
+// sockets are permitted, so CAP_NET_RAW is there.
+func reportMissing(log *slog.Logger) {
+	have, err := confine.Effective()
+	if err != nil {
+		log.Warn("capabilities are not known", "err", err)
+		return
+	}
+	for _, p := range privileges {
+		if !have.Has(p.number) {
+			log.Warn("a capability is missing", "capability", p.name, "lost", p.lost)
+		}
+	}
+}
+
+// strictEnv is the environment variable with which a system call that is not in the list
+// ends the process, if the value is "strict". Tests set it.
+const strictEnv = "SMCR_SYSCALL_FILTER"
+
+// confineSelf takes everything from the process that a stack that serves does not need:
+// capabilities, and system calls unless noFilter is set. The stack goes on without what the
+// system refuses.
+func confineSelf(noFilter bool, log *slog.Logger) {
+	if err := confine.KeepOnly(kept()); err != nil {
+		log.Warn("the stack keeps capabilities that it does not need", "err", err)
+	}
+	if noFilter {
+		return
+	}
+	otherwise := confine.Refuse
+	if os.Getenv(strictEnv) == "strict" {
+		otherwise = confine.Trap
+	}
+	calls := systemCalls()
+	if err := confine.Filter(calls, otherwise); err != nil {
+		log.Warn("the stack may use all system calls", "err", err)
+		return
+	}
+	log.Debug("confined", "system_calls", len(calls))
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// serviceUser is a user as whom the stack runs, and thirdUser one without any part in it.
+const (
+	serviceUser = "65531"
+	thirdUser   = "65532"
+)
+
+// unitCaps are the capabilities that the systemd unit grants.
+func unitCaps(t *testing.T) []string {
+	t.Helper()
+	b, err := os.ReadFile("../../../deploy/systemd/smcr.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^AmbientCapabilities=(.*)$`).FindSubmatch(b)
+	if m == nil {
+		t.Fatal("the unit grants no capabilities")
+	}
+	return strings.Fields(string(m[1]))
+}
+
+// confined returns a command line that runs argv as serviceUser with these capabilities, as
+// the systemd unit does.
+func confined(caps []string, argv ...string) []string {
+	set := "-all"
+	for _, c := range caps {
+		set += ",+" + strings.ToLower(strings.TrimPrefix(c, "CAP_"))
+	}
+	return append([]string{"setpriv", "--reuid=" + serviceUser, "--regid=" + serviceUser, "--clear-groups",
+		"--bounding-set=" + set, "--inh-caps=" + set, "--ambient-caps=" + set, "--no-new-privs"}, argv...)
+}
+
+// serveConfined starts the stack of a host as serviceUser. It returns when the stack
+// answers.
+func (l *lab) serveConfined(h *netnstest.Host, caps []string, args ...string) *netnstest.Process {
+	l.t.Helper()
+	l.smcr(h, "serve", "--prepare", serviceUser)
+	argv := confined(caps, append([]string{bin("smcr"), "serve"}, args...)...)
+	p := h.Go(l.t, argv[0], argv[1:]...)
+	if err := p.WaitOutput("msg=serving", startTime); err != nil {
+		l.t.Fatal(err)
+	}
+	return p
+}
+
+// status returns a field of /proc/PID/status.
+func status(t *testing.T, p *netnstest.Process, field string) string {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(b), "\n"+field+":")
+	if !ok {
+		t.Fatalf("no %s in\n%s", field, b)
+	}
+	value, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSpace(value)
+}
+
+// TestServeConfined checks what a stack that root starts keeps: three capabilities, and the
+// system calls of its list.
+func TestServeConfined(t *testing.T) {
+	l := newLab(t)
+	stack := l.serve(l.A)
+	const caps = "0000008000003000" // CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF
+	want := map[string]string{"CapEff": caps, "CapPrm": caps, "CapBnd": caps, "CapInh": "0000000000000000", "CapAmb": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2"}
+	if raceDetector {
+		want = map[string]string{"NoNewPrivs": "1", "Seccomp": "2"} // cgo: see package confine
+	}
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", stack.Pid()))
+	if err != nil || len(tasks) < 3 {
+		t.Fatalf("%d threads, %v", len(tasks), err)
+	}
+	for _, name := range tasks {
+		b, err := os.ReadFile(name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		for field, value := range want {
+			if line := field + ":\t" + value + "\n"; !strings.Contains(string(b), line) {
+				t.Errorf("%s has no %q:\n%s", name, line, b)
+			}
+		}
+	}
+	terminate(t, stack)
+	free := l.serve(l.A, "--no-syscall-filter")
+	if s := status(t, free, "Seccomp"); s != "0" {
+		t.Errorf("--no-syscall-filter: Seccomp %s", s)
+	}
+	terminate(t, free)
+}
+
+// TestServeAsUser runs the stack as a user of its own, with the capabilities of the systemd
+// unit. Programs and commands of all users use it, and what its owner changes lasts.
+func TestServeAsUser(t *testing.T) {
+	l := newLab(t, "setpriv")
+	caps := unitCaps(t)
+	stack := l.serveConfined(l.A, caps, "--no-default-eid")
+	server := l.server()
+	for _, uid := range []string{"0", serviceUser, thirdUser} {
+		l.exchanges(uid, l.B.Addr()+":5001")
+		out, err := l.asUser(uid, bin("smcr"), "--backend", "user", "linkgroup", "list")
+		if err != nil || !strings.Contains(out, "CLNT") {
+			t.Errorf("user %s: %v\n%s", uid, err, out)
+		}
+	}
+	if got := status(t, stack, "Uid"); !strings.HasPrefix(got, serviceUser+"\t"+serviceUser) {
+		t.Errorf("the stack is of user %s", got)
+	}
+	if got := status(t, stack, "Seccomp"); got != "2" {
+		t.Errorf("Seccomp %s", got)
+	}
+	if out, err := l.asUser(thirdUser, bin("smcr"), "ueid", "add", "BAD.EID"); err == nil {
+		t.Errorf("a third user changes the stack: %s", out)
+	}
+	if out, err := l.asUser(serviceUser, bin("smcr"), "ueid", "add", "GOOD.EID"); err != nil || out != "" {
+		t.Errorf("the owner cannot change the stack: %v, %s", err, out)
+	}
+	terminate(t, stack)
+	stack = l.serveConfined(l.A, caps, "--no-default-eid")
+	if out := l.smcr(l.A, "ueid", "list"); !strings.Contains(out, "GOOD.EID") {
+		t.Errorf("the change of the owner is lost:\n%s", out)
+	}
+	if out, err := l.try(l.A, "serve", "--prepare", thirdUser); err == nil || !strings.Contains(err.Error(), "already running") {
+		t.Errorf("the place of a stack is given away: %v, %s", err, out)
+	}
+	terminate(t, stack)
+	// Root takes the place back.
+	stack = l.serve(l.A)
+	l.exchanges(thirdUser, l.B.Addr()+":5001")
+	terminate(t, stack)
+	terminate(t, server)
+}
+
+// TestServeWithout starts the stack without one of the capabilities of the unit. It says
+// what is lost, and that is what is lost.
+func TestServeWithout(t *testing.T) {
+	l := newLab(t, "setpriv")
+	all := unitCaps(t)
+	server := l.server()
+	addr := l.B.Addr() + ":5001"
+	for _, missing := range all {
+		t.Run(missing, func(t *testing.T) {
+			l := &lab{Pair: l.Pair, t: t}
+			caps := slices.DeleteFunc(slices.Clone(all), func(c string) bool { return c == missing })
+			if missing == "CAP_NET_RAW" {
+				l.smcr(l.A, "serve", "--prepare", serviceUser)
+				argv := confined(caps, bin("smcr"), "serve")
+				p := l.A.Go(t, argv[0], argv[1:]...)
+				var exit *exec.ExitError
+				if err := p.Wait(startTime); !errors.As(err, &exit) || exit.ExitCode() != exitPermission || !strings.Contains(p.Log(), "CAP_NET_RAW") {
+					t.Errorf("%v\n%s", err, p.Log())
+				}
+				return
+			}
+			stack := l.serveConfined(l.A, caps)
+			if want := "capability=" + missing + " lost="; !strings.Contains(stack.Log(), want) {
+				t.Errorf("no %q in\n%s", want, stack.Log())
+			}
+			if n := strings.Count(stack.Log(), "a capability is missing"); n != 1 {
+				t.Errorf("%d capabilities are missing:\n%s", n, stack.Log())
+			}
+			client := l.A.Go(t, bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "client", addr, "2")
+			if err := client.WaitOutput("holding 2 connections", startTime); err != nil {
+				t.Fatal(err)
+			}
+			terminate(t, client)
+			if log := client.Log(); !strings.Contains(log, "0 connections over SMC-R, 2 over TCP") || !strings.Contains(log, "not permitted") {
+				t.Errorf("without %s:\n%s", missing, log)
+			}
+			terminate(t, stack)
+		})
+	}
+	terminate(t, server)
+}
+
+// TestServiceManager has a stack report to a service manager: its start, that it works, a
+// reload and its end.
+func TestServiceManager(t *testing.T) {
+	l := newLab(t)
+	dir, err := os.MkdirTemp("", "smcr-notify-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	name := filepath.Join(dir, "notify")
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	cmd := l.A.Command(t.Context(), bin("smcr"), "serve", "--no-default-eid")
+	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+name, "WATCHDOG_USEC=300000")
+	stack := l.A.GoCmd(t, cmd)
+	b := make([]byte, 4096)
+	// hears waits for a message, past messages that the stack works.
+	hears := func(want string) {
+		t.Helper()
+		_ = c.SetReadDeadline(time.Now().Add(startTime))
+		for {
+			n, err := c.Read(b)
+			if err != nil {
+				t.Fatalf("no %s: %v\n%s", want, err, stack.Log())
+			}
+			if got := string(b[:n]); strings.HasPrefix(got, want) {
+				return
+			} else if got != "WATCHDOG=1" {
+				t.Errorf("%q, want %s", got, want)
+			}
+		}
+	}
+	hears("READY=1\nSTATUS=sockets in /run/smcr/")
+	for range 5 {
+		hears("WATCHDOG=1")
+	}
+	if err := stack.Signal(unix.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	hears("RELOADING=1\nMONOTONIC_USEC=")
+	hears("READY=1")
+	hears("WATCHDOG=1")
+	if err := stack.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	hears("STOPPING=1")
+	wantEnd(t, stack)
+}

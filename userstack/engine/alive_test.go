@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestAlive checks that a loop that sleeps, or is busy, is alive, and one whose round does
+// not end is not.
+func TestAlive(t *testing.T) {
+	l, err := New(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := l.Alive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stuck, release := make(chan struct{}), make(chan struct{})
+	l.Task(func() {
+		close(stuck)
+		<-release
+	}).Schedule()
+	<-stuck
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := l.Alive(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a loop in a round that does not end: %v", err)
+	}
+	l.mu.Lock() // a loop that does not give its lock back
+	ctx2, cancel2 := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel2()
+	if err := l.Alive(ctx2); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a loop that keeps its lock: %v", err)
+	}
+	l.mu.Unlock()
+	close(release)
+	if err := l.Alive(t.Context()); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Alive(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
