@@ -62,3 +62,34 @@ func TestGoexit(t *testing.T) {
 		t.Error("the goroutine went on")
 	}
 }
+
+func TestFunc(t *testing.T) {
+	n := 0
+	g := &Guard{Count: func() { n++ }}
+	ran := false
+	g.Func("a test", func() { ran = true })()
+	g.Func("a test", mustFail)()
+	if !ran || n != 1 {
+		t.Errorf("ran %v, counted %d", ran, n)
+	}
+}
+
+// A panic of Elsewhere is handled where Elsewhere was called, and is logged once, with the
+// stack of the goroutine in which it was.
+func TestElsewhere(t *testing.T) {
+	ran := false
+	Elsewhere("a call", func() { ran = true })
+	if !ran {
+		t.Error("Elsewhere has not called the function")
+	}
+	var log bytes.Buffer
+	g := &Guard{Log: slog.New(slog.NewTextHandler(&log, nil))}
+	err := g.Do("a test", func() { Elsewhere("a call", mustFail) })
+	e, ok := errors.AsType[*Error](err)
+	if !ok || !errors.Is(err, io.ErrUnexpectedEOF) || !bytes.Contains(e.Stack, []byte("mustFail")) {
+		t.Errorf("%v", err)
+	}
+	if strings.Count(log.String(), "stack=") != 1 {
+		t.Errorf("the log must have the stack once: %s", &log)
+	}
+}

@@ -72,6 +72,12 @@ type Config struct {
 	// it 10 percent longer, but at most 10 s longer, so normally the server ends the group.
 	// Zero means 10 minutes, as in Linux.
 	GroupIdle time.Duration
+	// StallTime is how long a peer may stand still, because its stack is stopped or its machine
+	// is suspended, without the end of its link groups. They end after less than 16/7 times
+	// as long. The setting of the peer decides how long this stack may stand still. A longer
+	// time delays the change to another link after a failure that no device reports. Zero
+	// means DefaultStallTime. The limits are 1 s and 5 min.
+	StallTime time.Duration
 	// NoVersion2 limits the stack to version 1 of SMC. Otherwise the stack also uses version
 	// 2 if it has an enterprise ID.
 	NoVersion2 bool
@@ -101,6 +107,17 @@ type Config struct {
 // pages that were written to use memory.
 const DefaultBuf = 512 << 10
 
+// DefaultStallTime is the StallTime of a Config that has no other value. It covers a live
+// migration or a machine without free memory. It is more than a Linux host with an RDMA
+// adapter allows its peers, which is 1 s, and much less than TCP allows.
+const DefaultStallTime = 7 * time.Second
+
+// The limits of StallTime.
+const (
+	minStallTime = time.Second
+	maxStallTime = 5 * time.Minute
+)
+
 func (c *Config) setDefaults() error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -119,6 +136,12 @@ func (c *Config) setDefaults() error {
 	}
 	if c.GroupIdle < 0 {
 		return fmt.Errorf("userstack: link groups end after %v idle: must not be negative", c.GroupIdle)
+	}
+	if c.StallTime == 0 {
+		c.StallTime = DefaultStallTime
+	}
+	if c.StallTime < minStallTime || c.StallTime > maxStallTime {
+		return fmt.Errorf("userstack: peers may stand still for %v: must be %v to %v", c.StallTime, minStallTime, maxStallTime)
 	}
 	if c.MaxConns < 0 || c.MaxConns > 255 {
 		return fmt.Errorf("userstack: %d connections per group: must be 1 to 255", c.MaxConns)

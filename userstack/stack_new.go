@@ -43,7 +43,7 @@ func New(cfg Config) (*Stack, error) {
 		Network: s.net, Devices: s.devices, Stats: &s.stats, Guard: &s.guard, Log: s.log,
 		Engines: s.cfg.Engines, Loop: s.loop,
 		RecvBuf: s.cfg.RecvBuf, SendBuf: s.cfg.SendBuf, SendChunk: s.cfg.sendChunk, EyeCatcher: s.cfg.EyeCatcher,
-		GroupIdle: s.cfg.GroupIdle, Limits: s.cfg.Limits.forDriver(), Random: s.cfg.random, TuneTimers: s.cfg.tuneTimers,
+		GroupIdle: s.cfg.GroupIdle, StallTime: s.cfg.StallTime, Limits: s.cfg.Limits.forDriver(), Random: s.cfg.random, TuneTimers: s.cfg.tuneTimers,
 	})
 	var diag network.SockDiag
 	if s.own.net != nil {

@@ -41,6 +41,7 @@ type Options struct {
 	EyeCatcher  bool
 	IdleTimeout time.Duration
 	GroupIdle   time.Duration
+	StallTime   time.Duration
 	OnDemand    bool
 	// NoDefaultEID leaves out the enterprise ID that all user-space stacks have.
 	NoDefaultEID bool
@@ -223,7 +224,7 @@ func (o *Options) config() (service.Config, error) {
 		Stack: userstack.Config{
 			Providers: []rdmaverbs.Provider{softroce.New(opts...)}, NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,
-			GroupIdle: o.GroupIdle, Limits: o.Limits,
+			GroupIdle: o.GroupIdle, StallTime: o.StallTime, Limits: o.Limits,
 			// Version 2 of SMC-R needs RoCE version 2 GIDs.
 			NoVersion2: o.RoCE == "v1",
 		},

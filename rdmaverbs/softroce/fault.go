@@ -44,9 +44,10 @@ func (q *qp) guarded(f func()) (ok bool) {
 	return true
 }
 
-// fault puts q into the error state after a panic, and releases q.mu.
+// fault puts q into the error state after a panic, and releases q.mu. A second panic, for the
+// same reason, is not reported.
 func (q *qp) fault() {
-	if q.dev.guard.Do(q.String(), func() { q.ep.fail(); q.ep.rsp.stop() }) != nil {
+	if (*guard.Guard)(nil).Do("", func() { q.ep.fail(); q.ep.rsp.stop() }) != nil {
 		q.ep.abandon()
 	}
 	q.unlock()

@@ -40,6 +40,7 @@ type Config struct {
 	SendChunk  int           // bytes of a piece of send memory; 0 means the default of linkgroup
 	EyeCatcher bool          // RMB elements begin with the eye catcher (RFC 7609, section 4.2)
 	GroupIdle  time.Duration // for how long a server keeps a group without connections; 0 means the default
+	StallTime  time.Duration // for how long a peer may stand still, at least; must not be 0
 
 	// Limits limit what the link groups use.
 	Limits Limits

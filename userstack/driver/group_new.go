@@ -71,6 +71,7 @@ const tcpGrace = 500 * time.Millisecond
 func timersOf(s *shared, role smc.Role) linkgroup.Timers {
 	timers := linkgroup.DefaultTimers(role)
 	timers.TCPGrace = tcpGrace
+	timers.AllowSilence(longestSilence(s.StallTime))
 	if idle := s.GroupIdle; idle > 0 {
 		timers.Idle = idle
 		if role == smc.Client {

@@ -25,6 +25,7 @@ type link struct {
 	pool *mempool.Pool
 	// terms are the terms of the group, or nil in version 1.
 	terms *rendezvous.Terms
+	stall time.Duration // for how long the peer may stand still
 
 	qp   rdmaverbs.QP
 	cq   rdmaverbs.CQ
@@ -106,10 +107,29 @@ func (l *link) create(m *groupMemory, notify func(), random func() uint32) (ep l
 	return ep, nil
 }
 
-// path describes the way to the peer. 7 retries and RNR retries without end
-// are what Linux uses. The timeout is 17 (537 ms), above the 15 of Linux:
-// processes on a busy host may be kept waiting longer than a kernel, and a
-// lost packet rarely has to wait for it.
+// retries is the retry count of queue pairs, the largest that there is. Linux uses the same.
+const retries = 7
+
+// ackTimeout returns the smallest code of a local ACK timeout with which a queue pair sends
+// its last retry at least stall after its request, so that a peer that stands still for this
+// time answers it, even if the packets of the meantime are lost. The timeout is 4.096 us *
+// 2^code (InfiniBand specification, volume 1, section 9.7.6.1.3).
+func ackTimeout(stall time.Duration) (code uint8) {
+	for code = 1; code < 31 && retries*timeoutOf(code) < stall; code++ {
+	}
+	return code
+}
+
+func timeoutOf(code uint8) time.Duration { return 4096 * time.Nanosecond << code }
+
+// longestSilence returns after what time without an answer a queue pair fails.
+func longestSilence(stall time.Duration) time.Duration {
+	return (1 + retries) * timeoutOf(ackTimeout(stall))
+}
+
+// path describes the way to the peer. RNR retries without end are what Linux uses. The
+// timeout is longer than that of Linux: processes may be kept waiting longer than a kernel,
+// and a lost packet rarely has to wait for it.
 //
 // The hop limits are those of Linux: RoCE packets to a neighbour do not pass a
 // router. Behind a router the provider finds the next hop.
@@ -118,7 +138,7 @@ func (l *link) path() rdmaverbs.PathInfo {
 		DGID: l.peer.GID, DMAC: append([]byte(nil), l.peer.MAC[:]...),
 		DQPN: uint32(l.peer.QPN), RQPSN: uint32(l.peer.PSN), SQPSN: uint32(l.init.PSN),
 		PathMTU: l.mtu, HopLimit: 1,
-		Timeout: 17, RetryCnt: 7, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
+		Timeout: ackTimeout(l.stall), RetryCnt: retries, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
 		UDPPort: l.peer.UDPPort,
 	}
 	if l.terms != nil && l.terms.Routed {

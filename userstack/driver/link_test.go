@@ -4,6 +4,7 @@ package driver
 
 import (
 	"testing"
+	"time"
 
 	"smcr/userstack/rendezvous"
 )
@@ -20,9 +21,25 @@ func TestHopLimits(t *testing.T) {
 		{&rendezvous.Terms{}, 1, 6},
 		{&rendezvous.Terms{Routed: true}, 64, 0},
 	} {
-		l := &link{terms: tt.terms}
+		l := &link{terms: tt.terms, stall: time.Second}
 		if p := l.path(); p.HopLimit != tt.hops || len(p.DMAC) != tt.dmac {
 			t.Errorf("terms %+v: path %+v", tt.terms, p)
+		}
+	}
+}
+
+// TestAckTimeout: a queue pair waits for a peer that stands still as long as the setting
+// says, and less than 16/7 times as long.
+func TestAckTimeout(t *testing.T) {
+	for stall, want := range map[time.Duration]uint8{
+		time.Second: 16, 3 * time.Second: 17, 7 * time.Second: 18, 30 * time.Second: 20, time.Minute: 21, 5 * time.Minute: 24,
+	} {
+		p := (&link{stall: stall}).path()
+		if p.Timeout != want || p.RetryCnt != 7 {
+			t.Errorf("%v: timeout code %d and %d retries, want %d and 7", stall, p.Timeout, p.RetryCnt, want)
+		}
+		if d := longestSilence(stall); d < stall*8/7 || d >= stall*16/7 {
+			t.Errorf("%v: the queue pair waits %v", stall, d)
 		}
 	}
 }

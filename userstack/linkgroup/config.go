@@ -212,6 +212,14 @@ type Timers struct {
 	RMBIdle time.Duration
 }
 
+// AllowSilence lets the peer be silent for the time d: no time after which a link counts as
+// failed is shorter. d should be how long the queue pairs wait for the peer.
+func (t *Timers) AllowSilence(d time.Duration) {
+	for _, x := range []*time.Duration{&t.TestLinkAnswer, &t.TestLinkBusy, &t.LLC, &t.ConfirmLink, &t.RKey, &t.DeleteLink} {
+		*x = max(*x, d)
+	}
+}
+
 // DefaultTimers returns the times that Linux uses, if Linux has such a time.
 func DefaultTimers(role smc.Role) Timers {
 	t := Timers{
