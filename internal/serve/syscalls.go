@@ -67,10 +67,11 @@ var ioctlRequests = []uint32{
 	unix.SIOCETHTOOL, unix.SIOCGIFINDEX, unix.SIOCGIFNAME, unix.SIOCGIFMTU, unix.SIOCGIFFLAGS, unix.SIOCGIFHWADDR,
 }
 
-// bpfCommands are the commands of bpf that the stack uses after its start. It loads no
-// program then.
+// bpfCommands are the commands of bpf that the stack uses after its start. It attaches the
+// programs that it has loaded before, and loads none (package tcpopt).
 var bpfCommands = []uint32{
 	unix.BPF_MAP_LOOKUP_ELEM, unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_MAP_GET_NEXT_KEY, unix.BPF_OBJ_GET_INFO_BY_FD,
+	unix.BPF_LINK_CREATE,
 }
 
 // systemCalls returns all system calls that a stack that serves uses. What is not in the

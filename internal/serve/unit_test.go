@@ -71,7 +71,7 @@ func TestUnits(t *testing.T) {
 				}
 			}
 			for key, want := range map[string]string{
-				"Type": "notify", "User": "smcr", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "ReadWritePaths": logDir,
+				"Type": "notify", "User": "smcr", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "ReadWritePaths": "-" + logDir,
 				"MemoryDenyWriteExecute": "yes", "RestrictNamespaces": "yes", "SystemCallArchitectures": "native", "Restart": "on-failure",
 			} {
 				if got := u.one(t, "Service."+key); got != want {

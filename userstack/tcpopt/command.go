@@ -25,19 +25,14 @@ const (
 // registerListening runs the command program on a listening socket whose mark has
 // flagListen. The caller holds listenMu.
 func (p *Program) registerListening(fd int) error {
-	if p.cmd == nil {
-		prog, err := p.objs.loadCommand()
-		if errors.Is(err, ErrUnsupportedKernel) {
-			return fmt.Errorf("%w: %w", ErrListening, err)
-		}
-		if err != nil {
-			return err
-		}
-		p.cmd = prog
+	if err := p.objs.commandErr; errors.Is(err, ErrUnsupportedKernel) {
+		return fmt.Errorf("%w: %w", ErrListening, err)
+	} else if err != nil {
+		return err
 	}
 	l, err := link.AttachRawLink(link.RawLinkOptions{
 		Target:  p.cgroup.fd(),
-		Program: p.cmd,
+		Program: p.objs.command,
 		Attach:  ebpf.AttachCGroupSetsockopt,
 	})
 	if err != nil {

@@ -15,20 +15,18 @@ import (
 // peer changed them between two system calls.
 const gateTries = 16
 
-// gate is the program that runs for each packet that leaves the cgroup. It is attached when
-// it is first needed.
+// gate is the attachment of the program that runs for each packet that leaves the cgroup. It
+// is made when it is first needed.
 type gate struct {
-	prog *ebpf.Program
 	link *link.RawLink
 	err  error // why the program cannot be attached
 }
 
-func (g *gate) close() []error {
-	var errs []error
-	if g.link != nil {
-		errs = append(errs, g.link.Close())
+func (g *gate) close() error {
+	if g.link == nil {
+		return nil
 	}
-	return append(errs, g.prog.Close())
+	return g.link.Close()
 }
 
 // needGate attaches the gate program if it is not attached yet. After a failure it does
@@ -39,22 +37,21 @@ func (p *Program) needGate() error {
 	if p.gate.link != nil || p.gate.err != nil {
 		return p.gate.err
 	}
-	prog, err := p.objs.loadGate()
-	if err != nil {
+	if err := p.objs.gateErr; err != nil {
 		p.gate.err = fmt.Errorf("%w: %w", ErrNoGate, err)
 		return p.gate.err
 	}
 	l, err := link.AttachRawLink(link.RawLinkOptions{
 		Target:  p.cgroup.fd(),
-		Program: prog,
+		Program: p.objs.gate,
 		Attach:  ebpf.AttachCGroupInetEgress,
 	})
 	if err != nil {
 		err = bpfError("attach the gate to the cgroup "+p.cgroup.name, err)
-		p.gate.err = fmt.Errorf("%w: %w", ErrNoGate, errors.Join(err, prog.Close()))
+		p.gate.err = fmt.Errorf("%w: %w", ErrNoGate, err)
 		return p.gate.err
 	}
-	p.gate.prog, p.gate.link = prog, l
+	p.gate.link = l
 	p.log.Debug("gate attached", "cgroup", p.cgroup.name)
 	return nil
 }

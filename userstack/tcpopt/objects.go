@@ -67,7 +67,7 @@ const (
 // listenerKeySize is the size in bytes of a key of the listeners map.
 const listenerKeySize = 32
 
-// objects are the maps and the main program in the kernel.
+// objects are the maps and the programs in the kernel.
 type objects struct {
 	// marks is the per-socket storage.
 	marks *ebpf.Map
@@ -81,6 +81,12 @@ type objects struct {
 	handshakes *ebpf.Map
 
 	sockOps *ebpf.Program
+
+	// gate and command are attached later, if they are needed. They are loaded with the
+	// others, because a process may give up the right to load programs. If the kernel
+	// refuses one, it is nil, and the error says why.
+	gate, command       *ebpf.Program
+	gateErr, commandErr error
 }
 
 func loadObjects() (_ *objects, err error) {
@@ -141,27 +147,19 @@ func loadObjects() (_ *objects, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return o, nil
-}
-
-// loadGate loads the gate program.
-func (o *objects) loadGate() (*ebpf.Program, error) {
-	return o.loadProgram(&ebpf.ProgramSpec{
+	o.gate, o.gateErr = o.loadProgram(&ebpf.ProgramSpec{
 		Name:         "smcr_gate",
 		Type:         ebpf.CGroupSKB,
 		AttachType:   ebpf.AttachCGroupInetEgress,
 		Instructions: gateProgram(),
 	})
-}
-
-// loadCommand loads the setsockopt program for listening sockets.
-func (o *objects) loadCommand() (*ebpf.Program, error) {
-	return o.loadProgram(&ebpf.ProgramSpec{
+	o.command, o.commandErr = o.loadProgram(&ebpf.ProgramSpec{
 		Name:         "smcr_command",
 		Type:         ebpf.CGroupSockopt,
 		AttachType:   ebpf.AttachCGroupSetsockopt,
 		Instructions: commandProgram(),
 	})
+	return o, nil
 }
 
 func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
@@ -181,7 +179,7 @@ func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 // Close releases everything. Objects that were not created are nil.
 func (o *objects) Close() error {
 	// A nil *ebpf.Map or *ebpf.Program closes without an error.
-	return errors.Join(o.sockOps.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close())
+	return errors.Join(o.sockOps.Close(), o.gate.Close(), o.command.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close())
 }
 
 // lookup returns the mark of a socket, or ErrNotMarked.

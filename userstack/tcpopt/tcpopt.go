@@ -63,13 +63,14 @@ type Program struct {
 	// listenMu serializes the calls that change marks of listeners: each of them reads,
 	// decides and writes.
 	listenMu sync.Mutex
-	cmd      *ebpf.Program // nil until it is first needed
 
 	gateMu sync.Mutex
 	gate   gate
 }
 
-// Attach loads the program and attaches it to the cgroup v2 tree.
+// Attach loads all programs of this package and attaches the main one to the cgroup v2 tree.
+// The other methods load no program, so the process may give up the right to do so. They
+// attach the other programs.
 // Errors: ErrNotPermitted, ErrUnsupportedKernel.
 func Attach(opts Options) (*Program, error) {
 	log := opts.Logger
@@ -107,12 +108,7 @@ func (p *Program) Close() error {
 		return nil
 	}
 	p.closed = true
-	errs := append(p.gate.close(), p.link.Close())
-	if p.cmd != nil {
-		errs = append(errs, p.cmd.Close())
-	}
-	errs = append(errs, p.objs.Close(), p.cgroup.Close())
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(p.gate.close(), p.link.Close(), p.objs.Close(), p.cgroup.Close()); err != nil {
 		return fmt.Errorf("tcpopt: close: %w", err)
 	}
 	return nil

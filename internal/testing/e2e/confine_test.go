@@ -235,6 +235,18 @@ func TestServiceManager(t *testing.T) {
 	for range 5 {
 		hears("WATCHDOG=1")
 	}
+	// A process that stood still for longer than the interval goes on: the limit is that of
+	// the service manager alone.
+	if err := stack.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	if err := stack.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		hears("WATCHDOG=1") // some may be from before
+	}
 	if err := stack.Signal(unix.SIGHUP); err != nil {
 		t.Fatal(err)
 	}

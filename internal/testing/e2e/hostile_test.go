@@ -40,10 +40,11 @@ func (l *lab) fewFiles(h *netnstest.Host) *netnstest.Process {
 }
 
 // exchanges makes the program of a user connect to a server and exchange messages, and
-// checks that all connections are over SMC-R.
-func (l *lab) exchanges(uid, addr string) {
+// checks that all connections are over SMC-R. If wrapper is given, it starts the program: a
+// command line to which that of the program is added.
+func (l *lab) exchanges(uid, addr string, wrapper ...string) {
 	l.t.Helper()
-	argv := as(uid, bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "client", addr, "3")
+	argv := append(wrapper, as(uid, bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "client", addr, "3")...)
 	p := l.A.Go(l.t, argv[0], argv[1:]...)
 	if err := p.WaitOutput("holding 3 connections", startTime); err != nil {
 		l.t.Fatalf("user %s: %v", uid, err)

@@ -26,6 +26,7 @@ var features = []struct{ feature, test string }{
 	{"other users have only their own rights", "TestRights"},
 	{"the launcher needs no privilege", "TestNoPrivilege"},
 	{"the stack runs as a user of its own, with three capabilities", "TestServeAsUser"},
+	{"the systemd unit runs the stack, and its watchdog ends one that stands still", "TestSystemd"},
 }
 
 // featurePattern returns the argument of -run that selects the tests of the features.
