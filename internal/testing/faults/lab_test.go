@@ -61,6 +61,8 @@ type lab struct {
 	t      testing.TB
 	stacks map[*netnstest.Host]*netnstest.Process
 	server *netnstest.Process
+	// other is one more host, or the switch between A and B.
+	other *netnstest.Host
 	// watched are the processes whose descriptors must be given back, by what they are.
 	watched map[string]func() (int, error)
 	// before has their descriptors when nothing happens.
@@ -224,7 +226,8 @@ func outcome(conns int, log string, late bool, err error) Row {
 // saysWhy reports whether a program that failed has said why: smcr, the program that it
 // runs, or the Go runtime, which needs epoll before the program does anything.
 func saysWhy(log string) bool {
-	return strings.Contains(log, "smcr: ") || strings.Contains(log, "checked: ") || strings.Contains(log, "runtime: netpollinit failed")
+	return strings.Contains(log, "smcr: ") || strings.Contains(log, "checked: ") ||
+		strings.Contains(log, "runtime: epoll") || strings.Contains(log, "runtime: eventfd")
 }
 
 // count adds what became of a connection.
