@@ -53,7 +53,6 @@ var sweeps = []sweep{
 	{"sendmsg", []unix.Errno{unix.ENOBUFS, unix.ENOMEM}},
 	{"sendto", []unix.Errno{unix.ENOBUFS, unix.ENOMEM}},
 	{"setsockopt", []unix.Errno{unix.ENOBUFS, unix.ENOMEM}},
-	{"shutdown", []unix.Errno{unix.ENOBUFS}},
 	{"socket", []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}},
 	{"socketpair", []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}},
 	{"timerfd_create", []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM}},
