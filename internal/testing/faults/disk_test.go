@@ -20,6 +20,7 @@ const smallDisk = "mount -t tmpfs -o size=64k,mode=755 tmpfs /run/smcr && exec "
 // TestFullDisk fills the file system of the stack's files under traffic. The traffic goes
 // on, a command whose change cannot be kept says so, and works when there is room again.
 func TestFullDisk(t *testing.T) {
+	skipShort(t)
 	netnstest.Require(t, "unshare", "nsenter", "dd")
 	l := newLab(t, netnstest.Options{})
 	l.serve(l.A)
@@ -84,6 +85,7 @@ func TestFullDisk(t *testing.T) {
 // TestFullDiskAtStart starts a stack on demand that cannot write its log. Either it serves,
 // or smcr run says why not and the program uses TCP.
 func TestFullDiskAtStart(t *testing.T) {
+	skipShort(t)
 	netnstest.Require(t, "unshare", "nsenter", "dd")
 	l := newLab(t, netnstest.Options{})
 	l.serve(l.A)

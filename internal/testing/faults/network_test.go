@@ -70,15 +70,13 @@ var networkFaults = []networkFault{
 // device is left. Otherwise they may end with an error.
 func TestNetwork(t *testing.T) {
 	for _, devices := range []int{1, 2} {
-		for _, f := range networkFaults {
+		for i, f := range networkFaults {
 			name := fmt.Sprintf("%s, %d devices", f.name, devices)
 			if devices == 1 {
 				name = f.name + ", 1 device"
 			}
 			t.Run(name, func(t *testing.T) {
-				if testing.Short() {
-					t.Skip("takes ten seconds: run `make faults`")
-				}
+				skipPart(t, i, len(networkFaults))
 				l := newNetworkLab(t, devices)
 				r := l.under(f.name, devices, func() {
 					l.ip(devices, f.do)
@@ -230,9 +228,7 @@ func TestNamespaceDeleted(t *testing.T) {
 	for devices := range 2 {
 		devices++
 		t.Run(fmt.Sprint(devices), func(t *testing.T) {
-			if testing.Short() {
-				t.Skip("takes ten seconds: run `make faults`")
-			}
+			skipPart(t, devices, 8)
 			l := newNetworkLab(t, devices)
 			r := l.under("name of the namespaces deleted", devices, func() {
 				for _, h := range []*netnstest.Host{l.A, l.B} {
@@ -266,9 +262,7 @@ func TestHostDeleted(t *testing.T) {
 	for devices := range 2 {
 		devices++
 		t.Run(fmt.Sprint(devices), func(t *testing.T) {
-			if testing.Short() {
-				t.Skip("takes ten seconds: run `make faults`")
-			}
+			skipPart(t, devices, 8)
 			l := newNetworkLab(t, devices)
 			delete(l.watched, "stack of A")
 			delete(l.watched, "launcher of the server")
