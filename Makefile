@@ -31,7 +31,7 @@ GUESTS      ?= 2
 PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -seeds '$(SIMSEEDS)' -guests '$(GUESTS)' -timeout '$(TESTTIMEOUT)'
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak resets bench bench-plots bench-rdma demo guest generate test-tools test-tools-all bench-tools clean
+.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak resets faults bench bench-plots bench-rdma demo guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -53,6 +53,8 @@ help:
 	  'soak       SEEDS=N: so many seeds of the simulation, from FIRST=1 on; else' \
 	  '           all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
 	  'resets     RESETS=$(RESETS) connections reset by peers in the middle of the handshake' \
+	  'faults     each fault of calls, netdevs and disks, for more than an hour: docs/reliability.md;' \
+	  '           RUN=regexp selects tests' \
 	  'bench      SMC-R in user space beside kernel TCP, then the listings;' \
 	  '           BENCHFLAGS="-rows iperf3 -rounds 2 -time 1s" for a quick look' \
 	  'bench-plots docs/performance.md: table and plots of the newest result' \
@@ -89,6 +91,13 @@ plant:
 resets:
 	$(say) '$(RESETS) connections reset in the middle of the handshake'
 	@SMCR_E2E_RESETS='$(RESETS)' $(GO) test -count=1 -v -timeout 2h -run 'TestResets$$' ./internal/testing/e2e
+
+# The rows of the table are in bin/faults.jsonl.
+faults:
+	$(say) 'faults under traffic'
+	@mkdir -p bin && rm -f bin/faults.jsonl
+	@SMCR_FAULTS=full SMCR_FAULTS_RESULTS='$(CURDIR)/bin/faults.jsonl' $(GO) test -count=1 -v -timeout 0 $(if $(RUN),-run '$(RUN)') ./internal/testing/faults
+	@$(if $(RUN),,$(GO) run -buildvcs=false ./internal/testing/faults/table bin/faults.jsonl docs/reliability.md)
 
 soak:
 ifdef SEEDS

@@ -27,7 +27,7 @@ func (s *supervisor) accept(n *notif) {
 	}
 	inode, err := socketInode(n.tid(), n.fdArg())
 	if err != nil {
-		s.cont(n)
+		s.refuseAccept(n, err)
 		return
 	}
 	l := s.sockets.listener(inode)
@@ -41,7 +41,7 @@ func (s *supervisor) accept(n *notif) {
 func (l *listener) accept(n *notif) {
 	fd, err := l.s.looks.socket(n, n.tid(), n.fdArg(), l.inode, 0)
 	if err != nil {
-		l.s.cont(n)
+		l.s.refuseAccept(n, err)
 		return
 	}
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
@@ -80,6 +80,19 @@ func (l *listener) accept(n *notif) {
 		l.s.log.Warn("cannot wait for a connection", "err", err)
 		l.s.fail(n, unix.ENOBUFS)
 	}
+}
+
+// refuseAccept answers accept() after the launcher failed to look at the socket. The
+// kernel answers the call for a socket that is not a marked one. It must not do so
+// because something is exhausted: the program would get a connection whose peer was told
+// that this host speaks SMC, and would read the messages of CLC as data. The connection
+// stays in the queue.
+func (s *supervisor) refuseAccept(n *notif, err error) {
+	if exhausted(err) {
+		s.fail(n, errnoOf(err))
+		return
+	}
+	s.cont(n)
 }
 
 // take accepts a connection for call n, or fails with EAGAIN. The socket may be
@@ -297,6 +310,11 @@ func (l *listener) deliver(n *notif, a *accepted) {
 	err := unix.SetNonblock(src, nonblock)
 	if err == nil {
 		err = n.writeSockaddr(n.Args[1], n.Args[2], appendSockaddr(nil, a.domain, a.remote), true)
+		if exhausted(err) {
+			l.keep(a)
+			l.s.fail(n, errnoOf(err))
+			return
+		}
 		if err != nil && !isGone(err) {
 			// The kernel also loses the connection if the pointer is bad.
 			a.close()

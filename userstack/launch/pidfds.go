@@ -59,7 +59,7 @@ func (x *pidfds) take(tid int) (p *pidfdRef, kept bool, err error) {
 		return p, true, nil
 	}
 	x.mu.Unlock()
-	fd, err := openPidfd(tid)
+	fd, err := withRoom(func() (int, error) { return openPidfd(tid) })
 	if err != nil {
 		return nil, false, err
 	}
@@ -136,7 +136,8 @@ func (x *pidfds) tgid(tid int) (int, error) {
 // closes.
 func (x *pidfds) getFD(tid, fd int) (n int, err error) {
 	err = x.with(tid, func(pidfd int) error {
-		if n, err = unix.PidfdGetfd(pidfd, fd, 0); err != nil {
+		n, err = withRoom(func() (int, error) { return unix.PidfdGetfd(pidfd, fd, 0) })
+		if err != nil {
 			return fmt.Errorf("launch: descriptor %d of %d: %w", fd, tid, err)
 		}
 		return nil

@@ -54,8 +54,8 @@ func parseSocketLink(link []byte) (uint64, error) {
 
 // isSocket reports whether fd is a socket, without asking a file system.
 func isSocket(fd int) bool {
-	_, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-	return err == nil
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK
 }
 
 // socket duplicates descriptor fd of thread tid if it is the socket of the
@@ -133,7 +133,9 @@ func (x *looks) fdFlags(n *notif) (int, error) {
 // fdFlags returns the open flags of descriptor fd. It is part of a look: for an
 // epoll instance the kernel waits for its lock.
 func fdFlags(tid, fd int) (int, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/fdinfo/" + strconv.Itoa(fd))
+	b, err := withRoom(func() ([]byte, error) {
+		return os.ReadFile("/proc/" + strconv.Itoa(tid) + "/fdinfo/" + strconv.Itoa(fd))
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -171,7 +173,9 @@ func readMem(tid int, addr uint64, b []byte) error {
 	}
 	local := []unix.Iovec{{Base: &b[0]}}
 	local[0].SetLen(len(b))
-	n, err := unix.ProcessVMReadv(tid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
+	n, err := withRoom(func() (int, error) {
+		return unix.ProcessVMReadv(tid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
+	})
 	if err != nil {
 		return err
 	}
@@ -184,7 +188,9 @@ func readMem(tid int, addr uint64, b []byte) error {
 // memory opens the memory of n's process for writing. It returns an error if
 // the call is over, so that a recycled thread id cannot be written to.
 func (n *notif) memory() (fd int, err error) {
-	fd, err = unix.Open("/proc/"+strconv.Itoa(int(n.PID))+"/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	fd, err = withRoom(func() (int, error) {
+		return unix.Open("/proc/"+strconv.Itoa(int(n.PID))+"/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	})
 	if err != nil {
 		return -1, err
 	}
@@ -264,7 +270,9 @@ func (n *notif) writeSockaddr(addr, lenAddr uint64, sa []byte, mayOmit bool) err
 // storeSockaddr is part of a look.
 func (n *notif) storeSockaddr(addr, lenAddr uint64, sa []byte) error {
 	var l [4]byte
-	if err := readMem(int(n.PID), lenAddr, l[:]); err != nil {
+	if err := readMem(int(n.PID), lenAddr, l[:]); exhausted(err) {
+		return err
+	} else if err != nil {
 		return unix.EFAULT
 	}
 	size := int32(binary.NativeEndian.Uint32(l[:]))
@@ -300,7 +308,9 @@ func (n *notif) storeOption(value []byte) error {
 	}
 	defer unix.Close(mem)
 	var l [4]byte
-	if err := readMem(int(n.PID), n.Args[4], l[:]); err != nil {
+	if err := readMem(int(n.PID), n.Args[4], l[:]); exhausted(err) {
+		return err
+	} else if err != nil {
 		return unix.EFAULT
 	}
 	size := int32(binary.NativeEndian.Uint32(l[:]))

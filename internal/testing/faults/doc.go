@@ -27,6 +27,8 @@
 // (network_test.go). Bugs of peers and attacks are in package adversary, the deaths of
 // processes in package e2e, and faults of the simulated network in userstack/stacktest.
 //
-// The tests need root. The long forms take most of an hour, and SMCR_FAULTS=full selects
-// them. Otherwise a part that a seed selects is tested.
+// The tests need root. `make test-all` runs a part of them, about a minute, which a seed
+// selects: another one each day, or that of SMCR_FAULTS_SEED. SMCR_FAULTS=full selects all,
+// as `make faults` does, which takes more than an hour. SMCR_FAULTS_ONLY=CALL or
+// CALL:ERRNO selects one sweep.
 package faults

@@ -32,31 +32,37 @@ type networkFault struct {
 	survive  int      // with so many devices, connections live on; 0 means never
 }
 
-// recreate are the lines that make eth0 as before, if it does not exist any more.
-var recreate = []string{
-	"ip -n A link add eth0 type veth peer name eth0 netns B",
-	"ip -n A addr add 10.77.0.1/24 dev eth0", "ip -n B addr add 10.77.0.2/24 dev eth0",
-	"ip -n A -6 addr add fd77::1/64 dev eth0 nodad", "ip -n B -6 addr add fd77::2/64 dev eth0 nodad",
-	"ip -n A link set eth0 up", "ip -n B link set eth0 up",
+// recreated stands for the lines that make eth0 of host B as before.
+const recreated = "recreate eth0"
+
+// recreate returns the lines of recreated. With one device, the other end is eth0 of host
+// A. Else it is a port of the switch.
+func (l *lab) recreate(devices int) []string {
+	lines := []string{"ip -n A link add eth0 type veth peer name eth0 netns B",
+		"ip -n A addr add 10.77.0.1/LEN dev eth0", "ip -n A -6 addr add fd77::1/64 dev eth0 nodad", "ip -n A link set eth0 up"}
+	if devices > 1 {
+		lines = []string{"ip -n C link add far0 type veth peer name eth0 netns B", "ip -n C link set far0 master lan up"}
+	}
+	return append(lines, "ip -n B addr add 10.77.0.2/LEN dev eth0", "ip -n B -6 addr add fd77::2/64 dev eth0 nodad", "ip -n B link set eth0 up")
 }
 
-var addressBack = []string{"ip -n B addr add 10.77.0.2/24 dev eth0"}
+var addressBack = []string{"ip -n B addr add 10.77.0.2/LEN dev eth0"}
 
 var networkFaults = []networkFault{
 	{"device down, then up", []string{"ip -n B link set eth0 down"}, []string{"ip -n B link set eth0 up"}, 2},
 	{"device renamed", []string{"ip -n B link set eth0 down", "ip -n B link set eth0 name moved0", "ip -n B link set moved0 up"},
 		[]string{"ip -n B link set moved0 down", "ip -n B link set moved0 name eth0", "ip -n B link set eth0 up"}, 2},
-	{"device deleted", []string{"ip -n B link del eth0"}, recreate, 2},
+	{"device deleted", []string{"ip -n B link del eth0"}, []string{recreated}, 2},
 	{"device moved to another namespace", []string{"ip -n B link set eth0 netns C name other0"},
-		append([]string{"ip -n C link del other0"}, recreate...), 2},
+		[]string{"ip -n C link del other0", recreated}, 2},
 	{"MTU 1280", []string{"ip -n B link set eth0 mtu 1280"}, []string{"ip -n B link set eth0 mtu 1500"}, 1},
 	{"MTU 9000", []string{"ip -n B link set eth0 mtu 9000", "ip -n A link set eth0 mtu 9000"},
 		[]string{"ip -n B link set eth0 mtu 1500", "ip -n A link set eth0 mtu 1500"}, 1},
 	// Too small for the packets that the link has agreed on.
 	{"MTU 600", []string{"ip -n B link set eth0 mtu 600"}, []string{"ip -n B link set eth0 mtu 1500"}, 0},
-	{"address removed, then added", []string{"ip -n B addr del 10.77.0.2/24 dev eth0"}, addressBack, 2},
-	{"address changed", []string{"ip -n B addr del 10.77.0.2/24 dev eth0", "ip -n B addr add 10.77.0.102/24 dev eth0"},
-		[]string{"ip -n B addr del 10.77.0.102/24 dev eth0", "ip -n B addr add 10.77.0.2/24 dev eth0"}, 2},
+	{"address removed, then added", []string{"ip -n B addr del 10.77.0.2/LEN dev eth0"}, addressBack, 2},
+	{"address changed", []string{"ip -n B addr del 10.77.0.2/LEN dev eth0", "ip -n B addr add 10.77.0.102/LEN dev eth0"},
+		[]string{"ip -n B addr del 10.77.0.102/LEN dev eth0", "ip -n B addr add 10.77.0.2/LEN dev eth0"}, 2},
 	{"all devices down, then up", []string{"ip -n B link set eth0 down", "ip -n B link set lo down"}, []string{"ip -n B link set lo up", "ip -n B link set eth0 up"}, 0},
 }
 
@@ -64,26 +70,18 @@ var networkFaults = []networkFault{
 // device is left. Otherwise they may end with an error.
 func TestNetwork(t *testing.T) {
 	for _, devices := range []int{1, 2} {
-		for _, f := range networkFaults {
+		for i, f := range networkFaults {
 			name := fmt.Sprintf("%s, %d devices", f.name, devices)
 			if devices == 1 {
 				name = f.name + ", 1 device"
 			}
 			t.Run(name, func(t *testing.T) {
-				if testing.Short() {
-					t.Skip("takes ten seconds: run `make faults`")
-				}
+				skipPart(t, i, len(networkFaults))
 				l := newNetworkLab(t, devices)
-				other := netnstest.New(t, netnstest.Options{})
-				run := func(lines []string) {
-					for _, line := range lines {
-						l.ip(other.A, line)
-					}
-				}
 				r := l.under(f.name, devices, func() {
-					run(f.do)
+					l.ip(devices, f.do)
 					time.Sleep(faultTime)
-					run(f.undo)
+					l.ip(devices, f.undo)
 				})
 				r.Outcome = "the connections end with an error, or live on"
 				if f.survive > 0 && devices >= f.survive {
@@ -106,13 +104,13 @@ func newNetworkLab(t *testing.T, devices int) *lab {
 	t.Helper()
 	netnstest.Require(t, "ip")
 	l := newLab(t, netnstest.Options{Links: devices})
-	var flags []string
 	if devices > 1 {
-		// Two links in different subnets need version 1.
-		flags = []string{"--no-default-eid"}
+		l.joinSwitch(devices)
+	} else {
+		l.other = netnstest.New(t, netnstest.Options{}).A
 	}
-	l.serve(l.A, flags...)
-	l.serve(l.B, flags...)
+	l.serve(l.A)
+	l.serve(l.B)
 	l.serveTraffic()
 	if err := l.healthy(2); err != nil {
 		t.Fatal(err)
@@ -131,17 +129,65 @@ func newNetworkLab(t *testing.T, devices int) *lab {
 	return l
 }
 
-// ip runs a line of ip for the namespaces of the lab. C is that of another host.
-func (l *lab) ip(other *netnstest.Host, line string) {
+// joinSwitch replaces host A, so that all devices of both hosts are on one switch, in one
+// subnet: then a link group has as many links as there are devices.
+func (l *lab) joinSwitch(devices int) {
 	l.t.Helper()
-	argv := strings.Fields(line)
-	for i, a := range argv {
-		if h := map[string]*netnstest.Host{"A": l.A, "B": l.B, "C": other}[a]; h != nil {
-			argv[i] = h.Name
+	near := netnstest.New(l.t, netnstest.Options{Links: devices})
+	old := l.A.Name // has the other ends of the devices of host B
+	l.A, l.other = near.A, near.B
+	lines := []string{"ip -n C link add lan type bridge", "ip -n C link set lan up"}
+	for i := range devices {
+		lines = append(lines, fmt.Sprintf("ip -n %s link set eth%d netns C name far%d", old, i, i))
+		for _, end := range []string{"far", "eth"} {
+			port := fmt.Sprintf("%s%d", end, i)
+			lines = append(lines, "ip -n C addr flush dev "+port, "ip -n C link set "+port+" master lan up")
+		}
+		for host, h := range map[string]*netnstest.Host{"A": l.A, "B": l.B} {
+			lines = append(lines, fmt.Sprintf("ip -n %s -4 addr flush dev eth%d", host, i),
+				fmt.Sprintf("ip -n %s addr add %s/LEN dev eth%d", host, h.Links[i].IPv4, i))
 		}
 	}
-	if out, err := l.A.Command(l.t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
-		l.t.Fatalf("%q: %v: %s", line, err, out)
+	l.ip(devices, lines)
+	// Each device must answer ARP only for its own address.
+	for _, h := range []*netnstest.Host{l.A, l.B} {
+		for _, set := range []string{"all.arp_ignore=1", "all.arp_announce=2", "all.rp_filter=0", "default.rp_filter=0"} {
+			if out, err := h.Command(l.t.Context(), "sysctl", "-qw", "net.ipv4.conf."+set).CombinedOutput(); err != nil {
+				l.t.Fatalf("%s: %v: %s", set, err, out)
+			}
+		}
+		for i := range devices {
+			if err := h.Do(func() error {
+				return os.WriteFile(fmt.Sprintf("/proc/sys/net/ipv4/conf/eth%d/rp_filter", i), []byte("0"), 0)
+			}); err != nil {
+				l.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// ip runs lines of ip for the namespaces of the lab. C is that of the switch, or of another
+// host.
+func (l *lab) ip(devices int, lines []string) {
+	l.t.Helper()
+	length := "24"
+	if devices > 1 {
+		length = "16" // all devices are in one subnet
+	}
+	for _, line := range lines {
+		if line == recreated {
+			l.ip(devices, l.recreate(devices))
+			continue
+		}
+		argv := strings.Fields(strings.ReplaceAll(line, "LEN", length))
+		for i, a := range argv {
+			if h := map[string]*netnstest.Host{"A": l.A, "B": l.B, "C": l.other}[a]; h != nil {
+				argv[i] = h.Name
+			}
+		}
+		if out, err := l.A.Command(l.t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			l.t.Fatalf("%q: %v: %s", line, err, out)
+		}
 	}
 }
 
@@ -182,9 +228,7 @@ func TestNamespaceDeleted(t *testing.T) {
 	for devices := range 2 {
 		devices++
 		t.Run(fmt.Sprint(devices), func(t *testing.T) {
-			if testing.Short() {
-				t.Skip("takes ten seconds: run `make faults`")
-			}
+			skipPart(t, devices, 8)
 			l := newNetworkLab(t, devices)
 			r := l.under("name of the namespaces deleted", devices, func() {
 				for _, h := range []*netnstest.Host{l.A, l.B} {
@@ -218,9 +262,7 @@ func TestHostDeleted(t *testing.T) {
 	for devices := range 2 {
 		devices++
 		t.Run(fmt.Sprint(devices), func(t *testing.T) {
-			if testing.Short() {
-				t.Skip("takes ten seconds: run `make faults`")
-			}
+			skipPart(t, devices, 8)
 			l := newNetworkLab(t, devices)
 			delete(l.watched, "stack of A")
 			delete(l.watched, "launcher of the server")

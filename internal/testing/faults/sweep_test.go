@@ -53,7 +53,6 @@ var sweeps = []sweep{
 	{"sendmsg", []unix.Errno{unix.ENOBUFS, unix.ENOMEM}},
 	{"sendto", []unix.Errno{unix.ENOBUFS, unix.ENOMEM}},
 	{"setsockopt", []unix.Errno{unix.ENOBUFS, unix.ENOMEM}},
-	{"shutdown", []unix.Errno{unix.ENOBUFS}},
 	{"socket", []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}},
 	{"socketpair", []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}},
 	{"timerfd_create", []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM}},
@@ -62,8 +61,26 @@ var sweeps = []sweep{
 // full reports whether all faults are tested, not only a part.
 func full() bool { return os.Getenv("SMCR_FAULTS") == "full" }
 
-// sampleTime is how long each sweep of the short form takes at most.
-const sampleTime = 12 * time.Second
+// sampleTime is how long each sweep takes at most if only a part is tested.
+const sampleTime = 5 * time.Second
+
+// skipShort skips a test in the short form of tests.
+func skipShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("makes faults for seconds: run `make test-all`, or `make faults` for all of them")
+	}
+}
+
+// skipPart skips a test that is number i of n similar ones, unless all are tested or the
+// seed selects this one.
+func skipPart(t *testing.T, i, n int) {
+	t.Helper()
+	skipShort(t)
+	if !full() && seedOf(t)%uint64(n) != uint64(i) {
+		t.Skip("not in the part that the seed selects: run `make faults`")
+	}
+}
 
 // A fault is one call that fails with one error.
 type fault struct {
@@ -94,7 +111,8 @@ func chosen(t *testing.T) (list []fault) {
 // seedOf returns the seed of the part that is tested: SMCR_FAULTS_SEED, or another one each
 // day.
 func seedOf(t *testing.T) uint64 {
-	seed := uint64(time.Now().Unix() / 86400)
+	t.Helper()
+	seed := uint64(time.Now().Unix() / (24 * 60 * 60))
 	if s := os.Getenv("SMCR_FAULTS_SEED"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {
@@ -106,8 +124,8 @@ func seedOf(t *testing.T) uint64 {
 	return seed
 }
 
-// places returns which of n calls fail: the first 20, then 20 others in equal distances. In
-// the short form it is one of them.
+// places returns which of n calls fail: the first 20, then 20 others in equal distances. If
+// only a part is tested, it is one of them.
 func places(n int, random *rand.Rand) (list []int) {
 	step := 1
 	for k := 1; k <= n; k += step {
@@ -176,6 +194,7 @@ const (
 func TestStackCalls(t *testing.T) {
 	for _, side := range []string{"client", "server"} {
 		t.Run(side, func(t *testing.T) {
+			skipShort(t)
 			l := newLab(t, netnstest.Options{})
 			h, other := l.B, l.A
 			if side == "server" {
@@ -209,6 +228,7 @@ func TestStackCalls(t *testing.T) {
 
 // TestServerLauncherCalls fails calls of the launcher of a running server.
 func TestServerLauncherCalls(t *testing.T) {
+	skipShort(t)
 	l := newLab(t, netnstest.Options{})
 	l.serve(l.A)
 	l.serve(l.B)
@@ -233,6 +253,7 @@ func TestServerLauncherCalls(t *testing.T) {
 
 // TestClientLauncherCalls fails calls of the launcher of a client, from its start on.
 func TestClientLauncherCalls(t *testing.T) {
+	skipShort(t)
 	l := newLab(t, netnstest.Options{})
 	l.serve(l.A)
 	l.serve(l.B)
@@ -262,6 +283,7 @@ const runtimeStatus = 2
 // TestStackStart fails calls of a stack that starts. Either the stack serves, or it ends
 // with a sentence and exit status 1.
 func TestStackStart(t *testing.T) {
+	skipShort(t)
 	l := newLab(t, netnstest.Options{})
 	run := func(fault request) (Row, answer) {
 		i := inject(t, l.A, "all", fault, bin("smcr"), "serve")

@@ -23,12 +23,14 @@
 //	                                          interop
 //	end-to-end (package e2e)                  one for each feature  all, race detector
 //	simulation of whole stacks                300 seeds             3000 seeds
+//	faults (package faults)                   no                    a part, another
+//	                                                                one each day
 //	gofmt, go vet                             yes                   yes
 //	staticcheck, generated files, arm64,      no                    yes
 //	s390x, package plots
 //
 // More than this takes too long for each change: more seeds and endless repetition (make
-// soak), fuzzing (make fuzz), and the tests that the summary lists as skipped, with the
+// soak), fuzzing (make fuzz), all faults (make faults), and the tests that the summary lists as skipped, with the
 // way to run them.
 //
 // # Steps at the same time

@@ -42,7 +42,7 @@ func run(args []string) error {
 	var running sync.WaitGroup
 	for range *conns {
 		running.Go(func() {
-			p := plan{Seed: rand.Uint64(), Bytes: *bytes, For: uint64(*length), Pause: uint64(*pause), Limit: uint64(*limit)}
+			p := plan{Magic: magic, Seed: rand.Uint64(), Bytes: *bytes, For: uint64(*length), Pause: uint64(*pause), Limit: uint64(*limit)}
 			begin := time.Now()
 			r := p.dial(args[1])
 			r.Seconds = time.Since(begin).Seconds()
@@ -93,6 +93,8 @@ func serve(address string) error {
 			if err := binary.Read(limited{c, firstTime}, binary.BigEndian, &p); err != nil {
 				r.fail(err)
 				r.Corrupted = false // the client has not begun
+			} else if p.Magic != magic {
+				r.fail(fmt.Errorf("at the beginning: %w", errWrong))
 			} else {
 				r = p.exchange(c.(*net.TCPConn), false)
 			}

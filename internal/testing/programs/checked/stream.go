@@ -35,12 +35,16 @@ type Result struct {
 
 // plan is what both sides do on a connection. The client sends it first.
 type plan struct {
+	Magic uint64 // of every plan: anything else at the beginning is wrong
 	Seed  uint64
 	Bytes uint64 // of each direction
 	For   uint64 // nanoseconds; 0 means until Bytes
 	Pause uint64 // nanoseconds between two blocks
 	Limit uint64 // nanoseconds without progress
 }
+
+// magic begins each connection.
+const magic = 0x636865636b656421
 
 // blockSize is the largest block. Each begins with its length in four bytes, and an empty
 // one is the end.

@@ -60,7 +60,6 @@ var calls = []call{
 	{"sendmsg", unix.SYS_SENDMSG, always},
 	{"sendto", unix.SYS_SENDTO, always},
 	{"setsockopt", unix.SYS_SETSOCKOPT, always},
-	{"shutdown", unix.SYS_SHUTDOWN, always},
 	{"socket", unix.SYS_SOCKET, always},
 	{"socketpair", unix.SYS_SOCKETPAIR, always},
 	{"timerfd_create", unix.SYS_TIMERFD_CREATE, always},

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// limitRoom is how many more descriptors a process may open in the runs of
+// TestDescriptorLimit: from none to more than one connection needs.
+const limitRoom = 8
+
+// TestDescriptorLimit takes the descriptors of a process away while it runs: the kernel
+// then refuses all calls that make one, and drops descriptors that a message carries.
+// Connections are SMC-R or TCP, or end with an error, and all is as before when there is
+// room again.
+func TestDescriptorLimit(t *testing.T) {
+	skipShort(t)
+	l := newLab(t, netnstest.Options{})
+	l.serve(l.A)
+	l.serve(l.B)
+	l.serveTraffic()
+	if err := l.healthy(2); err != nil {
+		t.Fatal(err)
+	}
+	l.measure()
+	for _, what := range slices.Sorted(maps.Keys(l.watched)) {
+		sum := Row{Fault: "no descriptor left (RLIMIT_NOFILE)", Traffic: what, Outcome: "the connection is SMC-R or TCP, or ends with an error"}
+		for room := 0; room <= limitRoom; room++ {
+			if !full() && seedOf(t)%(limitRoom+1) != uint64(room) {
+				continue
+			}
+			pid, err := l.watched[what]()
+			if err != nil {
+				t.Fatal(err)
+			}
+			top, err := highest(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var old unix.Rlimit
+			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &old); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(top + 1 + room), Max: old.Max}, nil); err != nil {
+				t.Fatal(err)
+			}
+			r, log := l.client(sweepConns, "-bytes", sweepBytes)
+			r.Runs = 1
+			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &old, nil); err != nil {
+				t.Fatal(err)
+			}
+			if !r.Good() {
+				t.Errorf("room for %d in the %s: %+v\n%s", room, what, r, log)
+			}
+			if err := l.settle(&r); err != nil {
+				t.Errorf("room for %d in the %s: %v", room, what, err)
+			}
+			sum.Add(r)
+		}
+		finish(t, sum)
+	}
+}
+
+// highest returns the highest descriptor of a process.
+func highest(pid int) (int, error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		return 0, err
+	}
+	top := -1
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil {
+			top = max(top, fd)
+		}
+	}
+	return top, nil
+}
