@@ -343,3 +343,31 @@ func (c *client) finish() error {
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%s %s\n", time.Now().Format(time.TimeOnly), strings.TrimSuffix(fmt.Sprintf(format, args...), "\n"))
 }
+
+// stackStats is what a stack has counted.
+type stackStats struct {
+	SMCR struct {
+		ClientV1 int64 `json:"client_v1"`
+		ClientV2 int64 `json:"client_v2"`
+		ServerV1 int64 `json:"server_v1"`
+		ServerV2 int64 `json:"server_v2"`
+	} `json:"smcr"`
+	Fallbacks struct {
+		Client int64 `json:"client"`
+		Server int64 `json:"server"`
+	} `json:"fallbacks"`
+	Panics int64 `json:"panics"`
+}
+
+// stats asks the stack of a host what it has counted.
+func (b *bed) stats(h *netnstest.Host) (stackStats, error) {
+	out, err := b.ask(h, "stats", "show", "--output", "json")
+	if err != nil {
+		return stackStats{}, err
+	}
+	var rows []stackStats
+	if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) != 1 {
+		return stackStats{}, errors.Join(fmt.Errorf("no statistics in %.500s", out), err)
+	}
+	return rows[0], nil
+}

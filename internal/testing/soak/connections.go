@@ -4,8 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"sync"
@@ -57,6 +55,14 @@ type endurance struct {
 	kernel int64
 }
 
+const (
+	// piece is how many connections the client makes with one command: a run that is
+	// interrupted ends after that.
+	piece = 1000
+	// pieceTime bounds the time of a piece.
+	pieceTime = 5 * time.Minute
+)
+
 // runConnections opens and closes many connections through one stack on each of two
 // hosts.
 func runConnections(ctx context.Context, flags *flag.FlagSet, args []string) (bool, error) {
@@ -92,28 +98,26 @@ func runConnections(ctx context.Context, flags *flag.FlagSet, args []string) (bo
 		})
 	}
 	began := time.Now()
+	next, at, since := min(*first, *n), began, 0
 	for done := 0; done < *n && ctx.Err() == nil; {
-		some := min(*step-done%*step, *n-done)
-		if done == 0 {
-			some = min(*first, *n)
-		}
-		at := time.Now()
-		if err := e.client.do(ctx, time.Duration(some)*100*time.Millisecond+time.Minute, "batch %d %d", some, *workers); err != nil && ctx.Err() == nil {
+		some := min(piece, next-done)
+		if err := e.client.do(context.WithoutCancel(ctx), pieceTime, "batch %d %d", some, *workers); err != nil {
 			return false, err
 		}
-		if ctx.Err() != nil {
-			break
-		}
-		took := time.Since(at)
 		done += some
-		if err := e.sample(done, float64(some)/took.Seconds(), done >= *n); err != nil {
+		if done < next && ctx.Err() == nil {
+			continue
+		}
+		rate := float64(done-since) / time.Since(at).Seconds()
+		if err := e.sample(done, rate, done >= *n || ctx.Err() != nil); err != nil {
 			return false, err
 		}
+		next, at, since = min(done-done%*step+*step, *n), time.Now(), done
 	}
 	t := e.client.tally(traffic.Batch)
 	e.row.Times, e.row.Connections, e.row.Bytes = 1, t.Conns, t.Bytes
 	say("%d connections in %v", t.Conns, time.Since(began).Round(time.Second))
-	return e.finish(ctx, t)
+	return e.finish(t)
 }
 
 // start starts the stacks, the server and the client.
@@ -199,16 +203,25 @@ func (b *bed) noConnections(h *netnstest.Host) error {
 }
 
 // finish checks that the connections were SMC-R, and ends everything.
-func (e *endurance) finish(ctx context.Context, t traffic.Tally) (bool, error) {
-	smc, err := e.clientConns(e.pair.B)
-	if err != nil {
-		return false, err
+func (e *endurance) finish(t traffic.Tally) (bool, error) {
+	for _, h := range []*netnstest.Host{e.pair.A, e.pair.B} {
+		st, err := e.stats(h)
+		if err != nil {
+			return false, err
+		}
+		if st.Panics > 0 {
+			e.row.leak("%d panics on %s", st.Panics, h.Name)
+		}
+		if h == e.pair.A {
+			continue
+		}
+		smc := st.SMCR.ClientV1 + st.SMCR.ClientV2
+		say("%d of %d connections were SMC-R, %d fell back to TCP", smc, t.Conns, st.Fallbacks.Client)
+		// A few may be TCP: the machine may be busy for longer than a handshake may take.
+		if smc < t.Conns-t.Conns/1000 {
+			e.row.leak("only %d of %d connections were SMC-R", smc, t.Conns)
+		}
 	}
-	// A few may be TCP: the machine may be busy for longer than a handshake may take.
-	if most := t.Conns / 1000; int64(smc) < t.Conns-most {
-		e.row.leak("only %d of %d connections were SMC-R", smc, t.Conns)
-	}
-	say("%d of %d connections were SMC-R", smc, t.Conns)
 	if err := e.client.finish(); err != nil {
 		return false, err
 	}
@@ -224,23 +237,5 @@ func (e *endurance) finish(ctx context.Context, t traffic.Tally) (bool, error) {
 			return false, err
 		}
 	}
-	return summary(e.row), ctx.Err()
-}
-
-// clientConns returns how many connections of clients on a host were SMC-R.
-func (b *bed) clientConns(h *netnstest.Host) (int, error) {
-	out, err := b.ask(h, "stats", "show", "--output", "json")
-	if err != nil {
-		return 0, err
-	}
-	var rows []struct {
-		SMCR struct {
-			ClientV1 int `json:"client_v1"`
-			ClientV2 int `json:"client_v2"`
-		} `json:"smc_r"`
-	}
-	if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) != 1 {
-		return 0, errors.Join(fmt.Errorf("no statistics in %.500s", out), err)
-	}
-	return rows[0].SMCR.ClientV1 + rows[0].SMCR.ClientV2, nil
+	return summary(e.row), nil
 }
