@@ -12,6 +12,7 @@ type deadline struct {
 	mu    sync.Mutex
 	timer *time.Timer
 	ch    chan struct{} // closed when the deadline has passed
+	over  bool          // end was called
 
 	passed func() // called when it has passed; may be nil
 }
@@ -22,6 +23,9 @@ func makeDeadline() deadline { return deadline{ch: make(chan struct{})} }
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.over {
+		return
+	}
 	if d.timer != nil && !d.timer.Stop() {
 		<-d.ch // the timer's function is running or has run
 	}
@@ -52,6 +56,18 @@ func (d *deadline) set(t time.Time) {
 	if !passed {
 		close(d.ch)
 		d.tell()
+	}
+}
+
+// end stops the timer, which would keep the connection in memory until the deadline.
+// Nothing sets the deadline after that.
+func (d *deadline) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.over = true
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
 	}
 }
 

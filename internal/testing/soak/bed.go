@@ -101,8 +101,9 @@ func (b *bed) samples() (list []sample, err error) {
 	return list, nil
 }
 
-// profiles writes CPU profiles of the processes that run to a folder, each for a time.
-func (b *bed) profiles(folder string, d time.Duration) error {
+// profiles asks all processes that run a question, and writes the answers to files NAME.KIND
+// of a folder.
+func (b *bed) profiles(folder, kind string, q gauge.Question) error {
 	b.mu.Lock()
 	gauges := b.gauges[:len(b.gauges):len(b.gauges)]
 	b.mu.Unlock()
@@ -110,9 +111,12 @@ func (b *bed) profiles(folder string, d time.Duration) error {
 	var wg sync.WaitGroup
 	for i, g := range gauges {
 		wg.Go(func() {
-			b, err := gauge.Ask(g.path, gauge.Question("profile "+d.String()))
+			answer, err := gauge.Ask(g.path, q)
+			if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, os.ErrNotExist) {
+				return // it has ended
+			}
 			if err == nil {
-				err = os.WriteFile(filepath.Join(folder, g.name+".prof"), b, 0o644)
+				err = os.WriteFile(filepath.Join(folder, filepath.Base(b.dir)+"-"+g.name+"."+kind), answer, 0o644)
 			}
 			errs[i] = err
 		})

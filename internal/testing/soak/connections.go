@@ -92,7 +92,8 @@ func runConnections(ctx context.Context, flags *flag.FlagSet, args []string) (bo
 	defer profiling.Wait()
 	if *profile != "" {
 		profiling.Go(func() {
-			if err := e.profiles(*profile, 10*time.Second); err != nil {
+			time.Sleep(trimTime) // the programs have started
+			if err := e.profiles(*profile, "cpu", "profile 10s"); err != nil {
 				say("%v", err)
 			}
 		})
@@ -155,7 +156,7 @@ func (e *endurance) sample(done int, rate float64, last bool) error {
 		return err
 	}
 	for _, s := range list {
-		say("  %-9s %4d descriptors, %3d threads, RSS %3d MiB, heap %6d KiB, %3d goroutines", s.name, s.Descriptors, s.Threads, s.RSS>>20, s.Heap>>10, s.Goroutines)
+		s.say()
 		first, ok := e.first[s.gaugeAt]
 		if !ok {
 			e.first[s.gaugeAt], e.kernel = s.Sample, kernel

@@ -65,6 +65,7 @@ func trafficServer(args []string) (err error) {
 func trafficClient(args []string) (err error) {
 	flags := flag.NewFlagSet("client", flag.ContinueOnError)
 	embedded := flags.Bool("stack", false, "use an embedded stack")
+	require := flags.Bool("require", false, "with -stack: a connection that is not SMC-R fails")
 	c := traffic.Client{}
 	flags.Uint64Var(&c.Seed, "seed", 1, "seed")
 	flags.DurationVar(&c.ConnectTime, "connect-time", 30*time.Second, "limit of a connect")
@@ -83,15 +84,20 @@ func trafficClient(args []string) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, s.Close()) }()
-		c.Dial = s.DialContext
+		c.Dial = (&userstack.Dialer{Stack: s, NetDialer: &d, RequireSMC: *require}).DialContext
 	}
 	// SIGINT of a terminal goes to the whole group. The end of the input ends the client.
 	signal.Ignore(os.Interrupt)
 	return c.Run(context.Background(), os.Stdin, os.Stdout)
 }
 
+// groupIdle is how long stacks keep a link group without connections, so that nothing of
+// it is left at the end of a run.
+const groupIdle = 2 * time.Second
+
 func newStack() (*userstack.Stack, error) {
 	return userstack.New(userstack.Config{
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		GroupIdle: groupIdle,
+		Log:       slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 }
