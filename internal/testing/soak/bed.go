@@ -33,8 +33,8 @@ const (
 
 // bed starts programs on hosts.
 type bed struct {
-	exe string // this program
-	dir string // of the gauges
+	exe string // a copy of this program
+	dir string // of the copy and the gauges
 
 	mu      sync.Mutex
 	members []*member // in the order of their start
@@ -51,7 +51,25 @@ func newBed() (*bed, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &bed{exe: exe, dir: dir}, os.Chmod(dir, 0o755)
+	// Programs of other users also have their gauges there.
+	if err := os.Chmod(dir, 0o1777); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	// Other users may not reach the place of a program of go run.
+	b := &bed{exe: filepath.Join(dir, "soak"), dir: dir}
+	program, err := os.ReadFile(exe)
+	if err == nil {
+		err = os.WriteFile(b.exe, program, 0o755)
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	return b, nil
+}
+
+// as returns the words that start a program as a user without privileges.
+func as(uid string) []string {
+	return []string{"setpriv", "--reuid=" + uid, "--regid=" + uid, "--clear-groups", "--inh-caps=-all"}
 }
 
 func (b *bed) close() error { return os.RemoveAll(b.dir) }

@@ -27,13 +27,7 @@ const (
 )
 
 func main() {
-	launch.MaybeChild()
-	if len(os.Args) > 2 {
-		switch os.Args[1] {
-		case asSMCR, asServer, asClient:
-			os.Exit(child(os.Args[1], os.Args[2], os.Args[3:]))
-		}
-	}
+	maybeChild()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ok, err := run(ctx, os.Args[1:])
@@ -47,10 +41,23 @@ func main() {
 	}
 }
 
+// maybeChild does the work of a process that this program has started from itself, and does
+// not return then.
+func maybeChild() {
+	launch.MaybeChild()
+	if len(os.Args) > 2 {
+		switch os.Args[1] {
+		case asSMCR, asServer, asClient:
+			os.Exit(child(os.Args[1], os.Args[2], os.Args[3:]))
+		}
+	}
+}
+
 // runs are the runs by the first argument. Each returns whether nothing was found.
 var runs = map[string]func(context.Context, *flag.FlagSet, []string) (bool, error){
 	"connections": runConnections,
 	"open":        runOpen,
+	"flood":       runFlood,
 }
 
 func run(ctx context.Context, args []string) (bool, error) {

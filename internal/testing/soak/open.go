@@ -173,6 +173,9 @@ func (o *openRun) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, s := range after {
+		s.say()
+	}
 	o.row.compare(before, after)
 	return nil
 }
@@ -243,7 +246,6 @@ func (r *Row) compare(before, after []sample) {
 		first[s.gaugeAt] = s.Sample
 	}
 	for _, s := range after {
-		s.say()
 		for _, what := range grown(first[s.gaugeAt], s.Sample) {
 			r.leak("%s: %s", s.name, what)
 		}

@@ -53,6 +53,13 @@ func (r *Row) leak(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
+// note adds a line to what is printed with the row.
+func (r *Row) note(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
 // ok reports whether nothing was found.
 func (r *Row) ok() bool { return r.Corrupted+r.Hung+r.Lost+r.Leaked == 0 }
 
