@@ -13,22 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LAN is hosts on one Ethernet switch. Each has one link, eth0, with the addresses
-// 10.77.0.N and fd77::N: N is 1 for the first host.
+// LAN is hosts on one or more Ethernet switches. Each host has a link to each switch: eth0
+// with the addresses 10.77.0.N and fd77::N, eth1 with 10.77.1.N and fd77:0:0:1::N, and so
+// on. N is 1 for the first host.
 type LAN struct {
 	// Hosts are the hosts, in the order of their addresses.
 	Hosts []*Host
 
-	// fabric is a network namespace with the switch, a bridge, and no process.
+	// fabric is a network namespace with the switches, which are bridges, and no process.
 	fabric *Host
 }
 
-// NewLAN returns a LAN of n hosts, 1 to 25, that the test owns: it is closed at the end of
+// NewLAN returns a LAN of n hosts, 1 to 25, on one switch, that the test owns: it is closed at the end of
 // the test, and the test is skipped (or fails, see [Require]) without the privilege.
 func NewLAN(t testing.TB, n int) *LAN {
 	t.Helper()
 	Require(t, "nsenter")
-	l, err := CreateLAN(n)
+	l, err := CreateLAN(n, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,11 +41,11 @@ func NewLAN(t testing.TB, n int) *LAN {
 	return l
 }
 
-// CreateLAN returns a new LAN outside a test; the caller closes it. It first removes what
-// killed processes left behind.
-func CreateLAN(n int) (*LAN, error) {
-	if n < 1 || n > 25 {
-		return nil, fmt.Errorf("netnstest: a LAN of %d hosts: must be 1 to 25", n)
+// CreateLAN returns a new LAN of n hosts, 1 to 25, with 1 to 8 switches, outside a test; the
+// caller closes it. It first removes what killed processes left behind.
+func CreateLAN(n, switches int) (*LAN, error) {
+	if n < 1 || n > 25 || switches < 1 || switches > 8 {
+		return nil, fmt.Errorf("netnstest: a LAN of %d hosts and %d switches: must be 1 to 25 and 1 to 8", n, switches)
 	}
 	if err := RemoveStale(); err != nil {
 		return nil, err
@@ -54,13 +55,13 @@ func CreateLAN(n int) (*LAN, error) {
 	for i := range n {
 		l.Hosts = append(l.Hosts, newHost(base+"-"+string(rune('a'+i))))
 	}
-	if err := l.create(); err != nil {
+	if err := l.create(switches); err != nil {
 		return nil, errors.Join(fmt.Errorf("netnstest: %w", err), l.Close())
 	}
 	return l, nil
 }
 
-func (l *LAN) create() error {
+func (l *LAN) create(switches int) error {
 	if err := l.fabric.create(); err != nil {
 		return err
 	}
@@ -74,28 +75,32 @@ func (l *LAN) create() error {
 		return err
 	}
 	defer conn.Close()
-	bridge := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
-	bridge.Name = "switch"
-	if err := conn.LinkAdd(bridge); err != nil {
-		return fmt.Errorf("create the switch: %w", err)
-	}
-	if err := conn.LinkSetUp(bridge); err != nil {
-		return err
-	}
-	for i, h := range l.Hosts {
+	for _, h := range l.Hosts {
 		if err := h.create(); err != nil {
 			return err
 		}
-		if err := h.plugIn(conn, ns, bridge, i); err != nil {
-			return fmt.Errorf("host %d: %w", i+1, err)
+	}
+	for link := range switches {
+		bridge := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
+		bridge.Name = fmt.Sprintf("switch%d", link)
+		if err := conn.LinkAdd(bridge); err != nil {
+			return fmt.Errorf("create switch %d: %w", link, err)
+		}
+		if err := conn.LinkSetUp(bridge); err != nil {
+			return err
+		}
+		for i, h := range l.Hosts {
+			if err := h.plugIn(conn, ns, bridge, link, i); err != nil {
+				return fmt.Errorf("host %d, link %d: %w", i+1, link, err)
+			}
 		}
 	}
 	return nil
 }
 
-// plugIn joins the host to port i of the switch, which is in the namespace fabric that
-// conn speaks to.
-func (h *Host) plugIn(conn *netlink.Handle, fabric netns.NsHandle, bridge netlink.Link, i int) error {
+// plugIn joins link number link of the host to port i of a switch, which is in the namespace
+// fabric that conn speaks to.
+func (h *Host) plugIn(conn *netlink.Handle, fabric netns.NsHandle, bridge netlink.Link, link, i int) error {
 	ns, err := netns.GetFromName(h.Name)
 	if err != nil {
 		return err
@@ -107,8 +112,8 @@ func (h *Host) plugIn(conn *netlink.Handle, fabric netns.NsHandle, bridge netlin
 	}
 	defer own.Close()
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "eth0"
-	port := fmt.Sprintf("port%d", i+1)
+	attrs.Name = fmt.Sprintf("eth%d", link)
+	port := fmt.Sprintf("port%d-%d", link, i+1)
 	// Both ends are born in their namespaces: nothing is ever visible in ours.
 	if err := own.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: port, PeerNamespace: netlink.NsFd(int(fabric))}); err != nil {
 		return fmt.Errorf("create veth pair: %w", err)
@@ -123,7 +128,7 @@ func (h *Host) plugIn(conn *netlink.Handle, fabric netns.NsHandle, bridge netlin
 	if err := conn.LinkSetUp(end); err != nil {
 		return err
 	}
-	return h.setUp(own, attrs.Name, 0, i+1)
+	return h.setUp(own, attrs.Name, link, i+1)
 }
 
 // Close ends every process on the hosts and removes their namespaces, in any state of the

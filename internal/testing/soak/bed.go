@@ -89,11 +89,14 @@ type gaugeAt struct{ name, path string }
 func (b *bed) gauge(name string, h *netnstest.Host) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	name = string(h.Name[len(h.Name)-1]) + "-" + name
+	name = gaugeName(name, h)
 	path := filepath.Join(b.dir, fmt.Sprintf("%d-%s", len(b.gauges)+1, name))
 	b.gauges = append(b.gauges, gaugeAt{name, path})
 	return path
 }
+
+// gaugeName returns the name of a process with the letter of its host.
+func gaugeName(name string, h *netnstest.Host) string { return h.Name[len(h.Name)-1:] + "-" + name }
 
 // sample is what a process of the bed has.
 type sample struct {

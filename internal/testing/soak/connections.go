@@ -14,29 +14,27 @@ import (
 	"smcr/internal/testing/soak/traffic"
 )
 
-// Margins by which a process may have more at the end than after the first connections.
+// margins are what a process may have more at the end than after the first connections.
 // The numbers of threads and goroutines depend on how many connections were in the same
 // state at the same time. RSS includes pages of Go that are free.
-const (
-	marginDescriptors = 8
-	marginThreads     = 8
-	marginGoroutines  = 16
-	marginHeap        = 2 << 20
-	marginRSS         = 24 << 20
-	marginKernel      = 64 << 20 // of the whole machine
-)
+var margins = gauge.Sample{Descriptors: 8, Threads: 8, Goroutines: 16, Heap: 2 << 20, RSS: 24 << 20}
 
-// grown returns what the process has more than before, beyond the margins.
-func grown(before, now gauge.Sample) (list []string) {
+// marginKernel is that of the memory of the kernel in bytes, for the whole machine.
+const marginKernel = 64 << 20
+
+// grown returns what a process has more than before, beyond the margins.
+func grown(before, now gauge.Sample) []string { return grownBeyond(before, now, margins) }
+
+func grownBeyond(before, now, margins gauge.Sample) (list []string) {
 	for _, v := range []struct {
 		what            string
 		was, is, margin int64
 	}{
-		{"descriptors", int64(before.Descriptors), int64(now.Descriptors), marginDescriptors},
-		{"threads", int64(before.Threads), int64(now.Threads), marginThreads},
-		{"goroutines", int64(before.Goroutines), int64(now.Goroutines), marginGoroutines},
-		{"bytes of heap", before.Heap, now.Heap, marginHeap},
-		{"bytes of resident memory", before.RSS, now.RSS, marginRSS},
+		{"descriptors", int64(before.Descriptors), int64(now.Descriptors), int64(margins.Descriptors)},
+		{"threads", int64(before.Threads), int64(now.Threads), int64(margins.Threads)},
+		{"goroutines", int64(before.Goroutines), int64(now.Goroutines), int64(margins.Goroutines)},
+		{"bytes of heap", before.Heap, now.Heap, margins.Heap},
+		{"bytes of resident memory", before.RSS, now.RSS, margins.RSS},
 	} {
 		if v.is > v.was+v.margin {
 			list = append(list, fmt.Sprintf("%d %s, %d before", v.is, v.what, v.was))

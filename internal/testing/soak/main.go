@@ -55,6 +55,7 @@ func maybeChild() {
 
 // runs are the runs by the first argument. Each returns whether nothing was found.
 var runs = map[string]func(context.Context, *flag.FlagSet, []string) (bool, error){
+	"":            runSoak,
 	"connections": runConnections,
 	"open":        runOpen,
 	"flood":       runFlood,
