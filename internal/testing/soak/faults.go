@@ -51,6 +51,7 @@ const survivable = 2 * time.Second
 func (s *soakRun) faults() []fault {
 	list := []fault{
 		{name: "device down and up", make: s.flap, refuses: true},
+		{name: "all devices of a host down and up", make: s.unplug, ends: true, refuses: true},
 		{name: "address removed and back", make: s.moveAddress, refuses: true},
 		{name: "packet loss", make: s.loss},
 		{name: "stack killed and restarted", make: s.killStack, ends: true, refuses: true},
@@ -61,8 +62,12 @@ func (s *soakRun) faults() []fault {
 		{name: "stack stopped for 3 to 10 s", ends: true, refuses: true, make: func(ctx context.Context) error {
 			return s.stop(ctx, s.stackOf(s.host()).Pid(), s.between(3*time.Second, 10*time.Second))
 		}},
-		{name: "launcher stopped for up to 10 s", make: func(ctx context.Context) error {
-			return s.stop(ctx, s.servers[s.random.IntN(2)].Pid(), s.between(time.Second, 10*time.Second))
+		{name: "launcher stopped for up to 4 s", make: func(ctx context.Context) error {
+			return s.stop(ctx, s.servers[s.random.IntN(2)].Pid(), s.between(time.Second, 4*time.Second))
+		}},
+		// A client waits 6 s for the answer to its PROPOSAL.
+		{name: "launcher stopped for 5 to 10 s", refuses: true, make: func(ctx context.Context) error {
+			return s.stop(ctx, s.servers[s.random.IntN(2)].Pid(), s.between(5*time.Second, 10*time.Second))
 		}},
 		{name: "configuration reloaded", make: s.reload},
 		{name: "pnetid added and removed", make: s.changePNET},
@@ -107,6 +112,7 @@ func (s *soakRun) stackOf(h *netnstest.Host) *member {
 // flap takes a device down for some time.
 func (s *soakRun) flap(ctx context.Context) error {
 	h, i := s.host(), s.random.IntN(2)
+	say("  %s of %s", h.Links[i].Name, h.Name)
 	if err := h.SetLink(i, false); err != nil {
 		return err
 	}
@@ -114,16 +120,30 @@ func (s *soakRun) flap(ctx context.Context) error {
 	return h.SetLink(i, true)
 }
 
+// unplug takes all devices of a host down for some time: no link of its link groups remains.
+func (s *soakRun) unplug(ctx context.Context) (err error) {
+	h := s.host()
+	for i := range h.Links {
+		err = errors.Join(err, h.SetLink(i, false))
+	}
+	pause(ctx, s.between(100*time.Millisecond, 5*time.Second))
+	for i := range h.Links {
+		err = errors.Join(err, h.SetLink(i, true))
+	}
+	return err
+}
+
 // moveAddress removes the IPv4 address of a device for some time.
 func (s *soakRun) moveAddress(ctx context.Context) error {
 	h, i := s.host(), s.random.IntN(2)
+	say("  %s of %s", h.Links[i].Name, h.Name)
 	change := func(f func(netlink.Link, *netlink.Addr) error) error {
 		return h.Do(func() error {
 			l, err := netlink.LinkByName(h.Links[i].Name)
 			if err != nil {
 				return err
 			}
-			addr, err := netlink.ParseAddr(h.Links[i].IPv4.String() + "/24")
+			addr, err := netlink.ParseAddr(h.Links[i].IPv4.String() + "/16")
 			if err != nil {
 				return err
 			}
@@ -242,17 +262,4 @@ func (s *soakRun) fewDescriptors(ctx context.Context) error {
 	}
 	pause(ctx, s.between(time.Second, 5*time.Second))
 	return unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil)
-}
-
-// answerOwnARP has each device of a host answer only for its own address, so that peers do
-// not send to the wrong device.
-func answerOwnARP(h *netnstest.Host) error {
-	return h.Do(func() error {
-		for name, value := range map[string]string{"arp_ignore": "1", "arp_announce": "2"} {
-			if err := os.WriteFile("/proc/sys/net/ipv4/conf/all/"+name, []byte(value), 0); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }

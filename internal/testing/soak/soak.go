@@ -43,8 +43,8 @@ type soakRun struct {
 	was   traffic.Tally
 }
 
-// Margins of the stacks at the end of a soak, from an idle stack before any traffic. Maps of
-// Go keep the memory of their largest size. What grows with time is found by the run of
+// soakMargins are what a stack may have more at the end of a soak than before the faults.
+// Maps of Go keep the memory of their largest size. What grows with time is found by the run of
 // many connections.
 var soakMargins = gauge.Sample{Descriptors: 16, Threads: 64, Goroutines: 16, Heap: 24 << 20, RSS: 96 << 20}
 
@@ -91,11 +91,6 @@ func (s *soakRun) start(seed uint64) (err error) {
 		return err
 	}
 	s.a, s.b = s.lan.Hosts[0], s.lan.Hosts[1]
-	for _, h := range s.lan.Hosts {
-		if err := answerOwnARP(h); err != nil {
-			return err
-		}
-	}
 	if s.hostile, err = adversary.Open(s.lan.Hosts[2]); err != nil {
 		return err
 	}
@@ -131,9 +126,6 @@ func (s *soakRun) startStack(h *netnstest.Host) error {
 		}
 	}
 	s.stacks = append(s.stacks, m)
-	if s.base[h], err = s.stackSample(h); err != nil {
-		return err
-	}
 	return nil
 }
 
@@ -191,6 +183,13 @@ func (s *soakRun) startTraffic(seed uint64) error {
 		return err
 	}
 	s.servers = append(s.servers, m)
+	s.extra, err = s.client("extra", s.a, s.under(s.a, "--no-adapt"), s.failed, "-pause", "20ms", s.b.Addr()+serverPort)
+	if err != nil {
+		return err
+	}
+	if err := s.warmUp(); err != nil {
+		return err
+	}
 	for i, w := range crowds {
 		from, address := hosts[w.from], hosts[w.to].Addr()+w.port
 		name := fmt.Sprintf("client%d", i)
@@ -214,8 +213,28 @@ func (s *soakRun) startTraffic(seed uint64) error {
 			}
 		}
 	}
-	s.extra, err = s.client("extra", s.a, s.under(s.a, "--no-adapt"), s.failed, "-pause", "20ms", s.b.Addr()+serverPort)
-	return err
+	return nil
+}
+
+// warmUp uses the stacks, so that their devices are open, waits until they are idle again,
+// and samples them.
+func (s *soakRun) warmUp() error {
+	for _, command := range []string{"batch 200 8", "hold 50 8", "exchange 8", "release 8"} {
+		if err := s.extra.do(context.Background(), 3*time.Minute, "%s", command); err != nil {
+			return err
+		}
+	}
+	for _, h := range []*netnstest.Host{s.a, s.b} {
+		err := s.empty(h)
+		if err != nil {
+			return err
+		}
+		time.Sleep(trimTime)
+		if s.base[h], err = s.stackSample(h); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // begin ends the period of the last fault, and begins that of the next one.
