@@ -147,6 +147,11 @@ func (u *use) receive(n int) error {
 		u.counts.bytes.Add(int64(got))
 		n -= got
 		if n > 0 && errors.Is(err, io.EOF) {
+			// A program that has ended its stream under smcr run reads the end of file in
+			// place of a reset, and finds the reset in SO_ERROR (docs/sockets.md).
+			if err := socketError(u.conn); err != nil {
+				return fmt.Errorf("end of file with SO_ERROR: %w", err)
+			}
 			return &lengthError{u.in.at, u.in.at + uint64(n)}
 		}
 		if n > 0 && err != nil {
@@ -154,6 +159,24 @@ func (u *use) receive(n int) error {
 		}
 	}
 	return nil
+}
+
+// socketError returns the error of a socket (SO_ERROR), or nil.
+func socketError(c net.Conn) error {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	code := 0
+	cerr := rc.Control(func(fd uintptr) { code, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR) })
+	if err := errors.Join(cerr, err); err != nil || code == 0 {
+		return err
+	}
+	return syscall.Errno(code)
 }
 
 // receiveEnd receives the end of the stream.
