@@ -14,6 +14,7 @@ type deadline struct {
 	mu    sync.Mutex
 	timer *time.Timer
 	ch    chan struct{} // closed when the deadline has passed
+	over  bool          // end was called
 
 	guard  *guard.Guard
 	passed func() // called when it has passed; may be nil
@@ -25,6 +26,9 @@ func makeDeadline(g *guard.Guard) deadline { return deadline{ch: make(chan struc
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.over {
+		return
+	}
 	if d.timer != nil && !d.timer.Stop() {
 		<-d.ch // the timer's function is running or has run
 	}
@@ -55,6 +59,18 @@ func (d *deadline) set(t time.Time) {
 	if !passed {
 		close(d.ch)
 		d.tell()
+	}
+}
+
+// end stops the timer, which would keep the connection in memory until the deadline.
+// Nothing sets the deadline after that.
+func (d *deadline) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.over = true
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
 	}
 }
 

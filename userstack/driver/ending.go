@@ -175,6 +175,8 @@ func (e *Ending) close(how func(now time.Time)) bool {
 		return false
 	}
 	e.shut(how)
+	e.c.In.deadline.end()
+	e.c.Out.deadline.end()
 	e.c.In.tell()
 	e.c.Out.tell()
 	e.c.kick()

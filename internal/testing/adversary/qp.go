@@ -252,6 +252,15 @@ func (q *QP) Send(pkts ...Packet) error {
 	}
 }
 
+// Close ends the queue pair: its port does not know it any more, and acknowledges nothing
+// for it.
+func (q *QP) Close() {
+	q.port.mu.Lock()
+	delete(q.port.qps, q.Num)
+	q.port.mu.Unlock()
+	q.close()
+}
+
 func (q *QP) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -25,16 +25,36 @@ func (p *Pair) Uncut(i int) error {
 	return errors.Join(p.A.setDrop(i, false), p.B.setDrop(i, false))
 }
 
-// setDrop attaches or detaches an XDP program that drops everything. It runs before
-// packet sockets and protocols get a packet, so nothing on the host receives it.
+// setDrop makes the i-th link drop all packets that it receives, or none.
 func (h *Host) setDrop(i int, drop bool) error {
-	fd := -1 // -1 detaches the program
 	if drop {
+		return h.SetLoss(i, 1)
+	}
+	return h.SetLoss(i, 0)
+}
+
+// Actions of an XDP program (linux/bpf.h).
+const (
+	xdpDrop = 1
+	xdpPass = 2
+)
+
+// SetLoss makes the i-th link of the host drop a share of the packets that it receives, at
+// random: 0 is none, 1 is all. It attaches an XDP program, which runs before packet sockets
+// and protocols get a packet, so nothing on the host receives what it drops.
+func (h *Host) SetLoss(i int, share float64) error {
+	fd := -1 // -1 detaches the program
+	if share > 0 {
 		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 			Type: ebpf.XDP,
 			Instructions: asm.Instructions{
-				asm.Mov.Imm(asm.R0, 1), // XDP_DROP
-				asm.Return(),
+				asm.FnGetPrandomU32.Call(),
+				asm.RSh.Imm(asm.R0, 1), // 31 bits: immediate values have a sign
+				asm.Mov.Reg(asm.R1, asm.R0),
+				asm.Mov.Imm(asm.R0, xdpDrop),
+				asm.JLE.Imm(asm.R1, int32(min(share, 1)*(1<<31-1)), "end"),
+				asm.Mov.Imm(asm.R0, xdpPass),
+				asm.Return().WithSymbol("end"),
 			},
 			License: "Apache-2.0",
 		})

@@ -30,3 +30,30 @@ func TestCut(t *testing.T) {
 		t.Errorf("%d frames arrived, want only the one after Uncut", tr.RoCEv1.Packets)
 	}
 }
+
+// TestSetLoss: a link drops about the share of the packets that it is to drop.
+func TestSetLoss(t *testing.T) {
+	const sent = 300
+	p := New(t, Options{})
+	c := p.B.StartCapture(t, CaptureOptions{Filter: "ether proto 0x8915"})
+	if err := p.B.SetLoss(0, 0.3); err != nil {
+		t.Fatal(err)
+	}
+	for range sent {
+		sendRoCE(t, p.A, p.B, 100)
+	}
+	if err := p.B.SetLoss(0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := c.Count()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 12 standard deviations around 70 %.
+	if got := tr.RoCEv1.Packets; got < sent*70/100-95 || got > sent*70/100+95 {
+		t.Errorf("%d of %d frames arrived with a loss of 30 %%", got, sent)
+	}
+}

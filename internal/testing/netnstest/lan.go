@@ -13,8 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LAN is hosts on one Ethernet switch. Each has one link, eth0, with the addresses
-// 10.77.0.N and fd77::N: N is 1 for the first host.
+// LAN is hosts on one Ethernet switch. The links of a host are eth0 with the addresses
+// 10.77.0.N and fd77::N, eth1 with 10.77.1.N and fd77:0:0:1::N, and so on. N is 1 for the
+// first host. With one link, the prefixes are /24 and /64. With several, all IPv4 addresses
+// are in one /16, and each link answers ARP only for its own addresses.
 type LAN struct {
 	// Hosts are the hosts, in the order of their addresses.
 	Hosts []*Host
@@ -23,12 +25,12 @@ type LAN struct {
 	fabric *Host
 }
 
-// NewLAN returns a LAN of n hosts, 1 to 25, that the test owns: it is closed at the end of
+// NewLAN returns a LAN of n hosts, 1 to 25, on one switch, that the test owns: it is closed at the end of
 // the test, and the test is skipped (or fails, see [Require]) without the privilege.
 func NewLAN(t testing.TB, n int) *LAN {
 	t.Helper()
 	Require(t, "nsenter")
-	l, err := CreateLAN(n)
+	l, err := CreateLAN(n, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,11 +42,11 @@ func NewLAN(t testing.TB, n int) *LAN {
 	return l
 }
 
-// CreateLAN returns a new LAN outside a test; the caller closes it. It first removes what
-// killed processes left behind.
-func CreateLAN(n int) (*LAN, error) {
-	if n < 1 || n > 25 {
-		return nil, fmt.Errorf("netnstest: a LAN of %d hosts: must be 1 to 25", n)
+// CreateLAN returns a new LAN of n hosts, 1 to 25, with 1 to 8 links each, outside a test;
+// the caller closes it. It first removes what killed processes left behind.
+func CreateLAN(n, links int) (*LAN, error) {
+	if n < 1 || n > 25 || links < 1 || links > 8 {
+		return nil, fmt.Errorf("netnstest: a LAN of %d hosts with %d links: must be 1 to 25 and 1 to 8", n, links)
 	}
 	if err := RemoveStale(); err != nil {
 		return nil, err
@@ -54,13 +56,13 @@ func CreateLAN(n int) (*LAN, error) {
 	for i := range n {
 		l.Hosts = append(l.Hosts, newHost(base+"-"+string(rune('a'+i))))
 	}
-	if err := l.create(); err != nil {
+	if err := l.create(links); err != nil {
 		return nil, errors.Join(fmt.Errorf("netnstest: %w", err), l.Close())
 	}
 	return l, nil
 }
 
-func (l *LAN) create() error {
+func (l *LAN) create(links int) error {
 	if err := l.fabric.create(); err != nil {
 		return err
 	}
@@ -82,20 +84,44 @@ func (l *LAN) create() error {
 	if err := conn.LinkSetUp(bridge); err != nil {
 		return err
 	}
+	bits := 24
+	if links > 1 {
+		bits = 16
+	}
 	for i, h := range l.Hosts {
 		if err := h.create(); err != nil {
 			return err
 		}
-		if err := h.plugIn(conn, ns, bridge, i); err != nil {
-			return fmt.Errorf("host %d: %w", i+1, err)
+		if links > 1 {
+			if err := h.answerOwnARP(); err != nil {
+				return fmt.Errorf("host %d: %w", i+1, err)
+			}
+		}
+		for link := range links {
+			if err := h.plugIn(conn, ns, bridge, link, i, bits); err != nil {
+				return fmt.Errorf("host %d, link %d: %w", i+1, link, err)
+			}
 		}
 	}
 	return nil
 }
 
-// plugIn joins the host to port i of the switch, which is in the namespace fabric that
-// conn speaks to.
-func (h *Host) plugIn(conn *netlink.Handle, fabric netns.NsHandle, bridge netlink.Link, i int) error {
+// answerOwnARP has each link answer ARP only for its own addresses, and ask with these. A
+// peer would send packets to the wrong link otherwise.
+func (h *Host) answerOwnARP() error {
+	return h.Do(func() error {
+		for name, value := range map[string]string{"arp_ignore": "1", "arp_announce": "2"} {
+			if err := os.WriteFile("/proc/sys/net/ipv4/conf/all/"+name, []byte(value), 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// plugIn joins a link of host i to the switch, which is in the namespace fabric that conn
+// speaks to. bits is the length of the IPv4 prefix.
+func (h *Host) plugIn(conn *netlink.Handle, fabric netns.NsHandle, bridge netlink.Link, link, i, bits int) error {
 	ns, err := netns.GetFromName(h.Name)
 	if err != nil {
 		return err
@@ -107,8 +133,8 @@ func (h *Host) plugIn(conn *netlink.Handle, fabric netns.NsHandle, bridge netlin
 	}
 	defer own.Close()
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "eth0"
-	port := fmt.Sprintf("port%d", i+1)
+	attrs.Name = fmt.Sprintf("eth%d", link)
+	port := fmt.Sprintf("port%d-%d", link, i+1)
 	// Both ends are born in their namespaces: nothing is ever visible in ours.
 	if err := own.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: port, PeerNamespace: netlink.NsFd(int(fabric))}); err != nil {
 		return fmt.Errorf("create veth pair: %w", err)
@@ -123,7 +149,7 @@ func (h *Host) plugIn(conn *netlink.Handle, fabric netns.NsHandle, bridge netlin
 	if err := conn.LinkSetUp(end); err != nil {
 		return err
 	}
-	return h.setUp(own, attrs.Name, 0, i+1)
+	return h.setUp(own, attrs.Name, link, i+1, bits)
 }
 
 // Close ends every process on the hosts and removes their namespaces, in any state of the

@@ -14,13 +14,13 @@ import (
 // the LAN remains after Close.
 func TestLAN(t *testing.T) {
 	Require(t, "nsenter")
-	l, err := CreateLAN(3)
+	l, err := CreateLAN(3, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	for _, to := range l.Hosts {
-		for _, address := range []string{to.Addr(), to.Addr6()} {
+		for _, address := range []string{to.Addr(), to.Addr6(), to.Links[1].IPv4.String(), to.Links[1].IPv6.String()} {
 			var ln net.Listener
 			if err := to.Do(func() (err error) { ln, err = net.Listen("tcp", net.JoinHostPort(address, "0")); return err }); err != nil {
 				t.Fatal(err)

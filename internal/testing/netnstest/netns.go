@@ -229,7 +229,7 @@ func (p *Pair) addLink(i, mtu int) error {
 		h    *Host
 		conn *netlink.Handle
 	}{{p.A, ha}, {p.B, hb}} {
-		if err := end.h.setUp(end.conn, name, i, n+1); err != nil {
+		if err := end.h.setUp(end.conn, name, i, n+1, 24); err != nil {
 			return err
 		}
 	}
@@ -237,8 +237,9 @@ func (p *Pair) addLink(i, mtu int) error {
 }
 
 // setUp gives the host's new netdev the addresses with the given numbers, in the network
-// that conn speaks to, sets it up, and adds it to the host's links.
-func (h *Host) setUp(conn *netlink.Handle, name string, link, host int) error {
+// that conn speaks to, sets it up, and adds it to the host's links. bits is the length of
+// the IPv4 prefix.
+func (h *Host) setUp(conn *netlink.Handle, name string, link, host, bits int) error {
 	l, err := conn.LinkByName(name)
 	if err != nil {
 		return err
@@ -252,7 +253,7 @@ func (h *Host) setUp(conn *netlink.Handle, name string, link, host int) error {
 	for _, addr := range []struct {
 		ip   netip.Addr
 		bits int
-	}{{end.IPv4, 24}, {end.IPv6, 64}} {
+	}{{end.IPv4, bits}, {end.IPv6, 64}} {
 		ipnet := &net.IPNet{IP: addr.ip.AsSlice(), Mask: net.CIDRMask(addr.bits, addr.ip.BitLen())}
 		na := &netlink.Addr{IPNet: ipnet}
 		if addr.ip.Is6() {

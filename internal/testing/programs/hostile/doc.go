@@ -20,8 +20,11 @@
 //	                    invalid messages
 //	unread              requests whose answers are not read
 //	all                 all of them at the same time
+//	requests            requests without a pause, whose answers are read
+//	hellos              sessions without a pause, closed at once
 //
-// It prints "exhausting" when it has tried each.
+// It prints "exhausting" when it has tried each. With requests and hellos it also prints
+// "times" and a number, each second.
 //
 // block makes the stack wait in ways that must not delay its end:
 //

@@ -5,12 +5,12 @@ package main
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,15 +20,19 @@ import (
 )
 
 const (
+	// longest is how long the program runs.
+	longest = 10 * time.Minute
 	// idle is the number of connections of each kind that stay open.
 	idle = 300
+	// requesters is the number of goroutines that make no pause.
+	requesters = 16
 	// pause is the time between two attempts.
 	pause = 100 * time.Millisecond
 )
 
 func main() {
 	// The program ends even if the test that started it was killed.
-	time.AfterFunc(5*time.Minute, func() { fatal(errors.New("five minutes are over")) })
+	time.AfterFunc(longest, func() { fatal(fmt.Errorf("%v are over", longest)) })
 	if len(os.Args) == 4 && (os.Args[1] == "forge" || os.Args[1] == "forge-accepted") {
 		addr, err := netip.ParseAddrPort(os.Args[2])
 		switch {
@@ -80,17 +84,25 @@ func exhaust(kind string, addr netip.AddrPort) error {
 		return err
 	}
 	kinds := map[string]func(){
-		"idle":     func() { again(idle, hold(place.Launchers, nil)) },
-		"hello":    func() { again(idle, hold(place.Launchers, hello)) },
-		"half":     func() { again(idle, hold(place.Launchers, hello[:len(hello)/2])) },
-		"control":  func() { again(idle, hold(place.Commands, nil)) },
-		"garbage":  func() { again(idle, hold(place.Commands, []byte{1, 2, 3})) },
-		"unread":   func() { again(idle, hold(place.Commands, questions())) },
-		"sessions": func() { again(4, func() { sessions(addr) }) },
-		"crowded":  func() { again(4, func() { crowded(hello) }) },
+		"idle":     func() { again(idle, pause, hold(place.Launchers, nil)) },
+		"hello":    func() { again(idle, pause, hold(place.Launchers, hello)) },
+		"half":     func() { again(idle, pause, hold(place.Launchers, hello[:len(hello)/2])) },
+		"control":  func() { again(idle, pause, hold(place.Commands, nil)) },
+		"garbage":  func() { again(idle, pause, hold(place.Commands, []byte{1, 2, 3})) },
+		"unread":   func() { again(idle, pause, hold(place.Commands, questions())) },
+		"sessions": func() { again(4, pause, func() { sessions(addr) }) },
+		"crowded":  func() { again(4, pause, func() { crowded(hello) }) },
+	}
+	fast := map[string]func(){
+		"requests": request,
+		"hellos":   func() { greet(hello) },
 	}
 	if start := kinds[kind]; start != nil {
 		start()
+	} else if f := fast[kind]; f != nil {
+		var count atomic.Int64
+		again(requesters, 0, func() { f(); count.Add(1) })
+		go again(1, time.Second, func() { fmt.Println("times", count.Load()) })
 	} else if kind == "all" {
 		for _, start := range kinds {
 			start()
@@ -102,8 +114,9 @@ func exhaust(kind string, addr netip.AddrPort) error {
 	select {}
 }
 
-// again runs f in n goroutines without end, and returns when each has run it once.
-func again(n int, f func()) {
+// again runs f in n goroutines without end, with a pause after each time. It returns when
+// each has run f once.
+func again(n int, pause time.Duration, f func()) {
 	var first sync.WaitGroup
 	for range n {
 		first.Add(1)
@@ -152,6 +165,38 @@ func questions() (b []byte) {
 		b = append(b, getFamily, 1, 0, 0)
 	}
 	return b
+}
+
+// request sends requests to the control socket, and reads the answers for as long as they
+// come.
+func request() {
+	c, err := dial(place.Commands)
+	if err != nil {
+		time.Sleep(time.Millisecond)
+		return
+	}
+	defer c.Close()
+	if _, err := c.Write(questions()); err != nil {
+		return
+	}
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	for b := make([]byte, 64<<10); ; {
+		if _, err := c.Read(b); err != nil {
+			return
+		}
+		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	}
+}
+
+// greet opens a session and closes it.
+func greet(hello []byte) {
+	c, err := dial(place.Launchers)
+	if err != nil {
+		time.Sleep(time.Millisecond)
+		return
+	}
+	_, _ = c.Write(hello)
+	_ = c.Close()
 }
 
 // ended waits, without reading, until the other side closes.

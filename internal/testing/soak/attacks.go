@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"smcr/internal/testing/adversary"
+	"smcr/internal/testing/netnstest"
+	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
+	"smcr/userstack"
+	"smcr/userstack/wire"
+)
+
+// attack is a kind of flood. A new one is a line of attacks.
+type attack struct {
+	name string
+	// run attacks until ctx is done, at full speed, and counts how often in times. The
+	// error says that it could not attack.
+	run func(ctx context.Context, f *floodBed, times *atomic.Int64) error
+}
+
+// attacks are the floods: of a host on the LAN, of a peer within its link group, and of a
+// user.
+var attacks = []attack{
+	{"host: connects closed at once", connects},
+	{"host: PROPOSALs never finished", proposals},
+	{"host: first contacts of new peer IDs", firstContacts},
+	{"host: forged RoCE packets", forgedRoCE},
+	{"peer: LLC messages", llcMessages},
+	{"peer: CDC messages", cdcMessages},
+	{"user: control-socket requests", userFlood("requests")},
+	{"user: sessions closed at once", userFlood("hellos")},
+	{"user: everything of the stack's sockets", userFlood("all")},
+}
+
+// userFlood returns the attack of a user with the hostile program.
+func userFlood(kind string) func(context.Context, *floodBed, *atomic.Int64) error {
+	return func(ctx context.Context, f *floodBed, times *atomic.Int64) error { return f.user(ctx, kind, times) }
+}
+
+// lastTimes returns the last number that the hostile program has printed behind "times",
+// or 1.
+func lastTimes(log string) int64 {
+	n := int64(1)
+	if i := strings.LastIndex(log, "times "); i >= 0 {
+		_, _ = fmt.Sscanf(log[i:], "times %d", &n)
+	}
+	return n
+}
+
+// attackers is how many goroutines of the hostile host attack at the same time.
+const attackers = 4
+
+// repeat runs attack in several goroutines until ctx is done. It returns an error if none
+// of them ever succeeds.
+func repeat(ctx context.Context, times *atomic.Int64, attack func() (int, error)) error {
+	var wg sync.WaitGroup
+	var last atomic.Pointer[error]
+	for range attackers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				n, err := attack()
+				times.Add(int64(n))
+				if err != nil && ctx.Err() == nil {
+					last.Store(&err)
+					time.Sleep(time.Millisecond) // the victim has refused
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := last.Load(); err != nil && times.Load() == 0 {
+		return *err
+	}
+	return nil
+}
+
+// target returns the server of one of the victims.
+func (f *floodBed) target() netip.AddrPort {
+	h := []*netnstest.Host{f.a, f.b}[rand.IntN(2)]
+	return netip.MustParseAddrPort(h.Addr() + serverPort)
+}
+
+// perDial is how many connections the hostile host makes in a row.
+const perDial = 20
+
+func connects(ctx context.Context, f *floodBed, times *atomic.Int64) error {
+	return repeat(ctx, times, func() (int, error) {
+		list, err := f.hostile.Dial(ctx, f.target(), perDial)
+		for _, d := range list {
+			_ = d.Close()
+		}
+		return len(list), err
+	})
+}
+
+// ring keeps the newest connections open, and closes older ones.
+type ring struct {
+	mu   sync.Mutex
+	held []func()
+	next int
+}
+
+func (r *ring) add(end func()) {
+	r.mu.Lock()
+	old := r.held[r.next]
+	r.held[r.next], r.next = end, (r.next+1)%len(r.held)
+	r.mu.Unlock()
+	if old != nil {
+		old()
+	}
+}
+
+func (r *ring) close() {
+	for range r.held {
+		r.add(nil)
+	}
+}
+
+// newPeer returns what the hostile host says of itself with a peer ID that no other host has.
+func (f *floodBed) newPeer() adversary.Identity {
+	id := f.hostile.Own
+	binary.BigEndian.PutUint64(id.PeerID[:], rand.Uint64())
+	return id
+}
+
+var ueid = sync.OnceValues(func() (wire.EID, error) { return wire.ParseEID(userstack.DefaultUEID) })
+
+func proposals(ctx context.Context, f *floodBed, times *atomic.Int64) error {
+	eid, err := ueid()
+	if err != nil {
+		return err
+	}
+	open := &ring{held: make([]func(), 4000)}
+	defer open.close()
+	return repeat(ctx, times, func() (int, error) {
+		list, err := f.hostile.Dial(ctx, f.target(), perDial)
+		for _, d := range list {
+			open.add(func() { _ = d.Close() })
+			id := f.newPeer()
+			p, perr := id.Proposal(eid)
+			err = errors.Join(err, perr, d.Send(p))
+		}
+		return len(list), err
+	})
+}
+
+func firstContacts(ctx context.Context, f *floodBed, times *atomic.Int64) error {
+	eid, err := ueid()
+	if err != nil {
+		return err
+	}
+	open := &ring{held: make([]func(), 200)}
+	defer open.close()
+	return repeat(ctx, times, func() (int, error) {
+		p, err := f.hostile.Join(ctx, f.target(), eid, f.newPeer())
+		if err != nil {
+			return 0, err
+		}
+		open.add(func() { leave(p) })
+		return 1, nil
+	})
+}
+
+// leave ends a link group without a word to the victim.
+func leave(p *adversary.Peer) {
+	p.QP.Close()
+	_ = p.Close()
+}
+
+func forgedRoCE(ctx context.Context, f *floodBed, times *atomic.Int64) error {
+	forger, err := adversary.NewForger(f.hostile.Host)
+	if err != nil {
+		return err
+	}
+	defer forger.Close()
+	end, err := wire.AppendLLC(nil, wire.LLCV2Little, wire.DeleteLink{All: true, Reason: wire.DeleteLinkOperator})
+	if err != nil {
+		return err
+	}
+	// An honest packet in each direction tells the queue pairs and the ports.
+	var seen []adversary.Seen
+	for _, h := range []*netnstest.Host{f.a, f.b} {
+		s, err := adversary.Tap(ctx, h, startTime, func(s *adversary.Seen) bool { return s.To.Addr() == h.Links[0].IPv4 })
+		if err != nil {
+			return err
+		}
+		seen = append(seen, s)
+	}
+	return repeat(ctx, times, func() (int, error) {
+		for i := range 100 {
+			s, to := &seen[i%2], []*netnstest.Host{f.a, f.b}[i%2]
+			pkt := adversary.Message(end)
+			if i%4 > 1 {
+				pkt = adversary.Packet{Op: header.Acknowledge, AETH: &adversary.Answer{Syndrome: header.NAKRemoteAccess}}
+			}
+			// Far from the PSN that the victim expects: an exact hit would be luck.
+			pkt.DestQP, pkt.PSN = s.BTH.DestQP(), (s.BTH.PSN()-1000-rand.Uint32N(1<<20))&header.PSNMask
+			if err := forger.RoCE(s.From, to, &pkt); err != nil {
+				return i, err
+			}
+		}
+		return 100, nil
+	})
+}
+
+// inGroup repeats an attack of a peer within its link group, which it makes again when the
+// victim has ended it.
+func inGroup(ctx context.Context, f *floodBed, times *atomic.Int64, attack func(p *adversary.Peer) (int, error)) error {
+	eid, err := ueid()
+	if err != nil {
+		return err
+	}
+	return repeat(ctx, times, func() (int, error) {
+		p, err := f.hostile.Join(ctx, f.target(), eid, f.newPeer())
+		if err != nil {
+			return 0, err
+		}
+		defer leave(p)
+		for sum := 0; ; {
+			n, err := attack(p)
+			if sum += n; err != nil || ctx.Err() != nil {
+				return sum, err
+			}
+		}
+	})
+}
+
+// perSend is how many messages a peer sends before it looks whether the attack is over.
+const perSend = 200
+
+func llcMessages(ctx context.Context, f *floodBed, times *atomic.Int64) error {
+	return inGroup(ctx, f, times, func(p *adversary.Peer) (int, error) {
+		msgs := make([]wire.LLC, perSend)
+		for i := range msgs {
+			r := rand.Uint32()
+			msgs[i] = []wire.LLC{
+				wire.TestLink{UserData: [16]byte{byte(r)}},
+				wire.TestLink{Reply: true, UserData: [16]byte{byte(r)}},
+				wire.AddLink{QPN: smc.QPN(r & header.PSNMask), LinkNum: byte(r), MTU: 3},
+				wire.DeleteLink{LinkNum: byte(100 + r%100), Reason: wire.DeleteLinkOperator},
+				wire.ConfirmRKey{This: smc.RToken{RKey: smc.RKey(r), Addr: uint64(r) << 20}},
+				wire.DeleteRKeyV2{RKeys: []smc.RKey{smc.RKey(r)}},
+			}[r%6]
+		}
+		return perSend, p.LLC(msgs...)
+	})
+}
+
+func cdcMessages(ctx context.Context, f *floodBed, times *atomic.Int64) error {
+	return inGroup(ctx, f, times, func(p *adversary.Peer) (int, error) {
+		pkts := make([]adversary.Packet, perSend)
+		for i := range pkts {
+			r := rand.Uint32()
+			pkts[i] = adversary.CDC(wire.CDC{Seq: uint16(r), Token: r}) // of no connection
+		}
+		return perSend, p.QP.Send(pkts...)
+	})
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gauge
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+// TestRead: what this process takes appears in its sample.
+func TestRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "gauge")
+	if err := Serve(path); err != nil {
+		t.Fatal(err)
+	}
+	before, err := Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const descriptors, goroutines, bytesHeld = 20, 30, 16 << 20
+	var files []*os.File
+	for range descriptors {
+		f, err := os.Open("/dev/null")
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	stop := make(chan struct{})
+	for range goroutines {
+		go func() { <-stop }()
+	}
+	held := bytes.Repeat([]byte{1}, bytesHeld)
+	after, err := Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := after.Descriptors - before.Descriptors; got < descriptors || got > descriptors+3 {
+		t.Errorf("%d more descriptors, want %d", got, descriptors)
+	}
+	if got := after.Goroutines - before.Goroutines; got < goroutines || got > goroutines+3 {
+		t.Errorf("%d more goroutines, want %d", got, goroutines)
+	}
+	for what, grew := range map[string]int64{"heap": after.Heap - before.Heap, "resident memory": after.RSS - before.RSS} {
+		if grew < bytesHeld*3/4 || grew > 2*bytesHeld {
+			t.Errorf("%s grew by %d bytes, want %d", what, grew, bytesHeld)
+		}
+	}
+	runtime.KeepAlive(held)
+	close(stop)
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+func TestNoProcess(t *testing.T) {
+	if _, err := Of(1 << 30); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, want %v", err, fs.ErrNotExist)
+	}
+	if _, err := Ask(filepath.Join(t.TempDir(), "nobody"), Live); err == nil {
+		t.Error("nobody answers, and there is no error")
+	}
+}
+
+func TestKernel(t *testing.T) {
+	if n, err := Kernel(); err != nil || n < 1<<20 {
+		t.Errorf("the kernel has %d bytes: %v", n, err)
+	}
+}
