@@ -19,7 +19,7 @@ const gateTries = 16
 // it is first needed.
 type gate struct {
 	prog *ebpf.Program
-	link *link.RawLink
+	link link.Link
 	err  error // why the program cannot be attached
 }
 
