@@ -30,6 +30,7 @@ func (s *Stack) defaults() error {
 		}
 	}
 	if s.opt.marker != nil {
+		s.own.opt = s.cfg.ownOption
 		return nil
 	}
 	if s.cfg.NoOption {

@@ -11,6 +11,9 @@
 //	/run/smcr/COOKIE/nl    of commands (package nl)
 //	/run/smcr/COOKIE/local of the stacks of other network namespaces
 //	/run/smcr/COOKIE/lock  locked by the stack that has the place
+//	/run/smcr/COOKIE/takeover of the process that takes over from this stack
+//	/run/smcr/COOKIE/part-N locked by the process that has part N of the numbers
+//	/run/smcr/COOKIE/ending-N of commands, for a stack that has handed over
 //
 // A stack that may not write there uses the runtime directory of its user instead:
 // $XDG_RUNTIME_DIR/smcr/COOKIE, or /run/user/UID/smcr/COOKIE. Clients look in the directory
@@ -32,6 +35,15 @@
 // A user namespace shows the users that it does not map as user 65534. Root of
 // the host is one of them, and looks like the others. So clients in a user namespace do not
 // trust the stack of the host, even if they share its network namespace.
+//
+// # Taking over
+//
+// A stack can hand the place over to another process ([Inherit]): it passes on the
+// descriptor of the locked file, so that the place is never free. The new process opens
+// sockets under other names and then gives them the names of those that it replaces
+// ([Claim.Publish]). So a client always finds a socket. The old process ([Claim.Leave])
+// may exist for a long time. What must differ between processes of one place, such as the
+// numbers of queue pairs, they take from their parts ([Claim.Part]).
 //
 // # The end of a stack
 //

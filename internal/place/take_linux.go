@@ -38,6 +38,10 @@ type Claim struct {
 	mu        sync.Mutex
 	listeners map[string]*net.UnixListener // by name
 	closed    bool
+	hidden    bool     // the sockets do not have their names yet
+	left      bool     // another process has the place
+	part      *os.File // locked: see Part
+	partN     int
 }
 
 // Take takes the place of the stack. The error matches [ErrTaken] if another
@@ -209,17 +213,21 @@ func named(f *os.File, name string) bool {
 // lock.
 func removeSockets(dir string) error {
 	var err error
-	for _, name := range []string{Launchers, Commands, Stacks, fresh + Launchers, fresh + Commands, fresh + Stacks} {
-		if rerr := os.Remove(filepath.Join(dir, name)); !errors.Is(rerr, fs.ErrNotExist) {
-			err = errors.Join(err, rerr)
+	for _, name := range sockets {
+		for _, name := range []string{name, fresh + name} {
+			if rerr := os.Remove(filepath.Join(dir, name)); !errors.Is(rerr, fs.ErrNotExist) {
+				err = errors.Join(err, rerr)
+			}
 		}
 	}
-	return err
+	return errors.Join(err, removeParts(dir))
 }
 
 // Listen opens the socket name. All users may connect to it, but only root and this user if
-// name is Stacks. Close of the Claim closes the listener and removes the socket. The error is
-// net.ErrClosed after Close.
+// name is Stacks or Takeover. Close of the Claim closes the listener and removes the socket.
+// The error is net.ErrClosed after Close.
+//
+// After Inherit, nobody finds the socket before Publish.
 func (c *Claim) Listen(name string) (*net.UnixListener, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,9 +236,13 @@ func (c *Claim) Listen(name string) (*net.UnixListener, error) {
 	}
 	// Clients may connect as soon as they find the socket, so it gets its name when it is
 	// ready.
-	path, early := filepath.Join(c.dir, name), filepath.Join(c.dir, fresh+name)
+	early := filepath.Join(c.dir, fresh+name)
 	if len(early) > maxPath {
 		return nil, fmt.Errorf("%s is too long for the path of a socket: set XDG_RUNTIME_DIR to a shorter one", early)
+	}
+	if c.hidden {
+		// A process that was killed before Publish has left its socket.
+		_ = os.Remove(early)
 	}
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: early, Net: "unixpacket"})
 	if err != nil {
@@ -238,11 +250,11 @@ func (c *Claim) Listen(name string) (*net.UnixListener, error) {
 	}
 	l.SetUnlinkOnClose(false) // the socket has another name by then
 	mode := os.FileMode(0o666)
-	if name == Stacks {
+	if private(name) {
 		mode = 0o600
 	}
-	if err = os.Chmod(early, mode); err == nil {
-		err = os.Rename(early, path)
+	if err = os.Chmod(early, mode); err == nil && !c.hidden {
+		err = c.publish(name)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close(), os.Remove(early))
@@ -263,15 +275,22 @@ func (c *Claim) Close() error {
 		return nil
 	}
 	c.closed = true
-	var err error
+	err := c.closePart()
 	// If the directory was removed meanwhile, the sockets there belong to another stack.
-	if named(c.lock, filepath.Join(c.dir, lockName)) {
-		err = removeSockets(c.dir)
+	switch {
+	case c.left:
+	case c.hidden:
+		err = errors.Join(err, c.removeHidden())
+	case named(c.lock, filepath.Join(c.dir, lockName)):
+		err = errors.Join(err, removeSockets(c.dir))
 	}
 	for _, l := range c.listeners {
 		if lerr := l.Close(); !errors.Is(lerr, net.ErrClosed) {
 			err = errors.Join(err, lerr)
 		}
 	}
-	return errors.Join(err, c.lock.Close())
+	if lerr := c.lock.Close(); !errors.Is(lerr, os.ErrClosed) {
+		err = errors.Join(err, lerr)
+	}
+	return err
 }

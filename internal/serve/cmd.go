@@ -21,7 +21,7 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 
 func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
-	o := &Options{Err: f.IO.ErrOut}
+	o := &Options{Err: f.IO.ErrOut, Release: f.Version}
 	var assume, users, groups []string
 	var level, prepare string
 	cmd := &cobra.Command{
@@ -49,6 +49,15 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"file replaces all of them. To make changes permanent, run\n" +
 			"'smcr export > " + config.DefaultPath + "'. If the stack cannot keep a change, the\n" +
 			"command that made it says so, and so does 'smcr info'.\n\n" +
+			"With --takeover, a new stack takes over from the one that runs, for example to\n" +
+			"upgrade smcr. No connection is reset and none is refused meanwhile. Programs under\n" +
+			"'smcr run' use the new stack for new connections and new listening sockets. The old\n" +
+			"stack keeps its connections and ends after the last one, or after the\n" +
+			"--drain-timeout that it was started with. Configuration, changes by commands and\n" +
+			"statistics go on. Only root and the user of the old stack may do this. If the old\n" +
+			"stack cannot hand over, because its release is too old for example, the new one\n" +
+			"says so and ends, and the old one continues. Without a stack that runs,\n" +
+			"--takeover changes nothing.\n\n" +
 			"The stack uses SMC-R version 1 with any peer. It uses version 2, which also works\n" +
 			"across routers, with peers that have an enterprise ID in common with it. User-space\n" +
 			"stacks have " + userstack.DefaultUEID + " in common, unless the configuration file lists\n" +
@@ -156,6 +165,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringVar(&level, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
 	fl.BoolVar(&o.NoFilter, "no-syscall-filter", false, "do not limit the system calls of the stack (by seccomp)")
 	fl.StringVar(&prepare, "prepare", "", "start no stack: give the directory of the sockets to this `user`, as whom the stack will run, and end")
+	fl.BoolVar(&o.Takeover, "takeover", false, "take over from the stack that runs, if there is one: it hands over and ends after its last connection")
+	fl.DurationVar(&o.DrainTimeout, "drain-timeout", 0, "after another stack has taken over, end after this `time` even if there are connections; 0 means never")
 	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")
 	if err := fl.MarkHidden("on-demand"); err != nil {
 		panic(err) // cannot happen: the flag is defined above

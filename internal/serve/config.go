@@ -61,6 +61,9 @@ func (c *configurator) reload(ctx context.Context) error {
 	defer cancel()
 	c.control.mu.Lock()
 	defer c.control.mu.Unlock()
+	if c.control.over {
+		return errOver
+	}
 	digest, found, err := c.load(ctx)
 	if err != nil || !found {
 		return err

@@ -5,6 +5,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"sync"
@@ -29,6 +30,7 @@ type persistentControl struct {
 	// What the stack had from the configuration file, and the file's digest.
 	base   *config.Config
 	digest string
+	over   bool // another process is the stack
 }
 
 var _ nl.Control = (*persistentControl)(nil)
@@ -129,10 +131,26 @@ func (p *persistentControl) restore(ctx context.Context, usable func(*config.Con
 	p.log.Info("state read", "file", p.file.path, "changes", len(changes))
 }
 
+// errOver is the error of a change after another process has taken over.
+var errOver = fmt.Errorf("another process is the stack now, try again: %w", syscall.EBUSY)
+
+// freeze makes changes wait until thaw is called. If over is true, another process is the
+// stack, and no change is possible any more.
+func (p *persistentControl) freeze() (thaw func(over bool)) {
+	p.mu.Lock()
+	return func(over bool) {
+		p.over = over
+		p.mu.Unlock()
+	}
+}
+
 // change makes a change and saves the state.
 func (p *persistentControl) change(ctx context.Context, do func() error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.over {
+		return errOver
+	}
 	err := do()
 	if err != nil && !errors.Is(err, syscall.EAGAIN) { // EAGAIN: the change is done
 		return err

@@ -56,7 +56,13 @@ type Options struct {
 	// UserFDs and UserSessions are the fields of service.Config.
 	UserFDs, UserSessions int
 	// Limits are those of the stack.
-	Limits   userstack.Limits
+	Limits userstack.Limits
+	// Takeover takes over from the stack that runs, if there is one.
+	Takeover bool
+	// DrainTimeout is that of service.Config.
+	DrainTimeout time.Duration
+	// Release is the release of smcr, for the log of the other stack.
+	Release  string
 	Allow    Allow
 	LogLevel slog.Level
 	// Config is the configuration file. Empty means the file of the host, if it
@@ -69,7 +75,7 @@ type Options struct {
 // Run serves until a signal ends it.
 func Run(ctx context.Context, o *Options) error {
 	onDemand := o.OnDemand
-	err := run(ctx, o)
+	err := again(ctx, o, run)
 	if err != nil && o.OnDemand {
 		reportStart(err)
 	}
@@ -101,6 +107,9 @@ func run(ctx context.Context, o *Options) error {
 	if err := raiseOpenFiles(); err != nil {
 		cfg.Log.Warn("cannot raise the limit of open files", "err", err)
 	}
+	if cfg.Predecessor, err = o.approach(ctx); err != nil {
+		return err
+	}
 	s, err := service.New(cfg)
 	if err != nil {
 		for _, l := range cfg.Engines {
@@ -116,13 +125,14 @@ func run(ctx context.Context, o *Options) error {
 	control := newPersistentControl(s.Stack().Control(), logDir, s.Dir(), cfg.Log)
 	control.v1, control.v2 = o.RoCE != "v2", o.RoCE != "v1"
 	s.SetControl(control)
+	s.OnHandOver(control.freeze)
 	conf := &configurator{path: o.Config, control: control, eids: o.eids(), log: cfg.Log, notify: manager.Send}
 	// Signals are handled before the start is reported, so that an early SIGHUP
 	// does not end the stack, and an early SIGTERM ends it in order.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer conf.reloadOnHangup(ctx)()
-	if err := conf.start(ctx); err != nil {
+	if err := takeOver(s, cfg.Predecessor, func() error { return conf.start(ctx) }); err != nil {
 		// Run with an ended context ends the stack at once.
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
@@ -218,11 +228,13 @@ func (o *Options) config() (service.Config, error) {
 		}
 		opts = append(opts, softroce.WithPoller(pollers...), softroce.WithWriteOnly())
 	}
+	roce := softroce.New(opts...)
 	return service.Config{
+		RoCE: roce, DrainTimeout: o.DrainTimeout, Release: o.Release,
 		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
 		NoLocal: o.NoLocal, Authorize: o.Allow.authorize(), Quiet: debug.FreeOSMemory,
 		Stack: userstack.Config{
-			Providers: []rdmaverbs.Provider{softroce.New(opts...)}, NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
+			Providers: []rdmaverbs.Provider{roce}, NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,
 			GroupIdle: o.GroupIdle, StallTime: o.StallTime, Limits: o.Limits,
 			// Version 2 of SMC-R needs RoCE version 2 GIDs.

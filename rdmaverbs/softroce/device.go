@@ -31,6 +31,7 @@ const (
 type Device struct {
 	name      string
 	maxQP     int
+	numbers   QPNs
 	window    windowLimit
 	writeOnly bool
 	log       *slog.Logger
@@ -65,6 +66,7 @@ func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) 
 	d := &Device{
 		name:      name,
 		maxQP:     c.maxQP,
+		numbers:   c.numbers,
 		window:    c.window,
 		writeOnly: c.writeOnly,
 		log:       c.log.With("device", name),
@@ -209,9 +211,9 @@ func (d *Device) addQP(q *qp) error {
 	}
 	shards := uint32(len(d.shards))
 	for {
-		n := rand.Uint32() & psnMask
+		n := d.numbers.pick(rand.Uint32())
 		n = n/shards*shards + uint32(q.shard.n)
-		if n < 16 || n >= psnMask || d.qps[n] != nil { // special queue pairs, multicast
+		if n < 16 || n >= psnMask || d.qps[n] != nil || !d.numbers.has(n) { // special queue pairs, multicast
 			continue
 		}
 		q.ep.qpn = n

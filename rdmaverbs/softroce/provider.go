@@ -24,6 +24,7 @@ const (
 type Provider struct {
 	c      config
 	warned atomic.Bool
+	gone   atomic.Bool // another process has the sockets of version 2
 }
 
 // warnNoV2 logs why a device has no RoCE version 2: the first time as a
@@ -49,7 +50,9 @@ type config struct {
 	noRing    bool // no ring for sending
 	guard     *guard.Guard
 
-	siblings *siblings // of the provider
+	siblings  *siblings // of the provider
+	numbers   QPNs
+	inherited *inheritance
 }
 
 // Defaults of WithWindow: how much a queue pair keeps outstanding.
@@ -75,7 +78,7 @@ type Option func(*config)
 // lo, with RoCE version 1 and 2; entry 0 of a GID table is version 1.
 func New(opts ...Option) *Provider {
 	p := &Provider{c: defaultConfig()}
-	p.c.siblings = new(siblings)
+	p.c.siblings, p.c.inherited = new(siblings), new(inheritance)
 	for _, o := range opts {
 		o(&p.c)
 	}

@@ -52,6 +52,9 @@ func (p *Provider) Open(ctx context.Context, name string) (rdmaverbs.Device, err
 	if !ok {
 		return nil, fmt.Errorf("softroce: device %q: %w", name, rdmaverbs.ErrNoDevice)
 	}
+	if p.gone.Load() {
+		return nil, fmt.Errorf("softroce: device %q: another process has the devices now: %w", name, rdmaverbs.ErrNoDevice)
+	}
 	w, info, lacks, err := openWire(netdev, p.c)
 	if err != nil {
 		return nil, err

@@ -104,17 +104,23 @@ func (w *netWire) sendViaSiblings(dst *path, pkts []packet) { w.siblings.sendVia
 // receive gives message i, which w received, to the sibling that has its
 // destination. It reports whether there is one.
 func (s *siblings) receive(w *netWire, i, family int, m *udpMeta, rx *rxBatch) bool {
+	return s.give(w, m.dst, rx, func(x *netWire) { x.v2.split(i, family, m, rx, x.self.Load(), &x.stats) })
+}
+
+// give gives what w received for dst to the sibling that has dst: split puts its packets
+// into rx. It reports whether there is one.
+func (s *siblings) give(w *netWire, dst smc.GID, rx *rxBatch, split func(*netWire)) bool {
 	if s == nil {
 		return false
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	x := s.owner(w, m.dst)
+	x := s.owner(w, dst)
 	if x == nil {
 		return false
 	}
 	mine := len(rx.in)
-	x.v2.split(i, family, m, rx, x.self.Load(), &x.stats)
+	split(x)
 	x.loop.pass(rx.in[mine:])
 	rx.in = rx.in[:mine]
 	return true

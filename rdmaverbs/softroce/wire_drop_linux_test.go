@@ -439,7 +439,7 @@ func TestPortTakenLeavesNothing(t *testing.T) {
 	if err := pair.A.Do(func() error {
 		fds := socktest.OpenFiles(t)
 		for range 10 {
-			if u, err := openUDPPorts(first.info, 1); !errors.Is(err, unix.EADDRINUSE) {
+			if u, err := openUDPPorts(first.info, 1, nil); !errors.Is(err, unix.EADDRINUSE) {
 				t.Errorf("%v, %v, want EADDRINUSE", u, err)
 			}
 		}

@@ -43,6 +43,7 @@ type netWire struct {
 	v1       *packetPort // nil without version 1
 	v2       *udpPorts   // nil without version 2
 	ll       *llPort     // nil without version 2
+	tap      *tap        // nil unless another process has the sockets of version 2
 	watch    io.Closer
 	loop     *loop
 	pollers  []Poller  // if empty, each socket has a goroutine
@@ -51,6 +52,7 @@ type netWire struct {
 
 	one serial // runs the handler, set by start
 
+	hand        sync.Mutex   // held while the sockets change their process; before mu
 	mu          sync.RWMutex // guards the descriptors against close
 	closed      bool
 	started     bool
@@ -138,7 +140,7 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 		}
 	}
 	if wants(rdmaverbs.RoCEv2) {
-		w.v2, err = openUDPPorts(info, max(1, len(c.pollers)))
+		w.v2, err = openUDPPorts(info, max(1, len(c.pollers)), c.inherited)
 		switch {
 		case err == nil:
 		case !errors.Is(err, unix.EADDRINUSE):
@@ -316,7 +318,7 @@ func (w *netWire) start(h handler) error {
 				return err
 			}
 			for i, s := range w.v2.more[family] {
-				if err := s.watch(w.pollers[i+1], &w.stopping, w.udpReader(s, family, w.shards[i+1])); err != nil {
+				if err := w.readShard(s, family, i+1, serial); err != nil {
 					return err
 				}
 			}
@@ -347,6 +349,20 @@ func (w *netWire) read(s *socket, take func() bool) error {
 	return nil
 }
 
+// readShard reads a UDP socket of version 2 with the Poller of shard n. If the sockets are
+// those of another process, there may be more of them than Pollers.
+func (w *netWire) readShard(s *socket, family, n int, serial handler) error {
+	if len(w.shards) < 2 {
+		return w.read(s, w.udpReader(s, family, serial))
+	}
+	n %= len(w.shards)
+	h := w.shards[n]
+	if n == 0 {
+		h = serial
+	}
+	return s.watch(w.pollers[n], &w.stopping, w.udpReader(s, family, h))
+}
+
 // spread implements spreader.
 func (w *netWire) spread(hs []handler) { w.shards = hs }
 
@@ -372,6 +388,8 @@ func (w *netWire) close() error {
 // release ends the reception and frees everything that openWire opened.
 func (w *netWire) release() {
 	w.stopping.Store(true)
+	w.hand.Lock()
+	defer w.hand.Unlock()
 	if w.siblings != nil {
 		w.siblings.remove(w)
 	}
@@ -385,6 +403,7 @@ func (w *netWire) release() {
 	if w.ll != nil {
 		w.ll.close()
 	}
+	w.tap.close()
 	if w.v1 != nil {
 		w.v1.close()
 	}

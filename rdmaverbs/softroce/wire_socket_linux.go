@@ -24,7 +24,9 @@ type socket struct {
 	file *os.File // nil unless it is in Go's poller
 	raw  syscall.RawConn
 
-	unwatch func() // nil: no Poller reads it
+	unwatch func()       // nil: no Poller reads it
+	rewatch func() error // what watch did
+	paused  atomic.Bool  // nothing is read
 }
 
 // newSocket makes a socket of fd. It closes fd if it fails.
@@ -65,14 +67,36 @@ const pollRounds = 4
 // watch makes p call take when the socket is readable, until the socket is
 // closed.
 func (s *socket) watch(p Poller, stop *atomic.Bool, take func() bool) (err error) {
-	s.unwatch, err = p.WatchReadable(s.fd, func() {
-		for i := 0; i < pollRounds && !stop.Load() && take(); i++ {
+	s.rewatch = func() (err error) {
+		s.unwatch, err = p.WatchReadable(s.fd, func() {
+			for i := 0; i < pollRounds && !stop.Load() && take(); i++ {
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("softroce: watch a socket: %w", err)
 		}
-	})
-	if err != nil {
-		return fmt.Errorf("softroce: watch a socket: %w", err)
+		return nil
 	}
-	return nil
+	return s.rewatch()
+}
+
+// pause ends the reading of the socket until resume. What arrives meanwhile stays in the
+// socket.
+func (s *socket) pause() {
+	s.paused.Store(true)
+	if s.unwatch != nil {
+		s.unwatch()
+		s.unwatch = nil
+	}
+}
+
+// resume reads the socket again after pause.
+func (s *socket) resume() error {
+	s.paused.Store(false)
+	if s.rewatch == nil {
+		return nil // its goroutine reads it when the next packet arrives
+	}
+	return s.rewatch()
 }
 
 // whenReadable calls take when the socket is readable, again as long as it
@@ -80,7 +104,7 @@ func (s *socket) watch(p Poller, stop *atomic.Bool, take func() bool) (err error
 func (s *socket) whenReadable(stop *atomic.Bool, take func() bool) {
 	drain := func(uintptr) (done bool) {
 		for !stop.Load() {
-			if !take() {
+			if s.paused.Load() || !take() {
 				return false
 			}
 		}

@@ -38,12 +38,12 @@ const (
 )
 
 // openUDPPorts opens the sockets in the calling thread's network namespace, one
-// to receive for each shard.
+// to receive for each shard, or takes those of another process from from.
 // The error wraps EADDRINUSE if another program has the port.
-func openUDPPorts(i *netdevInfo, shards int) (*udpPorts, error) {
+func openUDPPorts(i *netdevInfo, shards int, from *inheritance) (*udpPorts, error) {
 	u := &udpPorts{netdev: i.Name, ids: header.NewIDSolver()}
 	for family := range u.sock {
-		err := u.openFamily(family, shards)
+		err := u.openFamily(family, shards, from.take(i.Index, family))
 		if errors.Is(err, unix.EAFNOSUPPORT) && family == udp6 {
 			continue
 		}
@@ -55,7 +55,13 @@ func openUDPPorts(i *netdevInfo, shards int) (*udpPorts, error) {
 	return u, nil
 }
 
-func (u *udpPorts) openFamily(family, shards int) error {
+func (u *udpPorts) openFamily(family, shards int, inherited []int) error {
+	if len(inherited) > 0 {
+		if err := u.inherit(family, inherited); err != nil {
+			return err
+		}
+		return u.tx.open(family)
+	}
 	fd, err := openUDP(family, u.netdev, header.UDPPortRoCE)
 	if err != nil {
 		return err

@@ -33,9 +33,11 @@ type Client struct {
 	stop context.CancelFunc // ends the wait for dead
 	wg   sync.WaitGroup
 
-	byOption bool // see ByOption
+	byOption   bool          // see ByOption
+	handedOver chan struct{} // see HandedOver
 
 	mu      sync.Mutex
+	leaving bool // see Leave
 	err     error
 	seq     uint32
 	nextID  uint64
@@ -60,7 +62,7 @@ func NewClient(ctx context.Context, c *net.UnixConn, command string) (*Client, e
 	cl := &Client{
 		t: newTransport(c), done: make(chan struct{}),
 		results: make(map[uint32]chan Message), conns: make(map[uint64]*ClientConn),
-		dead: make(chan struct{}),
+		dead: make(chan struct{}), handedOver: make(chan struct{}),
 	}
 	if err := cl.hello(ctx, command); err != nil {
 		_ = c.Close()
@@ -185,7 +187,7 @@ func (cl *Client) Accept(sock int, local, remote netip.AddrPort) (*ClientConn, e
 func (cl *Client) open(m *Message, sock int) (*ClientConn, error) {
 	c := &ClientConn{cl: cl, events: make(chan Event, maxEvents)}
 	cl.mu.Lock()
-	if err := cl.err; err != nil {
+	if err := cl.refusal(); err != nil {
 		cl.mu.Unlock()
 		return nil, err
 	}
@@ -200,10 +202,22 @@ func (cl *Client) open(m *Message, sock int) (*ClientConn, error) {
 	return c, nil
 }
 
+// refusal returns why the session takes no new connection, or nil. cl.mu is held.
+func (cl *Client) refusal() error {
+	if cl.leaving {
+		return ErrLeft
+	}
+	return cl.err
+}
+
 func (cl *Client) request(ctx context.Context, m Message, sock int) (Message, error) {
 	ch := make(chan Message, 1)
 	cl.mu.Lock()
-	if err := cl.err; err != nil {
+	err := cl.err
+	if m.Type == TypeListen {
+		err = cl.refusal()
+	}
+	if err != nil {
 		cl.mu.Unlock()
 		return Message{}, err
 	}
@@ -217,6 +231,7 @@ func (cl *Client) request(ctx context.Context, m Message, sock int) (Message, er
 		cl.mu.Lock()
 		delete(cl.results, m.Seq)
 		cl.mu.Unlock()
+		cl.endIfIdle()
 	}()
 	if err := cl.send(&m, sock); err != nil {
 		return Message{}, err
@@ -306,6 +321,15 @@ func (cl *Client) handle(m Message, d *Descriptor) (err error) {
 		}
 		return nil
 	}
+	if m.Type == TypeHandedOver {
+		select {
+		case <-cl.handedOver:
+			return fmt.Errorf("%w: %v twice", ErrMalformed, m.Type)
+		default:
+			close(cl.handedOver)
+		}
+		return nil
+	}
 	k, ok := eventKinds[m.Type]
 	if !ok {
 		return fmt.Errorf("%w: %v from the service", ErrMalformed, m.Type)
@@ -334,6 +358,7 @@ func (cl *Client) handle(m Message, d *Descriptor) (err error) {
 	}
 	if m.Type == TypeClosed {
 		close(c.events)
+		cl.endIfIdle()
 	}
 	return nil
 }

@@ -70,6 +70,13 @@
 // get the end: Attach failed, or Closed reports that the service gave up before. A service
 // that ends a session marks the ends that it receives afterwards.
 //
+// # Another stack
+//
+// HandedOver tells that another process has become the stack, which listens at the same
+// place. The launcher opens a session with it, passes its listening sockets and all new
+// connections there, and ends the old session when its last connection has ended. Until
+// then the old service serves everything that comes over the old session.
+//
 // # Rights
 //
 // SetOption and GetOption carry the capabilities of the program's thread. The Server uses

@@ -102,6 +102,9 @@ const (
 	// TypeLocal passes one end of the pair whose other end the program at the
 	// peer has: see ModeLocal. With an Errno that program has reset the connection.
 	TypeLocal
+	// TypeHandedOver tells that another process is the stack now. This one keeps the
+	// connections that it has.
+	TypeHandedOver
 )
 
 var typeNames = map[Type]string{
@@ -112,7 +115,7 @@ var typeNames = map[Type]string{
 	TypeWelcome: "welcome", TypeResult: "result", TypeNotCandidate: "not-candidate",
 	TypeFailed: "failed", TypeEstablished: "established", TypeTaken: "taken", TypeReady: "ready",
 	TypeBroken: "broken", TypeClosed: "closed", TypeDropUrgent: "drop-urgent",
-	TypeLocal: "local", TypeDetour: "detour",
+	TypeLocal: "local", TypeDetour: "detour", TypeHandedOver: "handed-over",
 }
 
 // String returns the type's name in lower case.

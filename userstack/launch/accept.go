@@ -406,7 +406,11 @@ func (l *listener) offered(a *accepted) bool {
 		s.leftToTCP(a.sock, false, noPeer)
 		return true
 	}
-	cc, err := b.Accept(a.sock, localAddr(a.sock), a.remote)
+	var cc *broker.ClientConn
+	b, err := s.sessions.open(func(b Broker) (err error) {
+		cc, err = b.Accept(a.sock, localAddr(a.sock), a.remote)
+		return err
+	})
 	if err != nil {
 		return s.withoutService(a, true)
 	}

@@ -159,11 +159,11 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 // start passes the socket to the service and runs the attempt.
 func (a *attempt) start() {
 	s := a.s
-	err := broker.ErrServiceGone
-	a.broker = s.sessions.live()
-	if a.broker != nil {
-		a.cc, err = a.broker.Connect(a.tcp, a.req)
-	}
+	var err error
+	a.broker, err = s.sessions.open(func(b Broker) (err error) {
+		a.cc, err = b.Connect(a.tcp, a.req)
+		return err
+	})
 	if err != nil {
 		s.log.Debug("cannot pass a socket to the service", "err", err)
 		a.cleanup()

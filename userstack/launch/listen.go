@@ -54,7 +54,8 @@ func (s *supervisor) listen(n *notif) {
 		l.saves = v != 0
 	}
 	if b != nil {
-		switch err := s.mark(b, fd); {
+		b, err := s.sessions.open(func(b Broker) error { return s.mark(b, fd) })
+		switch {
 		case err == nil:
 			l.known.Store(&b)
 		case !errors.Is(err, broker.ErrServiceGone) || !s.sessions.mayReturn():

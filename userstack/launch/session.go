@@ -101,17 +101,89 @@ func (x *sessions) live() Broker {
 	}
 }
 
-// follow waits for the end of the session, and of each that comes after it.
+// follow waits for the end of the session, and of each that comes after it. If another
+// process has become the stack, the next session is with this process.
 func (x *sessions) follow() {
-	for b := x.last(); b != nil; b = x.found() {
+	for b := x.last(); b != nil; {
 		select {
 		case <-b.Done():
 		case <-x.ctx.Done():
 			return
+		case <-b.HandedOver():
+			if x.redial != nil {
+				if next := x.change(b); next != nil {
+					b = next
+					continue
+				}
+			}
+			select {
+			case <-b.Done():
+			case <-x.ctx.Done():
+				return
+			}
 		}
 		x.ended(b)
 		if x.redial == nil {
 			return
+		}
+		b = x.found()
+	}
+}
+
+// change opens a session with the process that is the stack now, marks all listening
+// sockets in it, and returns it. Session b continues until its last connection has ended.
+// change returns nil if b ends before, or the program. While there is no new session,
+// connections use b.
+func (x *sessions) change(b Broker) Broker {
+	said := ""
+	for pause := redialFirst; ; pause = min(2*pause, redialLast) {
+		next, err := x.redial(x.ctx)
+		if err == nil {
+			var now Broker = next
+			x.now.Store(&now)
+			x.log.Info("another process is the stack now: new connections use it")
+			x.renew()
+			x.leave(b)
+			return now
+		}
+		if text := err.Error(); text != said {
+			said = text
+			x.log.Info("another process is the stack now: connections still use the one before", "err", err)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+			continue
+		case <-b.Done():
+		case <-x.ctx.Done():
+		}
+		timer.Stop()
+		return nil
+	}
+}
+
+// leave ends session b, for which there is another one, after its last connection.
+func (x *sessions) leave(b Broker) {
+	b.Leave()
+	x.tasks.begin("the wait for the end of a session", func() {
+		select {
+		case <-b.Done():
+		case <-x.ctx.Done():
+		}
+		x.close(b)
+	})
+}
+
+// open calls f with the session, and again with the next one if the launcher has left the
+// session meanwhile. It returns the session that f used last, or nil if there is none.
+func (x *sessions) open(f func(Broker) error) (Broker, error) {
+	for {
+		b := x.live()
+		if b == nil {
+			return nil, broker.ErrServiceGone
+		}
+		if err := f(b); !errors.Is(err, broker.ErrLeft) {
+			return b, err
 		}
 	}
 }
@@ -244,6 +316,8 @@ type Broker interface {
 	Accept(sock int, local, remote netip.AddrPort) (*broker.ClientConn, error)
 	Done() <-chan struct{}
 	Dead() <-chan struct{}
+	HandedOver() <-chan struct{}
+	Leave()
 	// ByOption and Note are as those of *broker.Client.
 	ByOption() bool
 	Note(notes []broker.Note) error

@@ -4,6 +4,7 @@ package network
 
 import (
 	"errors"
+	"os"
 
 	"smcr/userstack/tcpopt"
 )
@@ -47,6 +48,15 @@ type Gate interface {
 	// has sent. None of them may have been read before.
 	OpenToData(fd int, isData func(first []byte) bool) error
 }
+
+// A Sharer is an OptionMarker that another process can adopt. That of NewOptionMarker is
+// one.
+type Sharer interface {
+	// Share returns the files for tcpopt.Adopt, which the caller must close.
+	Share() ([]*os.File, error)
+}
+
+var _ Sharer = marker{}
 
 // NewOptionMarker makes an OptionMarker of the eBPF program p.
 func NewOptionMarker(p *tcpopt.Program) OptionMarker { return marker{p} }

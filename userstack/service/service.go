@@ -14,6 +14,7 @@ import (
 	"smcr/internal/place"
 	"smcr/nl"
 	"smcr/quota"
+	"smcr/rdmaverbs/softroce"
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
@@ -42,6 +43,17 @@ type Config struct {
 	NoLocal bool
 	// Authorize, if set, may refuse a launcher with an error.
 	Authorize func(*broker.Launcher) error
+	// Predecessor, if set, is the stack from which this service takes over. New owns it.
+	// The caller must call Freeze, and then Assume, before Run.
+	Predecessor *Predecessor
+	// RoCE is the provider of the devices in Stack whose sockets another process takes
+	// over, or nil.
+	RoCE *softroce.Provider
+	// DrainTimeout ends Run this time after another process has taken over, even if
+	// there are connections. Zero means no limit.
+	DrainTimeout time.Duration
+	// Release is the release of smcr, for the log of another process.
+	Release string
 	// Quiet, if set, is called some time after many connections have begun or ended.
 	// A process that does nothing else can return the memory of its heap then:
 	// debug.FreeOSMemory.
@@ -70,6 +82,8 @@ type Service struct {
 
 	neighbours neighbours
 	stacks     *net.UnixListener // nil: none
+	succession succession
+	history    history
 
 	ending context.Context // ends the relays, before the sessions
 	end    context.CancelFunc
@@ -93,6 +107,7 @@ func New(cfg Config) (_ *Service, err error) {
 	cfg.Stack.Engines = cfg.Engines
 	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now(), quota: quota.New(quota.Limits{User: cfg.UserFDs})}
 	s.ending, s.end = context.WithCancel(context.Background())
+	s.succession.over, s.succession.ending = make(chan struct{}), make(chan *net.UnixListener, 1)
 	s.local.off = cfg.NoLocal
 	defer func() {
 		if err != nil {
@@ -104,9 +119,26 @@ func New(cfg Config) (_ *Service, err error) {
 		return nil, fmt.Errorf("service: %w", err)
 	}
 	// This comes first, because it shows whether there is already a stack.
-	if s.claim, err = place.Take(); errors.Is(err, place.ErrTaken) {
+	if p := cfg.Predecessor; p != nil {
+		s.claim, p.claim = p.claim, nil
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, p.Close())
+			}
+		}()
+		if err := s.adopt(p, s.log); err != nil {
+			return nil, fmt.Errorf("service: %w", err)
+		}
+		cfg.Stack = s.cfg.Stack
+	} else if s.claim, err = place.Take(); errors.Is(err, place.ErrTaken) {
 		return nil, ErrRunning
 	} else if err != nil {
+		return nil, fmt.Errorf("service: %w", err)
+	}
+	if err := s.takePart(); err != nil {
+		return nil, fmt.Errorf("service: %w", err)
+	}
+	if s.succession.listener, err = s.claim.Listen(place.Takeover); err != nil {
 		return nil, fmt.Errorf("service: %w", err)
 	}
 	if s.ctl, err = s.claim.Listen(place.Commands); err != nil {
@@ -134,6 +166,7 @@ func New(cfg Config) (_ *Service, err error) {
 	}
 	s.programs.OnQuiet(cfg.Quiet)
 	s.answer = s.stack.Control()
+	s.succession.control = s.stack.Control()
 	s.server = broker.Server{
 		Handler: s, Log: s.log, Guard: s.programs.Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
 		Authorize: cfg.Authorize, ByOption: s.programs.ByOption(),
@@ -144,6 +177,19 @@ func New(cfg Config) (_ *Service, err error) {
 		Ended: func(l *broker.Launcher) { s.count(-1); s.log.Info("program ended", "launcher", l.PID) },
 	}
 	return s, nil
+}
+
+// takePart takes numbers of queue pairs that no other process of the place has.
+func (s *Service) takePart() error {
+	n, err := s.claim.Part()
+	if err != nil || s.cfg.RoCE == nil {
+		return err
+	}
+	numbers, err := softroce.QPNPart(n)
+	if err == nil {
+		s.cfg.RoCE.UseQPNs(numbers)
+	}
+	return err
 }
 
 // leave releases the claim on the directory of the sockets.
@@ -173,13 +219,21 @@ func (s *Service) count(d int) {
 
 // idle returns the time since the last launcher or connection ended.
 func (s *Service) idle(now time.Time) time.Duration {
+	busy := s.busy()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.launchers > 0 || s.programs.Busy() {
+	if busy {
 		s.idleSince = now
 		return 0
 	}
 	return now.Sub(s.idleSince)
+}
+
+// busy reports whether there is a launcher or a connection.
+func (s *Service) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.launchers > 0 || s.programs.Busy()
 }
 
 // enterRelay counts a relay that endRelays waits for, until leave.
@@ -245,11 +299,12 @@ func (s *Service) Run(ctx context.Context) error {
 		})
 	}
 	serve("the accept of launchers", func() error { return s.server.Serve(ctx, s.run) })
-	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: g, Quota: s.quota})
+	ns := nl.NewServer(continued{s.answer, &s.history}, nl.ServerConfig{Logger: s.log, Guard: g, Quota: s.quota})
 	serve("the accept of commands", func() error { return ns.Serve(s.ctl) })
 	if s.stacks != nil {
 		wg.Go(g.Func("the accept of other stacks", func() { _ = s.neighbours.serve(ctx, s.stacks) }))
 	}
+	wg.Go(g.Func("the accept of later stacks", func() { s.serveTakeovers(ctx) }))
 	var err error
 	var tick <-chan time.Time // nil without an idle timeout
 	if d := idleTick(s.cfg.IdleTimeout); d > 0 {
@@ -257,18 +312,43 @@ func (s *Service) Run(ctx context.Context) error {
 		defer t.Stop()
 		tick = t.C
 	}
+	over := s.succession.over
+	var drained <-chan time.Time
 loop:
 	for {
 		select {
 		case <-ctx.Done():
 			break loop
+		case <-over:
+			over = nil
+			t := time.NewTicker(drainTick)
+			defer t.Stop()
+			tick = t.C
+			if s.cfg.DrainTimeout > 0 {
+				drained = time.After(s.cfg.DrainTimeout)
+			}
+			if l := <-s.succession.ending; l != nil {
+				wg.Go(func() { _ = ns.Serve(l) })
+			}
+		case <-drained:
+			s.log.Warn("the drain timeout is over: the remaining connections are reset")
+			break loop
 		case err = <-errc:
 			break loop
 		case now := <-tick:
-			if s.idle(now) >= s.cfg.IdleTimeout {
+			switch {
+			case over == nil && !s.busy():
+				s.log.Info("all connections have ended, ending")
+				break loop
+			case over != nil && s.idle(now) >= s.cfg.IdleTimeout:
 				s.log.Info("idle, ending")
 				break loop
 			}
+		}
+	}
+	if s.handedOver() {
+		if rerr := s.reportEnd(); rerr != nil {
+			s.log.Warn("the last statistics of this stack are lost", "err", rerr)
 		}
 	}
 	// New launchers and commands must not find a service that is about to end.
@@ -277,6 +357,9 @@ loop:
 	cancel()
 	err = errors.Join(err, ns.Close())
 	wg.Wait()
+	if p := s.cfg.Predecessor; p != nil {
+		_ = p.Close() // if it is still open, the takeover has failed
+	}
 	err = errors.Join(err, s.connector.Close(), s.local.close(), s.stack.Close())
 	for _, l := range s.cfg.Engines {
 		err = errors.Join(err, l.Close())

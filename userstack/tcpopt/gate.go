@@ -18,7 +18,7 @@ const gateTries = 16
 // gate is the attachment of the program that runs for each packet that leaves the cgroup. It
 // is made when it is first needed.
 type gate struct {
-	link *link.RawLink
+	link link.Link
 	err  error // why the program cannot be attached
 }
 

@@ -147,19 +147,26 @@ func loadObjects() (_ *objects, err error) {
 	if err != nil {
 		return nil, err
 	}
-	o.gate, o.gateErr = o.loadProgram(&ebpf.ProgramSpec{
-		Name:         "smcr_gate",
-		Type:         ebpf.CGroupSKB,
-		AttachType:   ebpf.AttachCGroupInetEgress,
-		Instructions: gateProgram(),
-	})
+	o.loadOptional()
+	return o, nil
+}
+
+// loadOptional loads the programs that are attached later, as far as o does not have them.
+func (o *objects) loadOptional() {
+	if o.gate == nil {
+		o.gate, o.gateErr = o.loadProgram(&ebpf.ProgramSpec{
+			Name:         "smcr_gate",
+			Type:         ebpf.CGroupSKB,
+			AttachType:   ebpf.AttachCGroupInetEgress,
+			Instructions: gateProgram(),
+		})
+	}
 	o.command, o.commandErr = o.loadProgram(&ebpf.ProgramSpec{
 		Name:         "smcr_command",
 		Type:         ebpf.CGroupSockopt,
 		AttachType:   ebpf.AttachCGroupSetsockopt,
 		Instructions: commandProgram(),
 	})
-	return o, nil
 }
 
 func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {

@@ -58,7 +58,7 @@ type Program struct {
 	mu     sync.RWMutex
 	closed bool
 	objs   *objects
-	link   *link.RawLink
+	link   link.Link
 
 	// listenMu serializes the calls that change marks of listeners: each of them reads,
 	// decides and writes.

@@ -7,7 +7,7 @@
 // A view is a byte slice with accessors. The accessors need the length of the
 // header (BTHLen and so on) and panic on a shorter slice. So use the functions
 // that check the length for received bytes: ParseTransport, ParseV1, ParseV2,
-// ParseEthernet and ParseUDPIPv6. They never read beyond their argument. All
+// ParseEthernet, ParseUDPIPv4 and ParseUDPIPv6. They never read beyond their argument. All
 // multi-byte fields are in network byte order, except the ICRC, which is
 // little-endian.
 //

@@ -80,6 +80,11 @@ func FuzzParseFrame(f *testing.F) {
 				_ = k.V2IPv6(ip, udp, data).Add(data[header.BTHLen:])
 			}
 		}
+		if ip, udp, payload, err := header.ParseUDPIPv4(rest); err == nil {
+			if int(ip.TotalLen()) != len(ip)+len(udp)+len(payload) {
+				t.Fatalf("total length %d, %d bytes", ip.TotalLen(), len(payload))
+			}
+		}
 		if data, icrc, err := header.ParseV2(rest); err == nil && len(data)+len(icrc) != len(rest) {
 			t.Fatalf("%d + %d bytes of %d", len(data), len(icrc), len(rest))
 		}

@@ -215,6 +215,35 @@ func TestParseUDPIPv6(t *testing.T) {
 	}
 }
 
+// TestParseUDPIPv4 cuts a frame of Linux everywhere and damages its headers.
+func TestParseUDPIPv4(t *testing.T) {
+	_, whole, err := header.ParseEthernet(readPcap(t, "v2-ipv4.pcap")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := int(header.IPv4(whole).TotalLen())
+	if _, udp, payload, err := header.ParseUDPIPv4(whole); err != nil || len(udp)+len(payload) != n-header.IPv4Len {
+		t.Fatalf("%d bytes, %v", len(payload), err)
+	}
+	for i := range n {
+		if _, _, _, err := header.ParseUDPIPv4(whole[:i:i]); !errors.Is(err, header.ErrShort) {
+			t.Errorf("cut at %d of %d: %v", i, n, err)
+		}
+	}
+	for at, want := range map[int]error{
+		0: header.ErrFormat, 9: header.ErrFormat, // version, protocol
+		6: header.ErrFormat, 7: header.ErrFormat, // fragments
+		header.IPv4Len + 2: header.ErrFormat, // destination port
+		header.IPv4Len + 5: header.ErrLength,
+	} {
+		b := bytes.Clone(whole)
+		b[at] ^= 0x10
+		if _, _, _, err := header.ParseUDPIPv4(b); !errors.Is(err, want) {
+			t.Errorf("byte %d damaged: %v, want %v", at, err, want)
+		}
+	}
+}
+
 func checkDatagram(t *testing.T, d []byte) (data, icrc []byte) {
 	t.Helper()
 	udp := header.UDP(d)

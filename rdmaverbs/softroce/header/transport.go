@@ -2,7 +2,10 @@
 
 package header
 
-import "errors"
+import (
+	"encoding/binary"
+	"errors"
+)
 
 // Errors of ParseTransport, ParseV1, ParseV2 and ParseUDPIPv6.
 var (
@@ -93,6 +96,31 @@ func ParseV1(b []byte) (grh GRH, transport, icrc []byte, err error) {
 // returns ErrShort or ErrLength.
 func ParseV2(udpPayload []byte) (transport, icrc []byte, err error) {
 	return splitICRC(udpPayload, len(udpPayload))
+}
+
+// ParseUDPIPv4 does the same as [ParseUDPIPv6] for IPv4. It skips IP options, and returns
+// ErrFormat for a fragment.
+func ParseUDPIPv4(b []byte) (ip IPv4, udp UDP, payload []byte, err error) {
+	const fragmented = 0x3fff // more fragments, or not the first
+	if len(b) < IPv4Len {
+		return nil, nil, nil, ErrShort
+	}
+	ip = IPv4(b)
+	n, total := ip.HeaderLen(), int(ip.TotalLen())
+	if b[0]>>4 != 4 || n < IPv4Len || ip.Protocol() != ProtocolUDP || binary.BigEndian.Uint16(b[6:])&fragmented != 0 {
+		return nil, nil, nil, ErrFormat
+	}
+	if total > len(b) || total < n+UDPLen {
+		return nil, nil, nil, ErrShort
+	}
+	ip, udp = ip[:n], UDP(b[n:n+UDPLen])
+	switch {
+	case int(udp.Len()) != total-n:
+		return nil, nil, nil, ErrLength
+	case udp.DstPort() != UDPPortRoCE:
+		return nil, nil, nil, ErrFormat
+	}
+	return ip, udp, b[n+UDPLen : total], nil
 }
 
 // ParseUDPIPv6 parses the bytes after the Ethernet header of a frame with RoCE

@@ -9,4 +9,6 @@ import "smcr/userstack/network"
 type Host struct {
 	Network network.Network
 	Option  network.OptionMarker
+	// CloseOption has the stack close Option at its end.
+	CloseOption bool
 }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"context"
+	"errors"
+
+	"smcr/userstack/service"
+)
+
+// takeoverTries is how many stacks may end while this process takes over from them.
+const takeoverTries = 3
+
+// again calls run, and again if the stack from which it was to take over has ended before:
+// then this process starts like after any other end of a stack.
+func again(ctx context.Context, o *Options, run func(context.Context, *Options) error) (err error) {
+	for range takeoverTries {
+		if err = run(ctx, o); !errors.Is(err, service.ErrPredecessorEnded) || ctx.Err() != nil {
+			return err
+		}
+		newLogger(o.Err, o.LogLevel).Warn("starting as after the end of a stack", "err", err)
+	}
+	return err
+}
+
+// approach asks the stack that runs to hand over, if the flags say so. It returns nil if
+// there is none.
+func (o *Options) approach(ctx context.Context) (*service.Predecessor, error) {
+	if !o.Takeover {
+		return nil, nil
+	}
+	return service.Approach(ctx, o.Release)
+}
+
+// takeOver starts the stack with start, which reads the configuration. If there is a
+// predecessor, its changes by commands are complete before, and it hands over afterwards.
+func takeOver(s *service.Service, p *service.Predecessor, start func() error) error {
+	if p == nil {
+		return start()
+	}
+	if err := s.Freeze(); err != nil {
+		return err
+	}
+	if err := start(); err != nil {
+		return err
+	}
+	return s.Assume()
+}

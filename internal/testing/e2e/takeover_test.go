@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// holder keeps connections to the server of blockEcho open and transfers data over all of
+// them. It opens as many again for each line that it reads, and says how many exchanges
+// each connection has made.
+const holder = `
+import os, socket, sys, threading, time
+addr, n = (sys.argv[1], 7200), int(sys.argv[2])
+block = os.urandom(50000)
+done, lock = [], threading.Lock()
+def paired(s):
+    ino = str(os.fstat(s.fileno()).st_ino)
+    with open('/proc/net/unix') as f:
+        return any(l.split()[6] == ino for l in f)
+def hold(i):
+    try:
+        s = socket.create_connection(addr)
+        while True:
+            b = os.urandom(8) + block
+            s.sendall(len(b).to_bytes(4, 'big') + b)
+            got = b''
+            while len(got) < len(b):
+                more = s.recv(len(b) - len(got))
+                if not more: raise OSError('end of the stream')
+                got += more
+            if got != b: raise OSError('wrong data')
+            if done[i] == 0: print('made', 'SMC' if paired(s) else 'TCP', flush=True)
+            done[i] += 1
+            time.sleep(0.005)
+    except OSError as e:
+        print('FAILED', i, e, flush=True)
+while True:
+    for _ in range(n):
+        done.append(0)
+        threading.Thread(target=hold, args=(len(done) - 1,), daemon=True).start()
+    if not sys.stdin.readline(): break
+    print('exchanged', *done, flush=True)
+`
+
+// exchanged returns what the last line of a holder says.
+func exchanged(t *testing.T, p *netnstest.Process) (counts []int) {
+	t.Helper()
+	for _, s := range strings.Fields(lastLine(p.Log(), "exchanged"))[1:] {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts = append(counts, n)
+	}
+	return counts
+}
+
+// takeOver starts a stack that takes over from that of a host. It returns when it serves.
+func (l *lab) takeOver(h *netnstest.Host, args ...string) *netnstest.Process {
+	l.t.Helper()
+	p := h.Go(l.t, bin("smcr"), append([]string{"serve", "--no-default-eid", "--takeover"}, args...)...)
+	if err := p.WaitOutput(saysServing, startTime); err != nil {
+		l.t.Fatal(err, p.Log())
+	}
+	return p
+}
+
+// What the log of a stack says.
+const (
+	saysServing = "smcr serve is running"
+	saysOver    = "another process is the stack now"
+)
+
+// transmitted returns the bytes that a stack has sent.
+func (l *lab) transmitted(h *netnstest.Host) float64 {
+	l.t.Helper()
+	var all map[string]any
+	out := l.smcr(h, "--backend", "user", "stats", "show", "--output", "json")
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		var rows []map[string]any
+		if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) == 0 {
+			l.t.Fatal(err, out)
+		}
+		all = rows[0]
+	}
+	n, ok := find(all, "txBytes")
+	if !ok {
+		l.t.Fatalf("no txBytes in %s", out)
+	}
+	return n
+}
+
+// find looks for a number in nested objects.
+func find(v any, name string) (float64, bool) {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return 0, false
+	}
+	if n, ok := m[name].(float64); ok {
+		return n, true
+	}
+	for _, x := range m {
+		if n, ok := find(x, name); ok {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+// placeOf returns the names in the directory of the stack of a host.
+func (l *lab) placeOf(h *netnstest.Host) (names []string) {
+	l.t.Helper()
+	var cookie string
+	if err := h.Do(func() error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		v, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		cookie = strconv.FormatUint(v, 10)
+		return err
+	}); err != nil {
+		l.t.Fatal(err)
+	}
+	entries, err := os.ReadDir(filepath.Join("/run/smcr", cookie))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// TestTakeover replaces the stack of a host five times, while connections transfer data and
+// programs make new ones. The peer is not upgraded. Connections that are open continue, no
+// new one fails, listeners from before accept, and nothing is lost of the configuration and
+// of the statistics. Each old stack ends after its last connection.
+func TestTakeover(t *testing.T) {
+	for _, who := range []string{"server", "client"} {
+		t.Run("the "+who+"'s", func(t *testing.T) { testTakeover(t, who) })
+	}
+}
+
+func testTakeover(t *testing.T, who string) {
+	const takeovers, each = 5, 3
+	l := newLab(t, "/usr/bin/python3")
+	h := map[string]*netnstest.Host{"server": l.A, "client": l.B}[who]
+	stacks := []*netnstest.Process{nil}
+	for _, x := range []*netnstest.Host{l.A, l.B} {
+		if p := l.serve(x); x == h {
+			stacks[0] = p
+		}
+	}
+	l.smcr(h, "--backend", "user", "pnet", "add", "NET1", "--netdev", "eth0")
+	l.smcr(h, "--backend", "user", "ueid", "add", "SMCV2-TAKEOVER")
+	server := l.under(l.A, "/usr/bin/python3", "-u", "-c", blockEcho, l.A.Addr())
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "loader")
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	launched := func(argv ...string) (*netnstest.Process, func(string)) {
+		cmd := l.B.Command(t.Context(), bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--no-adapt", "--", "/usr/bin/python3", "-u", "-c"}, argv...)...)
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.B.GoCmd(t, cmd), func(s string) { _, _ = in.Write([]byte(s)) }
+	}
+	load, _ := launched(loader, l.A.Addr(), path, "2")
+	hold, tell := launched(holder, l.A.Addr(), strconv.Itoa(each))
+	made := func(n int) {
+		t.Helper()
+		wantLines(t, hold, "made SMC", n*each)
+	}
+	made(1)
+	if err := load.WaitOutput("loading", startTime); err != nil {
+		t.Fatal(err)
+	}
+	all := &attempts{file: file, in: bufio.NewReader(file)}
+	sent := l.transmitted(h)
+	for n := 1; n <= takeovers; n++ {
+		stacks = append(stacks, l.takeOver(h))
+		wantLines(t, stacks[n-1], saysOver, 1)
+		if now := l.transmitted(h); now < sent {
+			t.Errorf("takeover %d: %v bytes sent, %v before", n, now, sent)
+		} else {
+			sent = now
+		}
+		if out := l.smcr(h, "--backend", "user", "pnet", "list"); !strings.Contains(out, "NET1") {
+			t.Errorf("takeover %d: the pnetid is lost: %s", n, out)
+		}
+		if out := l.smcr(h, "--backend", "user", "ueid", "list"); !strings.Contains(out, "SMCV2-TAKEOVER") {
+			t.Errorf("takeover %d: the enterprise ID is lost: %s", n, out)
+		}
+		tell("\n") // more connections, over the new stack
+		made(n + 1)
+	}
+	// All connections have continued.
+	before := exchanged(t, hold)
+	tell("\n")
+	made(takeovers + 2)
+	for i, n := range exchanged(t, hold) {
+		if i < len(before) && n <= before[i] {
+			t.Errorf("connection %d of %d has stopped after %d exchanges", i, len(before), n)
+		}
+	}
+	all.read(t)
+	modes := map[string]int{}
+	for _, x := range all.all {
+		modes[x.mode]++
+		if x.how != "ok" {
+			t.Errorf("a new connection failed: %+v", x)
+		}
+	}
+	t.Logf("%d new connections meanwhile: %v", len(all.all), modes)
+	if strings.Contains(hold.Log(), "FAILED") {
+		t.Errorf("a connection has ended: %s", lastLine(hold.Log(), "FAILED"))
+	}
+	for n, p := range stacks[:takeovers] {
+		select {
+		case <-p.Done():
+			t.Errorf("stack %d has ended with connections:\n%s", n, p.Log())
+		default:
+		}
+	}
+	if names := l.placeOf(h); countPrefix(names, "ending-") != takeovers || countPrefix(names, "part-") != takeovers+1 {
+		t.Errorf("in the place of the stack: %q", names)
+	}
+	hold.Kill()
+	load.Kill()
+	for n, p := range stacks[:takeovers] {
+		if err := p.Wait(endTime); err != nil {
+			t.Errorf("stack %d: %v\n%s", n, err, p.Log())
+		}
+	}
+	if names := l.placeOf(h); countPrefix(names, "ending-") != 0 || countPrefix(names, "part-") != 1 {
+		t.Errorf("left in the place of the stack: %q", names)
+	}
+	if now := l.transmitted(h); now < sent {
+		t.Errorf("%v bytes sent, %v before the end of the old stacks", now, sent)
+	}
+	server.Kill()
+	if err := stacks[takeovers].Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-stacks[takeovers].Done()
+	if names := l.placeOf(h); !slices.Equal(names, []string{"lock"}) {
+		t.Errorf("left in the place of the stack: %q", names)
+	}
+	if t.Failed() {
+		for n, p := range stacks {
+			t.Logf("stack %d:\n%s", n, p.Log())
+		}
+	}
+}
+
+func countPrefix(names []string, prefix string) (n int) {
+	for _, s := range names {
+		if strings.HasPrefix(s, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestTakeoverFails: a stack that does not take over, because its configuration has an
+// error, its release is another one, or its user has no right to, leaves the old stack as
+// it was. A stack that dies in between does too.
+func TestTakeoverFails(t *testing.T) {
+	l := newLab(t)
+	old := l.serve(l.A)
+	l.serve(l.B)
+	dir := t.TempDir()
+	broken := filepath.Join(dir, "broken.yaml")
+	if err := os.WriteFile(broken, []byte("nothing: valid\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(dir, "smcr")
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X smcr/userstack/internal/takeover.version=9", "-o", other, "smcr/cmd/smcr").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	before := l.placeOf(l.A)
+	for _, test := range []struct {
+		name, says string
+		argv       []string
+	}{
+		{"broken configuration", "broken.yaml", []string{bin("smcr"), "serve", "--takeover", "--config", broken}},
+		{"other release", "stop the old one first", []string{other, "serve", "--takeover"}},
+		{"without the flag", "already running", []string{bin("smcr"), "serve"}},
+		{"another user", "", []string{"/usr/bin/setpriv", "--reuid", "65533", "--regid", "65533", "--clear-groups", "--inh-caps", "+net_raw,+net_admin,+bpf", "--ambient-caps", "+net_raw,+net_admin,+bpf", bin("smcr"), "serve", "--takeover"}},
+	} {
+		p := l.A.Go(t, test.argv[0], test.argv[1:]...)
+		if err := p.Wait(startTime); err == nil || !strings.Contains(p.Log(), test.says) {
+			t.Errorf("%s: %v\n%s", test.name, err, p.Log())
+		}
+		t.Logf("%s: %s", test.name, strings.TrimSpace(p.Log()))
+		l.wantWorks()
+		if now := l.placeOf(l.A); !slices.Equal(now, before) {
+			t.Errorf("%s: in the place of the stack: %q, want %q", test.name, now, before)
+		}
+	}
+	// A process that asks, and is killed at different times.
+	for n := range 8 {
+		p := l.A.Go(t, bin("smcr"), "serve", "--takeover", "--no-default-eid")
+		time.Sleep(time.Duration(n) * 10 * time.Millisecond)
+		p.Kill()
+		<-p.Done()
+		if strings.Contains(old.Log(), saysOver) {
+			break // it was too late: it has taken over
+		}
+		l.wantWorks()
+	}
+	fmt.Fprintln(os.Stderr)
+	next := l.takeOver(l.A)
+	l.wantWorks()
+	if err := next.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-next.Done()
+}

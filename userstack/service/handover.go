@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"smcr/internal/place"
+	"smcr/nl"
+	"smcr/rdmaverbs/softroce"
+	"smcr/userstack/internal/programs"
+	"smcr/userstack/internal/takeover"
+)
+
+// succession is the part of a Service that hands over to another process.
+type succession struct {
+	listener *net.UnixListener
+	turn     sync.Mutex // one takeover at a time
+	freeze   func() (thaw func(over bool))
+	control  nl.Control    // of the stack, without the history
+	over     chan struct{} // closed when another process is the stack
+	ending   chan *net.UnixListener
+}
+
+// OnHandOver sets a function that is called when another process takes over: it makes
+// changes by commands wait until it calls thaw. If over is true, they must fail, because
+// another process is the stack. It must be called before Run.
+func (s *Service) OnHandOver(freeze func() (thaw func(over bool))) { s.succession.freeze = freeze }
+
+// serveTakeovers accepts processes that want to take over, until ctx ends.
+func (s *Service) serveTakeovers(ctx context.Context) {
+	l := s.succession.listener
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		u, err := l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // for example, no free descriptors
+			select {
+			case <-time.After(50 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		if err := s.claim.CheckPeer(u); err != nil {
+			s.log.Warn("takeover refused", "err", err)
+			_ = u.Close()
+			continue
+		}
+		wg.Go(func() {
+			conn := takeover.New(u, true)
+			defer conn.Close()
+			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+			if err := s.programs.Guard().Do("a takeover", func() { s.answerTakeover(ctx, conn) }); err != nil {
+				s.log.Error("takeover failed", "err", err)
+			}
+		})
+	}
+}
+
+// answerTakeover serves one process that wants to take over, or that has handed over before
+// and ends now.
+func (s *Service) answerTakeover(ctx context.Context, conn *takeover.Conn) {
+	m, err := conn.Receive(stepTime)
+	m.Close()
+	switch {
+	case errors.As(err, new(*takeover.VersionError)):
+		// The other process reads the version of this message and says the same.
+		s.log.Warn("takeover refused", "err", err)
+		_ = conn.Send(takeover.Message{Type: takeover.Refuse, Text: err.Error()})
+		return
+	case err != nil:
+		s.log.Warn("takeover refused", "err", err)
+		return
+	case m.Type == takeover.Ended:
+		s.history.receive(countsIn(&m))
+		s.log.Info("a stack that had handed over has ended")
+		_ = conn.Send(takeover.Message{Type: takeover.Done})
+		return
+	case m.Type != takeover.Hello:
+		s.log.Warn("takeover refused", "err", fmt.Errorf("%w: %v", takeover.ErrMalformed, m.Type))
+		return
+	}
+	refuse := func(why string) {
+		s.log.Warn("takeover refused", "why", why)
+		_ = conn.Send(takeover.Message{Type: takeover.Refuse, Text: why})
+	}
+	if !s.succession.turn.TryLock() {
+		refuse("another process is taking over, or has taken over a moment ago: try again")
+		return
+	}
+	defer s.succession.turn.Unlock()
+	if s.handedOver() || s.ending.Err() != nil {
+		refuse("this stack is ending: try again")
+		return
+	}
+	s.log.Info("another process asks to take over", "release", m.Release)
+	if err := s.handOver(ctx, conn); err != nil {
+		s.log.Warn("the other process has not taken over: this stack continues as before", "err", err)
+	}
+}
+
+// handedOver reports whether another process is the stack.
+func (s *Service) handedOver() bool {
+	select {
+	case <-s.succession.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// handOver makes another process the stack. After an error, everything is as before.
+func (s *Service) handOver(ctx context.Context, conn *takeover.Conn) error {
+	if err := s.offer(conn); err != nil {
+		return err
+	}
+	if _, err := conn.Expect(takeover.Ready, preparing); err != nil {
+		return err
+	}
+	over := false
+	if f := s.succession.freeze; f != nil {
+		thaw := f()
+		defer func() { thaw(over) }()
+	}
+	if r := s.cfg.RoCE; r != nil {
+		sockets, err := r.HandOver()
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if over {
+				r.Leave()
+				return
+			}
+			if err := r.TakeBack(); err != nil {
+				s.log.Error("RoCE version 2 does not receive any more", "err", err)
+			}
+		}()
+		if err := sendSockets(conn, sockets); err != nil {
+			return err
+		}
+	}
+	own, err := countsOf(ctx, s.succession.control)
+	if err != nil {
+		return err
+	}
+	all := s.history.apply(own)
+	if err := conn.Send(takeover.Message{Type: takeover.Frozen, Stats: &all.stats, Fallbacks: &all.fallbacks}); err != nil {
+		return err
+	}
+	if _, err := conn.Expect(takeover.Commit, preparing); err != nil {
+		return err
+	}
+	if err := conn.Send(takeover.Message{Type: takeover.Done}); err != nil {
+		return err
+	}
+	over = true
+	s.history.give(own)
+	ending, err := s.claim.Leave()
+	if err != nil {
+		s.log.Warn("commands do not find this stack while it ends", "err", err)
+	}
+	s.log.Info("another process is the stack now: this one ends after its last connection")
+	s.succession.ending <- ending
+	close(s.succession.over)
+	s.server.HandOver()
+	return nil
+}
+
+// offer sends the lock of the place and the eBPF program.
+func (s *Service) offer(conn *takeover.Conn) error {
+	lock, err := s.claim.Lock()
+	if err != nil {
+		return err
+	}
+	m := takeover.Message{Type: takeover.Offer, Release: s.cfg.Release, Files: []*os.File{lock}}
+	defer m.Close()
+	option, err := s.programs.Share()
+	if err != nil {
+		return err
+	}
+	if len(option) > 0 {
+		m.Option = programs.ShareVersion
+		m.Files = append(m.Files, option...)
+	}
+	return conn.Send(m)
+}
+
+// sendSockets sends UDP sockets in as many messages as necessary, and closes them.
+func sendSockets(conn *takeover.Conn, all []softroce.Receivers) error {
+	defer func() {
+		for _, r := range all {
+			_ = r.Close()
+		}
+	}()
+	m := takeover.Message{Type: takeover.Sockets}
+	flush := func() error {
+		if len(m.Groups) == 0 {
+			return nil
+		}
+		err := conn.Send(m)
+		m.Groups, m.Files = nil, nil
+		return err
+	}
+	for _, r := range all {
+		if len(m.Files)+len(r.Files) > takeover.MaxFiles {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		m.Groups = append(m.Groups, takeover.Group{Index: r.Index, IPv6: r.IPv6, Files: len(r.Files)})
+		m.Files = append(m.Files, r.Files...)
+	}
+	return flush()
+}
+
+// drainTick is the interval of checks whether a stack that has handed over has connections.
+const drainTick = 100 * time.Millisecond
+
+// reportEnd tells the process that is the stack now what this one has counted since it
+// handed over.
+func (s *Service) reportEnd() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stepTime)
+	defer cancel()
+	own, err := countsOf(ctx, s.succession.control)
+	if err != nil {
+		return err
+	}
+	u, err := place.Dial(ctx, place.Takeover)
+	if err != nil {
+		return err
+	}
+	conn := takeover.New(u, true)
+	defer conn.Close()
+	c := s.history.apply(own)
+	if err := conn.Send(takeover.Message{Type: takeover.Ended, Stats: &c.stats, Fallbacks: &c.fallbacks}); err != nil {
+		return err
+	}
+	_, err = conn.Expect(takeover.Done, stepTime)
+	return err
+}
