@@ -20,10 +20,10 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// holder keeps connections to the server of blockEcho open and transfers data over all of
+// holderProgram keeps connections to the server of blockEcho open and transfers data over all of
 // them. It opens as many again for each line that it reads, and says how many exchanges
 // each connection has made.
-const holder = `
+const holderProgram = `
 import os, socket, sys, threading, time
 addr, n = (sys.argv[1], 7200), int(sys.argv[2])
 block = os.urandom(50000)
@@ -189,7 +189,7 @@ func testTakeover(t *testing.T, who string) {
 		return l.B.GoCmd(t, cmd), func(s string) { _, _ = in.Write([]byte(s)) }
 	}
 	load, _ := launched(loader, l.A.Addr(), path, "2")
-	hold, tell := launched(holder, l.A.Addr(), strconv.Itoa(each))
+	hold, tell := launched(holderProgram, l.A.Addr(), strconv.Itoa(each))
 	made := func(n int) {
 		t.Helper()
 		wantLines(t, hold, "made SMC", n*each)
