@@ -53,7 +53,7 @@ func KeepOnly(keep Caps) error {
 	if err != nil {
 		return err
 	}
-	if (Caps(sets[0].Permitted) | Caps(sets[1].Permitted)<<32).Has(unix.CAP_SETPCAP) && !keep.Has(unix.CAP_SETPCAP) {
+	if (Caps(sets[0].Permitted) | Caps(sets[1].Permitted)<<32).Has(unix.CAP_SETPCAP) {
 		// It needs this capability, so it comes first.
 		if err := dropBounding(keep); err != nil {
 			return err

@@ -48,7 +48,7 @@ func testMain(m *testing.M) int {
 	}
 	if os.Geteuid() == 0 { // without root every test is skipped
 		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", binDir,
-			"smcr/cmd/smcr", "smcr/examples/demo/webserver", "smcr/examples/demo/webclient", "smcr/internal/testing/programs/probe", "smcr/internal/testing/programs/resets", "smcr/internal/testing/programs/hostile")
+			"smcr/cmd/smcr", "smcr/examples/demo/webserver", "smcr/examples/demo/webclient", "smcr/internal/testing/programs/probe", "smcr/internal/testing/programs/resets", "smcr/internal/testing/programs/hostile", "smcr/internal/testing/programs/container")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if raceDetector {
 			cmd.Args = slices.Insert(cmd.Args, 2, "-race")
