@@ -104,7 +104,9 @@ func take(fd int, n *notif) (*accepted, error) {
 	o := owner{os.Geteuid(), os.Getegid()}
 	if o.uid == 0 {
 		var err error
-		if o, err = n.l.looks.threads.owner(n.tid()); err != nil || !n.valid() {
+		if o, err = n.l.looks.threads.owner(n.tid()); exhausted(err) {
+			return nil, err
+		} else if err != nil || !n.valid() {
 			return nil, unix.EAGAIN // the call is over
 		}
 	}

@@ -35,11 +35,12 @@ func (s *supervisor) withoutService(a *accepted, doubt bool) bool {
 }
 
 // plain makes an accepted connection plain TCP. If doubt is set, a stack may
-// just have announced SMC to the peer. It returns false if the connection
-// cannot be used.
+// just have announced SMC to the peer. A PROPOSAL that has arrived is never left to the
+// program, also if the stack does not take the connection because the peer has given up.
+// It returns false if the connection cannot be used.
 func (s *supervisor) plain(a *accepted, doubt bool) bool {
 	sock := a.sock
-	if !doubt && !s.sessions.everEnded() || a.readSYN() != synWith {
+	if a.readSYN() != synWith {
 		return true
 	}
 	wait := time.Duration(0)

@@ -83,6 +83,12 @@ func Open() (*Namespace, error) {
 		}
 		forget(true)
 	}()
+	// A socket for which there was no room in Go's poller looks open, but every question
+	// over it fails. Ask once, so that it is noticed now.
+	if _, _, err := n.state(); err != nil {
+		n.Close()
+		return nil, err
+	}
 	return n, nil
 }
 

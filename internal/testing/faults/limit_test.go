@@ -43,7 +43,7 @@ func TestDescriptorLimit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			top, err := highest(pid)
+			limit, err := limitFor(pid, room)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -51,7 +51,7 @@ func TestDescriptorLimit(t *testing.T) {
 			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &old); err != nil {
 				t.Fatal(err)
 			}
-			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(top + 1 + room), Max: old.Max}, nil); err != nil {
+			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: old.Max}, nil); err != nil {
 				t.Fatal(err)
 			}
 			r, log := l.client(sweepConns, "-bytes", sweepBytes)
@@ -71,17 +71,22 @@ func TestDescriptorLimit(t *testing.T) {
 	}
 }
 
-// highest returns the highest descriptor of a process.
-func highest(pid int) (int, error) {
+// limitFor returns the limit at which a process can open so many more descriptors. The
+// kernel takes the lowest free number, which must be below the limit.
+func limitFor(pid, room int) (uint64, error) {
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {
 		return 0, err
 	}
-	top := -1
+	open := map[string]bool{}
 	for _, e := range entries {
-		if fd, err := strconv.Atoi(e.Name()); err == nil {
-			top = max(top, fd)
+		open[e.Name()] = true
+	}
+	limit := 0
+	for free := 0; free < room || open[strconv.Itoa(limit)]; limit++ {
+		if !open[strconv.Itoa(limit)] {
+			free++
 		}
 	}
-	return top, nil
+	return uint64(limit), nil
 }

@@ -94,7 +94,7 @@ func serve(address string) error {
 				r.fail(err)
 				r.Corrupted = false // the client has not begun
 			} else if p.Magic != magic {
-				r.fail(fmt.Errorf("at the beginning: %w", errWrong))
+				r.fail(fmt.Errorf("%#x at the beginning: %w", p.Magic, errWrong))
 			} else {
 				r = p.exchange(c.(*net.TCPConn), false)
 			}
