@@ -22,13 +22,15 @@
 //	with Linux kernels (kernelPackages)       TestPeer of package   all, long form
 //	                                          interop
 //	end-to-end (package e2e)                  one for each feature  all, race detector
+//	long runs and floods (package soak)       300 connections       floods of 10 s, a soak
+//	                                                                of a minute
 //	simulation of whole stacks                300 seeds             3000 seeds
 //	gofmt, go vet                             yes                   yes
 //	staticcheck, generated files, arm64,      no                    yes
 //	s390x, package plots
 //
 // More than this takes too long for each change: more seeds and endless repetition (make
-// soak), fuzzing (make fuzz), and the tests that the summary lists as skipped, with the
+// repeat), long runs (make soak, make connections, make flood), fuzzing (make fuzz), and the tests that the summary lists as skipped, with the
 // way to run them.
 //
 // # Steps at the same time
