@@ -129,12 +129,10 @@ func TestFailedOfFault(t *testing.T) {
 		{fault{}, traffic.Failure{Class: traffic.Refused}, true},
 		{fault{refuses: true}, traffic.Failure{Class: traffic.Refused}, false},
 		{fault{refuses: true}, traffic.Failure{Class: traffic.Ended}, true},
-		{fault{refuses: true}, traffic.Failure{Kind: "short", Class: traffic.Ended}, false},
 		{fault{ends: true}, traffic.Failure{Class: traffic.Ended}, false},
 		{fault{ends: true}, traffic.Failure{Class: traffic.Refused}, true},
 		{fault{ends: true, refuses: true}, traffic.Failure{Class: traffic.Corrupt}, true},
 		{fault{ends: true, refuses: true}, traffic.Failure{Class: traffic.Hung}, true},
-		{fault{ends: true, refuses: true}, traffic.Failure{Kind: "short", Class: traffic.Hung}, true},
 	} {
 		s := &soakRun{rows: map[string]*Row{}}
 		s.begin(c.f)
