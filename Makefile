@@ -15,10 +15,15 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
 # Seeds of the simulation that make test-all and make sim try; make test tries a tenth.
 SIMSEEDS    ?= 3000
-# Time for each fuzz target, for the soak, and for the whole of go test.
+# Time for each fuzz target, for the soak, for each flood, for the repetition of the tests,
+# and for the whole of go test.
 FUZZTIME    ?= 30s
-SOAKTIME    ?= 30m
+TIME        ?= 30m
+FLOODTIME   ?= 5m
+REPEATTIME  ?= 30m
 TESTTIMEOUT ?= 25m
+# Connections that make connections opens and closes.
+N           ?= 1000000
 # Connections that make resets has reset.
 RESETS      ?= 200000
 
@@ -29,9 +34,10 @@ PLOTS        = internal/testing/bench/plots
 GUESTS      ?= 2
 # What runs the steps of the tests: internal/testing/plan/plans.go has them.
 PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -seeds '$(SIMSEEDS)' -guests '$(GUESTS)' -timeout '$(TESTTIMEOUT)'
+SOAK         = $(GO) run -buildvcs=false ./internal/testing/soak
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak resets faults bench bench-plots bench-rdma demo guest generate test-tools test-tools-all bench-tools clean
+.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults bench bench-plots bench-rdma demo guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -50,8 +56,12 @@ help:
 	  'fuzz       each fuzz target for FUZZTIME=$(FUZZTIME); PKG=./userstack/wire selects' \
 	  'sim        $(SIMSEEDS) seeds of the simulation of whole stacks' \
 	  'plant      bugs planted in the stack: the simulation finds each; BUG=regexp selects' \
-	  'soak       SEEDS=N: so many seeds of the simulation, from FIRST=1 on; else' \
-	  '           all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
+	  'soak       TIME=$(TIME): all kinds of traffic with faults at random times;' \
+	  '           SEEDS=N: so many seeds of the simulation instead, from FIRST=1 on' \
+	  'connections N=$(N) connections opened and closed through one stack' \
+	  'open       10,000 connections open at the same time' \
+	  'flood      FLOODTIME=$(FLOODTIME) of each kind of flood beside connections of others' \
+	  'repeat     all tests, shuffled, again and again for REPEATTIME=$(REPEATTIME)' \
 	  'resets     RESETS=$(RESETS) connections reset by peers in the middle of the handshake' \
 	  'faults     each fault of calls, netdevs and disks, for more than an hour: docs/reliability.md;' \
 	  '           RUN=regexp selects tests' \
@@ -104,8 +114,24 @@ soak:
 ifdef SEEDS
 	@GO='$(GO)' scripts/simulate '$(SEEDS)' '$(or $(FIRST),1)'
 else
-	@GO='$(GO)' scripts/soak '$(SOAKTIME)' $(or $(PKG),./...)
+	$(say) 'all kinds of traffic with faults for $(TIME)'
+	@$(SOAK) -time '$(TIME)' $(SOAKFLAGS)
 endif
+
+connections:
+	$(say) '$(N) connections opened and closed through one stack'
+	@$(SOAK) connections -n '$(N)' $(SOAKFLAGS)
+
+open:
+	$(say) 'connections open at the same time'
+	@$(SOAK) open $(SOAKFLAGS)
+
+flood:
+	$(say) 'floods of $(FLOODTIME) each'
+	@$(SOAK) flood -time '$(FLOODTIME)' $(SOAKFLAGS)
+
+repeat:
+	@GO='$(GO)' scripts/repeat-tests '$(REPEATTIME)' $(or $(PKG),./...)
 
 bench: build
 	$(say) 'benchmark: SMC-R in user space beside kernel TCP'

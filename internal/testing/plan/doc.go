@@ -22,6 +22,8 @@
 //	with Linux kernels (kernelPackages)       TestPeer of package   all, long form
 //	                                          interop
 //	end-to-end (package e2e)                  one for each feature  all, race detector
+//	long runs and floods (package soak)       300 connections       floods of 10 s, a soak
+//	                                                                of a minute
 //	simulation of whole stacks                300 seeds             3000 seeds
 //	faults (package faults)                   no                    a part, another
 //	                                                                one each day
@@ -30,8 +32,9 @@
 //	s390x, package plots
 //
 // More than this takes too long for each change: more seeds and endless repetition (make
-// soak), fuzzing (make fuzz), all faults (make faults), and the tests that the summary lists as skipped, with the
-// way to run them.
+// repeat), long runs (make soak, make connections, make flood), all faults (make faults),
+// fuzzing (make fuzz), and the tests that the summary lists as skipped, with the way to run
+// them.
 //
 // # Steps at the same time
 //

@@ -21,6 +21,7 @@ type options struct {
 const (
 	module    = "smcr"
 	e2eFolder = "internal/testing/e2e"
+	soak      = "internal/testing/soak"
 	plots     = "internal/testing/bench/plots" // a module of its own
 )
 
@@ -105,7 +106,7 @@ func (o options) testAll() []step {
 	race.beside = o.analyses()
 	e2e.beside = o.cross()
 	kernel.beside = o.sim()
-	return []step{o.tools("test-all"), o.gofmt(), o.generated(), race, e2e, kernel}
+	return []step{o.tools("test-all"), o.gofmt(), o.generated(), race, e2e, o.longRuns(), kernel}
 }
 
 func (o options) lint() []step {
@@ -124,11 +125,11 @@ func (o options) analyses() []step {
 	}
 }
 
-// race returns all tests but those that boot kernels and the end-to-end tests, in
-// their long forms and with the race detector.
+// race returns all tests but those that boot kernels, the end-to-end tests and the long
+// runs, in their long forms and with the race detector.
 func (o options) race() step {
 	return o.goTest("tests with the race detector, long forms", goTest{
-		packages: func(p string) bool { return !slices.Contains(kernelPackages, p) && !inside(e2eFolder, p) },
+		packages: func(p string) bool { return !slices.Contains(kernelPackages, p) && !inside(e2eFolder, p) && p != soak },
 		race:     true,
 		args:     []string{"-shuffle=on"},
 	})
@@ -179,6 +180,16 @@ func (o options) kernel() step {
 		race:     true,
 		args:     []string{"-p", fmt.Sprint(len(kernelPackages)), "-parallel", fmt.Sprint(o.guests)},
 		guests:   o.guests,
+		byTest:   true,
+	})
+}
+
+// longRuns returns the long runs and the floods, in the forms of some minutes. They measure
+// memory, which the race detector changes, and use the whole machine.
+func (o options) longRuns() step {
+	return o.goTest("long runs and floods", goTest{
+		packages: func(p string) bool { return p == soak },
+		args:     []string{"-count=1"},
 		byTest:   true,
 	})
 }

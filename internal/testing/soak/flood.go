@@ -135,7 +135,7 @@ func (f *floodBed) failed(x traffic.Failure) {
 	row := f.row
 	f.mu.Unlock()
 	n := int64(0)
-	if x.Class == traffic.Refused || x.Kind == "short" && x.Class != traffic.Corrupt {
+	if x.Class == traffic.Refused {
 		n = f.refused.Add(1)
 	} else {
 		n = row.count(x.Class)
@@ -189,6 +189,10 @@ func (f *floodBed) flood(ctx context.Context, a attack, d time.Duration) (*Row, 
 	f.row = row
 	f.mu.Unlock()
 	f.refused.Store(0)
+	// Those that the last flood has ended are made again.
+	if err := f.all(ctx, "hold %d 4", heldConns); err != nil {
+		return nil, err
+	}
 	was := f.sum()
 	// What one flood leaves, such as the memory of maps that were large, is no growth if
 	// the next one of the same kind does not add to it.

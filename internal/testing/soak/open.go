@@ -131,7 +131,8 @@ type openRun struct {
 }
 
 func (o *openRun) run(ctx context.Context) error {
-	if err := o.client.do(ctx, commandTime, "batch %d %d", warm, o.workers); err != nil {
+	wait := time.Minute + time.Duration(max(o.n, warm))*100*time.Millisecond
+	if err := o.client.do(ctx, wait, "batch %d %d", warm, o.workers); err != nil {
 		return err
 	}
 	if err := o.rest(); err != nil {
@@ -142,7 +143,6 @@ func (o *openRun) run(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	wait := time.Minute + time.Duration(o.n)*100*time.Millisecond
 	for _, command := range []string{fmt.Sprintf("hold %d %d", o.n, o.workers), fmt.Sprintf("exchange %d", o.workers), fmt.Sprintf("exchange %d", o.workers)} {
 		if err := o.client.do(ctx, wait, "%s", command); err != nil {
 			return err

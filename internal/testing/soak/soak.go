@@ -271,7 +271,7 @@ func (s *soakRun) failed(x traffic.Failure) {
 	s.mu.Lock()
 	row, f := s.row, s.now
 	s.mu.Unlock()
-	if x.Class == traffic.Ended && f.ends || x.Class == traffic.Refused && f.refuses || x.Class != traffic.Corrupt && x.Class != traffic.Hung && x.Kind == "short" && f.refuses {
+	if x.Class == traffic.Ended && f.ends || x.Class == traffic.Refused && f.refuses {
 		return
 	}
 	if row.count(x.Class) <= 20 {

@@ -53,11 +53,10 @@ func (c *counts) tally() Tally {
 // Kinds returns the names of the kinds of traffic that the command start knows.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
 
-// Held is the kind of the connections of the command hold, and Batch that of the command
-// batch.
+// Kinds that commands other than start use.
 const (
-	Held  = "held"
-	Batch = "batch"
+	Held  = "held"  // connections of the command hold
+	Batch = "batch" // connections of the command batch
 )
 
 // tallyTime is the time between two lines with counts.

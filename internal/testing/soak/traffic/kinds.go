@@ -74,7 +74,11 @@ func (u *use) open() error {
 	u.buf = make([]byte, 64<<10)
 	u.counts.open.Add(1)
 	if err := u.exchange(1 + u.below(2000)); err != nil {
-		_ = u.failed(err)
+		class := classOf(err)
+		if class == Ended {
+			class = Refused // it was never of use
+		}
+		u.client.fail(u.kind, class, u.began, err)
 		u.close()
 		return err
 	}

@@ -47,7 +47,7 @@ type Class string
 
 // The classes of failures.
 const (
-	Refused Class = "refused"   // no connection was made
+	Refused Class = "refused"   // no connection was made, or it ended before its first use
 	Ended   Class = "ended"     // a connection ended that should live
 	Hung    Class = "hung"      // nothing came back in time
 	Corrupt Class = "corrupted" // other bytes came back, or a wrong number of them

@@ -153,7 +153,7 @@ func TestFindsFailures(t *testing.T) {
 		"changed": {Corrupt, func(c net.Conn, b []byte) { b[len(b)-1] ^= 1; c.Write(b) }},
 		"lost":    {Corrupt, func(c net.Conn, b []byte) { c.Write(b[:len(b)-1]); c.Close() }},
 		"nothing": {Hung, func(net.Conn, []byte) {}},
-		"reset":   {Ended, func(c net.Conn, _ []byte) { c.(*net.TCPConn).SetLinger(0); c.Close() }},
+		"reset":   {Refused, func(c net.Conn, _ []byte) { c.(*net.TCPConn).SetLinger(0); c.Close() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ln, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -192,6 +192,32 @@ func TestFindsFailures(t *testing.T) {
 			t.Errorf("%+v, want one failure: %s", failures, Refused)
 		}
 	})
+}
+
+// TestFindsEnd: a connection that ends after its first use has ended, and was not refused.
+func TestFindsEnd(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		conn, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		b := make([]byte, 4096)
+		for range 2 {
+			n, _ := conn.Read(b)
+			conn.Write(b[:n])
+		}
+		conn.(*net.TCPConn).SetLinger(0)
+		conn.Close()
+	}()
+	_, failures := last(run(t, newClient(ln.Addr().String()), func() {}, "hold 1 1", "exchange 1", "exchange 1"), Held)
+	if len(failures) != 1 || failures[0].Class != Ended {
+		t.Errorf("%+v, want one failure: %s", failures, Ended)
+	}
 }
 
 // TestCommands: what is no command is an error.
