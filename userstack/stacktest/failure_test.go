@@ -120,9 +120,9 @@ func (s *stream) fill(p []byte) {
 	}
 }
 
-// detection is longer than all retries of a queue pair with an unacknowledged request: 8
-// times its ACK timeout of 537 ms.
-const detection = 5 * time.Second
+// detection is longer than all retries of a queue pair with an unacknowledged request, with
+// the default of userstack.Config.StallTime.
+const detection = userstack.DefaultStallTime * 16 / 7
 
 // TestLastLinkLost makes the only link fail. Connections that write, read or are idle are
 // reset.
@@ -165,7 +165,7 @@ func TestLastLinkLost(t *testing.T) {
 						t.Errorf("idle connection: %v, want ECONNRESET", err)
 					}
 				}
-				if d := time.Since(start); d > 35*time.Second {
+				if d := time.Since(start); d > 30*time.Second+detection {
 					t.Errorf("idle connection ended after %v", d)
 				}
 				for _, c := range []*userstack.Conn{busyC, busyS, idleC, idleS} {
@@ -193,7 +193,7 @@ func TestPeerVanishesUnderIdleConnection(t *testing.T) {
 			t.Errorf("read: %v", err)
 		}
 		timers := linkgroup.DefaultTimers(smc.Client)
-		if d := time.Since(start); d < timers.TestLink-time.Second || d > timers.TestLink+timers.TestLinkAnswer+time.Second {
+		if d := time.Since(start); d < timers.TestLink-time.Second || d > timers.TestLink+detection+time.Second {
 			t.Errorf("noticed after %v", d)
 		}
 	})
@@ -215,8 +215,7 @@ func TestKeepAlive(t *testing.T) {
 		if err := readByte(c); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("read: %v", err)
 		}
-		answer := linkgroup.DefaultTimers(smc.Client).TestLinkAnswer
-		if d := time.Since(start); d < 4*time.Second || d > 4*time.Second+answer+time.Second {
+		if d := time.Since(start); d < 4*time.Second || d > 4*time.Second+detection+time.Second {
 			t.Errorf("noticed after %v", d)
 		}
 	})
