@@ -282,7 +282,7 @@ func TestClientLostGroup(t *testing.T) {
 		b.w.SetLAN("lan", false)
 		g := inspect(b.client).Groups()[0]
 		g.PeerLost(firstQPN(g), errors.New("test")) // the client tests its link, and nobody answers
-		time.Sleep(5 * time.Second)
+		time.Sleep(detection)
 		if c, s := len(inspect(b.client).Groups()), len(inspect(b.server).Groups()); c != 0 || s != 1 {
 			t.Fatalf("%d and %d link groups, want 0 and 1", c, s)
 		}
