@@ -300,7 +300,7 @@ func TestClientLostGroup(t *testing.T) {
 			t.Error("the connection is in the link group that the client has lost")
 		}
 		b.exchange(c2, s2, bedtest.Pattern(1, 1000))
-		time.Sleep(5 * time.Second)
+		time.Sleep(detection)
 		if slices.Contains(inspect(b.server).Groups(), old) {
 			t.Error("the server keeps the link group that the client has lost")
 		}
