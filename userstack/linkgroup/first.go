@@ -35,8 +35,8 @@ func (f *firstContact) watchSend() {
 }
 
 // sendTimeout acts if nothing was acknowledged on the first link for the time FirstSend. The
-// queue pair itself may wait much longer. The error is not ErrTimeout: DECLINE may still be sent
-// (see ending.firstErr).
+// queue pair itself may wait much longer. The error is not ErrTimeout, because DECLINE
+// may still be sent (see ending.firstErr).
 func (f *firstContact) sendTimeout() {
 	if p := f.g.phase; p != phaseConfirm && p != phaseSecond || len(f.g.links.list) == 0 {
 		return
@@ -48,7 +48,7 @@ func (f *firstContact) sendTimeout() {
 		f.sentAt = l.lastAck
 		f.g.timers.set(timerFirstSend, f.sentAt.Add(f.g.cfg.Timers.FirstSend))
 	default:
-		f.g.change.fail(l, wire.DeleteLinkLostPath, fmt.Errorf("linkgroup: link %d failed: nothing was acknowledged for %v", l.id, f.g.cfg.Timers.FirstSend))
+		f.g.change.fail(l, wire.DeleteLinkLostPath, fmt.Errorf("%w: link %d", ErrSilent, l.id))
 	}
 }
 
