@@ -87,7 +87,7 @@ func declineFor(err error) *DeclineError {
 		code = smc.DiagTimeoutConfLink
 	case errors.Is(err, ErrNoDevice), errors.Is(err, linkgroup.ErrNoDevice):
 		code = smc.DiagNoSMCRDev
-	case errors.Is(err, linkgroup.ErrTimeout):
+	case errors.Is(err, linkgroup.ErrTimeout), errors.Is(err, linkgroup.ErrSilent):
 		code = smc.DiagTimeoutConfLink
 	case errors.Is(err, linkgroup.ErrNoLink), errors.Is(err, linkgroup.ErrGroupDead), errors.Is(err, linkgroup.ErrFull):
 		code = smc.DiagNoActiveLink

@@ -200,6 +200,10 @@ type Timers struct {
 	// and the DECLINE for it arrives, because the TCP connection is reset after it
 	// (RFC 7609, appendix C.7).
 	ConfirmFirst time.Duration
+	// FirstSend is how long the peer's adapter may take to acknowledge a message of a first
+	// contact, until the link counts as failed. It must be less than the 5 s after which
+	// Linux gives up a first contact, so that both sides use TCP then.
+	FirstSend time.Duration
 	// LLCStart is how long an exchange may wait for others to end.
 	LLCStart time.Duration
 	// AddLinkRetry is how long the server waits before it tries again to
@@ -239,6 +243,7 @@ func DefaultTimers(role smc.Role) Timers {
 		DeleteLink:     12 * time.Second,
 		ConfirmLink:    5 * time.Second,
 		ConfirmFirst:   10 * time.Second,
+		FirstSend:      4300 * time.Millisecond,
 		LLCStart:       20 * time.Second,
 		Terminate:      2 * time.Second,
 		AddLinkRetry:   300 * time.Second,

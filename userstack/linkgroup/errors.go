@@ -37,6 +37,8 @@ var (
 	ErrSequence = errors.New("linkgroup: call out of sequence")
 	// ErrTimeout means that the peer did not answer an LLC request in time.
 	ErrTimeout = errors.New("linkgroup: the peer did not answer in time")
+	// ErrSilent means that the peer's adapter acknowledged nothing in a first contact; decline.
+	ErrSilent = errors.New("linkgroup: the peer did not acknowledge a message of the first contact in time")
 	// ErrRejected means that the peer rejected a request.
 	ErrRejected = errors.New("linkgroup: the peer rejected the request")
 	// ErrProtocol means that the peer violated the protocol.

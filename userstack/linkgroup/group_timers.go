@@ -69,6 +69,8 @@ func (g *Group) fire(timer int) {
 	switch timer {
 	case timerFirst:
 		g.first.timeout()
+	case timerFirstSend:
+		g.first.sendTimeout()
 	case timerExchange:
 		g.llc.timeout()
 	case timerRKey:

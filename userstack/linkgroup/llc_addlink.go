@@ -107,6 +107,7 @@ func (a *linkAddition) send(reply bool) {
 		then = commit
 	}
 	ex.via.sendLLC(m, then, nil)
+	a.g.first.watchSend()
 }
 
 // answerTime is how long the peer may take for the next step of ADD LINK.

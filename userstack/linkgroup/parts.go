@@ -106,7 +106,8 @@ type rkeyEngine struct {
 // open.
 type firstContact struct {
 	g         *Group
-	committed bool // the peer may count on SMC-R: no fallback to TCP any more
+	committed bool      // the peer may count on SMC-R: no fallback to TCP any more
+	sentAt    time.Time // the last progress, while timerFirstSend runs
 }
 
 // ending is the end of a group.

@@ -8,14 +8,15 @@ import (
 
 // Timers of a group, in addition to the timers of its links and connections.
 const (
-	timerFirst    = iota // the peer's next message of the first contact
-	timerExchange        // the peer's next message of an ADD or DELETE LINK exchange
-	timerRKey            // the peer's answer to CONFIRM or DELETE RKEY
-	timerRKeyWait        // start of an RKey exchange
-	timerPeerRK          // the peer's CONFIRM RKEY CONTINUATION
-	timerRetry           // another try of CONFIRM RKEY
-	timerAdd             // another try to add a link
-	timerDie             // end of termination
+	timerFirst     = iota // the peer's next message of the first contact
+	timerFirstSend        // the acknowledgement of a message of the first contact
+	timerExchange         // the peer's next message of an ADD or DELETE LINK exchange
+	timerRKey             // the peer's answer to CONFIRM or DELETE RKEY
+	timerRKeyWait         // start of an RKey exchange
+	timerPeerRK           // the peer's CONFIRM RKEY CONTINUATION
+	timerRetry            // another try of CONFIRM RKEY
+	timerAdd              // another try to add a link
+	timerDie              // end of termination
 	timerIdle
 	timerConn // earliest timer of a connection, or earlier
 	numTimers

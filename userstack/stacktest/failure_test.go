@@ -120,9 +120,9 @@ func (s *stream) fill(p []byte) {
 	}
 }
 
-// detection is longer than all retries of a queue pair with an unacknowledged request: 8
-// times its ACK timeout of 537 ms.
-const detection = 5 * time.Second
+// detection is longer than all retries of a queue pair with an unacknowledged request, with
+// the default of userstack.Config.StallTime.
+const detection = userstack.DefaultStallTime * 16 / 7
 
 // TestLastLinkLost makes the only link fail. Connections that write, read or are idle are
 // reset.
@@ -165,7 +165,7 @@ func TestLastLinkLost(t *testing.T) {
 						t.Errorf("idle connection: %v, want ECONNRESET", err)
 					}
 				}
-				if d := time.Since(start); d > 35*time.Second {
+				if d := time.Since(start); d > 30*time.Second+detection {
 					t.Errorf("idle connection ended after %v", d)
 				}
 				for _, c := range []*userstack.Conn{busyC, busyS, idleC, idleS} {
@@ -193,7 +193,7 @@ func TestPeerVanishesUnderIdleConnection(t *testing.T) {
 			t.Errorf("read: %v", err)
 		}
 		timers := linkgroup.DefaultTimers(smc.Client)
-		if d := time.Since(start); d < timers.TestLink-time.Second || d > timers.TestLink+timers.TestLinkAnswer+time.Second {
+		if d := time.Since(start); d < timers.TestLink-time.Second || d > timers.TestLink+detection+time.Second {
 			t.Errorf("noticed after %v", d)
 		}
 	})
@@ -215,8 +215,7 @@ func TestKeepAlive(t *testing.T) {
 		if err := readByte(c); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("read: %v", err)
 		}
-		answer := linkgroup.DefaultTimers(smc.Client).TestLinkAnswer
-		if d := time.Since(start); d < 4*time.Second || d > 4*time.Second+answer+time.Second {
+		if d := time.Since(start); d < 4*time.Second || d > 4*time.Second+detection+time.Second {
 			t.Errorf("noticed after %v", d)
 		}
 	})
@@ -283,7 +282,7 @@ func TestClientLostGroup(t *testing.T) {
 		b.w.SetLAN("lan", false)
 		g := inspect(b.client).Groups()[0]
 		g.PeerLost(firstQPN(g), errors.New("test")) // the client tests its link, and nobody answers
-		time.Sleep(5 * time.Second)
+		time.Sleep(detection)
 		if c, s := len(inspect(b.client).Groups()), len(inspect(b.server).Groups()); c != 0 || s != 1 {
 			t.Fatalf("%d and %d link groups, want 0 and 1", c, s)
 		}
@@ -301,7 +300,7 @@ func TestClientLostGroup(t *testing.T) {
 			t.Error("the connection is in the link group that the client has lost")
 		}
 		b.exchange(c2, s2, bedtest.Pattern(1, 1000))
-		time.Sleep(5 * time.Second)
+		time.Sleep(detection)
 		if slices.Contains(inspect(b.server).Groups(), old) {
 			t.Error("the server keeps the link group that the client has lost")
 		}
