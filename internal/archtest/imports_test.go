@@ -50,6 +50,7 @@ var edges = []struct {
 	{"userstack/internal/rights", nil},
 	{"userstack/internal/sockopt", []string{"userstack/internal/rights"}},
 	{"userstack/internal/epollset", nil},
+	{"userstack/internal/takeover", []string{"stats"}},
 	{"userstack/internal/connector", []string{"userstack/internal/bounded", "userstack/internal/epollset"}},
 	{"userstack/broker", []string{"userstack/internal/bounded", "userstack/internal/rights", "guard", "quota", "internal/place", "internal/printable"}},
 	{"userstack/relay", []string{"userstack/internal/bounded", "guard"}},
@@ -74,7 +75,7 @@ var edges = []struct {
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
 	{"userstack/internal/programs", []string{"userstack", "userstack/internal/inside", "userstack/network", "userstack/tcpopt", "guard", "smc"}},
-	{"userstack/service", []string{"userstack", "userstack/internal/programs", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
+	{"userstack/service", []string{"userstack", "userstack/internal/programs", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/internal/takeover", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
 	{"userstack/launch", []string{"userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/wire", "guard", "internal/place"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
