@@ -21,7 +21,7 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 
 func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
-	o := &Options{Err: f.IO.ErrOut, Release: f.Version}
+	o := &Options{Err: f.IO.ErrOut, Takeover: Takeover{Release: f.Version}}
 	var assume, users, groups []string
 	var level string
 	cmd := &cobra.Command{
@@ -152,8 +152,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringArrayVar(&users, "allow-user", nil, "let only this `user`, a name or a number, run programs over the stack; may be repeated (default: everyone)")
 	fl.StringArrayVar(&groups, "allow-group", nil, "let only members of this `group`, a name or a number, run programs over the stack; may be repeated (default: everyone)")
 	fl.StringVar(&level, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
-	fl.BoolVar(&o.Takeover, "takeover", false, "take over from the stack that runs, if there is one: it hands over and ends after its last connection")
-	fl.DurationVar(&o.DrainTimeout, "drain-timeout", 0, "after another stack has taken over, end after this `time` even if there are connections; 0 means never")
+	fl.BoolVar(&o.Takeover.From, "takeover", false, "take over from the stack that runs, if there is one: it hands over and ends after its last connection")
+	fl.DurationVar(&o.Takeover.DrainTimeout, "drain-timeout", 0, "after another stack has taken over, end after this `time` even if there are connections; 0 means never")
 	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")
 	if err := fl.MarkHidden("on-demand"); err != nil {
 		panic(err) // cannot happen: the flag is defined above
