@@ -21,69 +21,69 @@ import (
 	"smcr/userstack/wire"
 )
 
-// Config configures a [Stack]. The zero value is good: software RoCE on
-// whatever netdev the route to a peer takes, with an engine of the stack's own.
+// Config configures a [Stack]. The zero value is good: the stack uses software RoCE on the
+// netdev of the route to each peer, and makes an engine for itself.
 type Config struct {
-	// Providers have the RDMA devices, the preferred provider first: on a netdev
-	// that several serve, the first one whose port is active is used. None means
-	// software RoCE. Then the stack also has the enterprise ID [DefaultUEID], by
-	// which it speaks version 2 with stacks like it, unless NoVersion2 is set.
+	// Providers have the RDMA devices, the preferred provider first. If several providers
+	// serve a netdev, the stack uses the first one whose port is active. None means software
+	// RoCE. Then the stack also has the enterprise ID [DefaultUEID], with which it uses
+	// version 2 with other such stacks, unless NoVersion2 is set.
 	Providers []rdmaverbs.Provider
-	// NoEngine leaves the packets of that software RoCE to goroutines. Otherwise
-	// the stack has an engine (package engine): one thread, whose work goroutines
-	// in Read, Write and the like do in its place where they can. It ends with
-	// Close. With Providers there is none.
+	// NoEngine makes goroutines handle the packets of software RoCE. Otherwise the stack has
+	// an engine (package engine). An engine is one thread. Goroutines in Read, Write and
+	// similar methods do its work where they can. Close ends it. With Providers there is no
+	// engine.
 	NoEngine bool
-	// Spin is how long the engine, or a goroutine in its place, looks for more
-	// to do before it sleeps. Longer is a shorter wait for data that come just
-	// then, and more CPU time. Zero means engine.DefaultSpin; less than zero is
-	// not at all, and leaves all waiting to the engine's thread.
+	// Spin is how long the engine, or a goroutine in its place, looks for more work before it
+	// sleeps. A longer time means less delay and more CPU time. Zero means
+	// engine.DefaultSpin. With less than zero it sleeps at once, and only the thread of the
+	// engine waits.
 	Spin time.Duration
-	// AssumeSMC lists the peers that speak SMC where the TCP handshake cannot
-	// tell, because the eBPF program that announces SMC there is not permitted
-	// or NoOption is set. These peers must have this host in their lists. With
-	// the program the handshake alone decides.
+	// AssumeSMC lists the peers that are known to speak SMC. The stack uses this list only if
+	// the TCP handshake cannot tell: because the eBPF program that announces SMC is not
+	// permitted, or because NoOption is set. These peers must have this host in their lists.
+	// With the program, only the handshake decides.
 	AssumeSMC []netip.Prefix
-	// NoOption keeps New from loading the eBPF program.
+	// NoOption makes New load no eBPF program.
 	NoOption bool
 	// NetDevs are the netdevs that may carry RoCE. Empty means all.
 	NetDevs []string
-	// PNETs is the pnetid table, shared with whoever changes it. Nil means
-	// a new one.
+	// PNETs is the pnetid table. Others may change it while the stack uses it. Nil means a
+	// new one.
 	PNETs *pnet.Table
-	// MaxLinks and MaxConns bound a link group: 1 to 8 links, where the peer
-	// takes as many (Linux 2) and both hosts have the devices, and 1 to 255
-	// connections. Zero means 2 and 255. In version 1 the least is 2 links (RFC
-	// 7609, section 2.2.2); in version 2 the most is 2. What the server has
-	// decides how many connections a group takes.
+	// MaxLinks and MaxConns limit a link group: 1 to 8 links and 1 to 255 connections. Zero
+	// means 2 and 255. There are more than 2 links only if the peer permits it (Linux permits
+	// 2) and if both hosts have the devices. Version 1 requires at least 2 (RFC 7609, section
+	// 2.2.2). A version 2 group of this stack has at most 2 links. The configuration of the
+	// server decides how many connections a group takes.
 	MaxLinks, MaxConns int
-	// RecvBuf is the size of an RMB element in bytes, rounded up to 16 KiB
-	// times a power of two, at most 512 KiB; SendBuf that of the send buffer, 4
-	// KiB to 64 MiB. Zero means DefaultBuf. A TCP socket whose SO_RCVBUF was set to
-	// more than RecvBuf gets a larger element (RFC 7609, section 4.1).
+	// RecvBuf is the size of an RMB element in bytes. It is rounded up to 16 KiB times a
+	// power of two, at most 512 KiB. SendBuf is the size of the send buffer, 4 KiB to 64 MiB.
+	// Zero means DefaultBuf. If SO_RCVBUF of a TCP socket was set to more than RecvBuf, its
+	// connection gets a larger element (RFC 7609, section 4.1).
 	RecvBuf, SendBuf int
-	// EyeCatcher makes RMB elements begin with the 4 bytes of RFC 7609,
-	// section 4.2, which Linux peers refuse. Without it they begin with data,
-	// as Linux has it, unless a peer turns out to be one that needs them.
+	// EyeCatcher makes RMB elements begin with the 4 bytes of RFC 7609, section 4.2. Linux
+	// peers refuse these. Without it, elements begin with data, as in Linux, unless a peer
+	// needs the 4 bytes.
 	EyeCatcher bool
-	// Limits bound what the stack takes, in sum and for each user.
+	// Limits limit what the stack uses, in sum and for each user.
 	Limits Limits
-	// GroupIdle is how long a server keeps a link group without connections.
-	// A client keeps it a tenth longer, at most 10 s, so that it is the server
-	// that ends the group. Zero means 10 minutes, as with Linux.
+	// GroupIdle is how long a server keeps a link group without connections. A client keeps
+	// it 10 percent longer, but at most 10 s longer, so normally the server ends the group.
+	// Zero means 10 minutes, as in Linux.
 	GroupIdle time.Duration
-	// NoVersion2 keeps the stack to SMC version 1. Otherwise it speaks
-	// version 2 too as soon as it has an enterprise ID.
+	// NoVersion2 limits the stack to version 1 of SMC. Otherwise the stack also uses version
+	// 2 if it has an enterprise ID.
 	NoVersion2 bool
-	// Hostname is what listings show, here and at peers of version 2. Empty
-	// means the system's.
+	// Hostname is the name of this host in listings, here and at peers of version 2. Empty
+	// means the name that the system has.
 	Hostname string
-	// Engines watch the TCP connections below those of SMC-R, which takes a
-	// goroutine for each otherwise. Link groups are spread among them; the devices
-	// should have them, in this order, as their pollers. They must outlive the
+	// Engines watch the TCP connections below SMC-R connections. Without engines, each of
+	// them needs a goroutine. Link groups are distributed among the engines. The devices
+	// should use the same engines as pollers, in the same order. They must not end before the
 	// stack.
 	Engines []*engine.Loop
-	// Log takes what an operator should know. Nil discards it.
+	// Log gets what an administrator should know. Nil discards it.
 	Log *slog.Logger
 
 	network network.Network      // nil: the network namespace of the thread that calls New
@@ -95,10 +95,10 @@ type Config struct {
 	sendChunk  int                               // tests: linkgroup.Config.SendChunk
 }
 
-// DefaultBuf is the size in bytes of send buffers and RMB elements unless
-// Config says otherwise: the largest of RFC 7609. Both programs read and write
-// them without a process between, so nothing else holds data when one of them
-// waits for the other. Memory is what was written to.
+// DefaultBuf is the size in bytes of send buffers and RMB elements if Config has no other
+// value. It is the largest size of RFC 7609. No other process buffers data between the two
+// programs, so the buffers are all that there is while one program waits for the other. Only
+// pages that were written to use memory.
 const DefaultBuf = 512 << 10
 
 func (c *Config) setDefaults() error {
@@ -142,7 +142,7 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// release returns the latest release of version 2 that the stack speaks.
+// release returns the latest release of version 2 that the stack supports.
 func (c *Config) release() uint8 {
 	if c.release0 {
 		return 0
@@ -150,8 +150,8 @@ func (c *Config) release() uint8 {
 	return wire.ReleaseV21
 }
 
-// limits returns the most connections and links that the stack takes in a link group of
-// version 2.
+// limits returns how many connections and links the stack accepts in a link group of version
+// 2.
 func (c *Config) limits() (conns, links uint8) {
 	conns, links = rendezvous.MaxConnsV2, rendezvous.MaxLinksV2
 	if c.MaxConns > 0 {

@@ -15,9 +15,9 @@ import (
 	"smcr/userstack/driver"
 )
 
-// Conn is an SMC-R connection. It implements net.Conn and behaves as a
-// *net.TCPConn does, half close included. Addresses are those of the TCP
-// connection below, which stays open and carries no data.
+// Conn is an SMC-R connection. It implements net.Conn and behaves like a *net.TCPConn, half
+// close included. Its addresses are those of the TCP connection below it. That connection
+// stays open and carries no data.
 type Conn struct {
 	d      *driver.Conn
 	stats  *stats.Collector
@@ -29,7 +29,7 @@ type Conn struct {
 	writing sync.Mutex // one writer at a time
 }
 
-// newConn makes the connection of a rendezvous that has succeeded.
+// newConn returns the connection of a rendezvous that has succeeded.
 func newConn(st *stats.Collector, d *driver.Conn, tcp TCPConn) *Conn {
 	return &Conn{d: d, stats: st, tcp: tcp, local: tcp.LocalAddr(), remote: tcp.RemoteAddr()}
 }
@@ -40,7 +40,7 @@ func (c *Conn) LocalAddr() net.Addr { return c.local }
 // RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-// readError and writeError make what Read and Write return of an error of the driver.
+// readError and writeError convert an error of the driver to what Read and Write return.
 func (c *Conn) readError(err error) error  { return c.opError("read", sysError("read", err)) }
 func (c *Conn) writeError(err error) error { return c.opError("write", sysError("write", err)) }
 
@@ -51,14 +51,15 @@ func (c *Conn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
 }
 
-// ErrUrgentMark is returned by [Conn.Peek] where fewer bytes than asked for come
-// before an urgent byte, across which nothing is read in one piece.
+// ErrUrgentMark is returned by [Conn.Peek] if an urgent byte follows fewer bytes than the
+// caller needs. Nothing is read across an urgent byte in one piece.
 var ErrUrgentMark = errors.New("userstack: an urgent byte comes next: read what is before it first")
 
-// ErrNotReserved is returned by [Conn.Commit] for more bytes than are reserved.
+// ErrNotReserved is returned by [Conn.Commit] for more bytes than [Conn.Reserve] has
+// returned.
 var ErrNotReserved = errors.New("userstack: more bytes committed than are reserved")
 
-// sysError turns an error of the driver into what a TCP socket would report for op.
+// sysError converts an error of the driver to what a TCP socket would report for op.
 func sysError(op string, err error) error {
 	switch {
 	case err == nil, err == io.EOF, err == net.ErrClosed, err == os.ErrDeadlineExceeded:

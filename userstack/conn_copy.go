@@ -10,7 +10,7 @@ import (
 	"smcr/userstack/driver"
 )
 
-// deliver writes a piece to w, and gives it back also if w panics.
+// deliver writes a piece to w. It also gives the piece back if w panics.
 func (c *Conn) deliver(w io.Writer, uw UrgentWriter, p driver.Piece) (n int, err error) {
 	defer func() { c.d.In.Taken(p, n) }()
 	if p.Urgent {
@@ -26,9 +26,9 @@ func (c *Conn) deliver(w io.Writer, uw UrgentWriter, p driver.Piece) (n int, err
 	return n, err
 }
 
-// WriteTo implements io.WriterTo: it writes to w straight from the RMB
-// element until the peer has said that it sends no more. A w which is an
-// [UrgentWriter] gets the urgent bytes at their place in the stream.
+// WriteTo implements io.WriterTo. It writes to w directly from the RMB element, until the
+// peer has sent everything. If w is an [UrgentWriter], it gets the urgent bytes at their
+// place in the stream.
 func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -66,8 +66,8 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 	}
 }
 
-// fill reads from r into a piece of send memory, and gives it back also if r panics. lost
-// tells that the peer did not wait for what was read.
+// fill reads from r into a piece of send memory. It also gives the piece back if r panics.
+// lost means that the peer has closed the connection before the data could be sent.
 func (c *Conn) fill(r io.Reader, ur UrgentReader, a []byte) (n int, lost bool, err error) {
 	urgent := false
 	defer func() { lost = c.d.Out.Fill(n, urgent) }()
@@ -80,8 +80,8 @@ func (c *Conn) fill(r io.Reader, ur UrgentReader, a []byte) (n int, lost bool, e
 	return n, false, err
 }
 
-// ReadFrom implements io.ReaderFrom: it reads from r straight into send
-// memory until r ends. An r which is an [UrgentReader] may have urgent bytes.
+// ReadFrom implements io.ReaderFrom. It reads from r directly into send memory until r ends.
+// If r is an [UrgentReader], it may have urgent bytes.
 func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -99,7 +99,7 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 			return total, err
 		}
 		n, lost, rerr := c.fill(r, ur, a)
-		if lost { // as with TCP
+		if lost { // TCP does the same
 			return total, c.writeError(conn.ErrReset)
 		}
 		if n > 0 {

@@ -6,16 +6,16 @@ import (
 	"net"
 )
 
-// Done returns a channel that is closed when the connection has ended on
-// both sides and its resources are free. Err then tells how.
+// Done returns a channel that is closed when the connection has ended on both sides and its
+// resources are free. Err then returns how it ended.
 func (c *Conn) Done() <-chan struct{} { return c.d.End.Done() }
 
-// Err returns nil for an orderly end, or why the connection was reset. It
-// may be called after Done is closed.
+// Err returns nil if the connection ended in order. Otherwise it returns why the connection
+// was reset. Call it only after Done is closed.
 func (c *Conn) Err() error { return c.d.End.Err() }
 
-// Close closes the connection. Data already written is still sent; unread
-// data makes it a reset, as with TCP (RFC 7609, section 4.8.1).
+// Close closes the connection. Data that was written is still sent. If there is unread data,
+// the connection is reset, as with TCP (RFC 7609, section 4.8.1).
 func (c *Conn) Close() error {
 	if !c.d.End.Close() {
 		return c.opError("close", net.ErrClosed)
@@ -23,7 +23,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// Abort resets the connection: what is unsent is dropped.
+// Abort resets the connection. Data that was not sent is discarded.
 func (c *Conn) Abort() error {
 	if !c.d.End.Abort() {
 		return c.opError("close", net.ErrClosed)
@@ -31,7 +31,7 @@ func (c *Conn) Abort() error {
 	return nil
 }
 
-// CloseWrite tells the peer that no more data follows; reading goes on.
+// CloseWrite tells the peer that no more data follows. The program can still read.
 func (c *Conn) CloseWrite() error {
 	if c.d.End.Closed() {
 		return c.opError("close", net.ErrClosed)

@@ -10,8 +10,8 @@ import (
 	"smcr/smc"
 )
 
-// A LinkGroup describes the link group that carries a connection. Stacks share
-// one among all connections to a peer, up to Config.MaxConns.
+// LinkGroup describes the link group that carries a connection. All connections to a peer
+// share one, up to Config.MaxConns.
 type LinkGroup struct {
 	ID      nl.LinkGroupID // as 'smcr linkgroup list' shows it
 	Role    smc.Role       // what this stack is in the group: client or server
@@ -25,8 +25,8 @@ type LinkGroup struct {
 	Link    uint8          // ID of the link that this connection writes on, 0 for none
 }
 
-// LinkGroup returns the link group of the connection as it is now: links come
-// and go, and a connection moves to another link when its own fails.
+// LinkGroup returns the current link group of the connection. Links can be added and deleted,
+// and a connection moves to another link when its link fails.
 func (c *Conn) LinkGroup() LinkGroup {
 	row, peer, links, link := c.d.Carrier()
 	return LinkGroup{
@@ -35,12 +35,12 @@ func (c *Conn) LinkGroup() LinkGroup {
 	}
 }
 
-// maxWraps bounds how deep [AsConn] looks, in case something wraps itself.
+// maxWraps is how many layers [AsConn] looks through. A net.Conn may wrap itself.
 const maxWraps = 16
 
-// AsConn returns the SMC-R connection that c is or wraps. It looks through what
-// has a method NetConn() net.Conn, as tls.Conn has. ok is false for a connection
-// that uses TCP.
+// AsConn returns the SMC-R connection that c is or wraps. It looks through each net.Conn that
+// has a method NetConn() net.Conn, such as tls.Conn. ok is false for a connection that uses
+// TCP.
 func AsConn(c net.Conn) (conn *Conn, ok bool) {
 	for range maxWraps {
 		if conn, ok = c.(*Conn); ok {
@@ -55,8 +55,8 @@ func AsConn(c net.Conn) (conn *Conn, ok bool) {
 	return nil, false
 }
 
-// IsSMC reports whether the bytes of c go over SMC-R, and not over TCP. It looks
-// as deep as [AsConn].
+// IsSMC reports whether the data of c uses SMC-R and not TCP. It looks through the same
+// layers as [AsConn].
 func IsSMC(c net.Conn) bool {
 	_, ok := AsConn(c)
 	return ok

@@ -37,15 +37,15 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// SetLinger as for TCP: with sec 0, Close resets the connection; anything
-// else leaves Close as it is, which sends unsent data in the background.
+// SetLinger works as for TCP: with sec 0, Close resets the connection. With any other value,
+// Close sends unsent data in the background, which is also the default.
 func (c *Conn) SetLinger(sec int) error {
 	c.d.End.SetLinger0(sec == 0)
 	return nil
 }
 
-// SetCork holds back small pieces of data until more is written, it is called
-// with false, or a quarter of a second has passed, as TCP_CORK does.
+// SetCork(true) holds back small pieces of data, like TCP_CORK. They are sent when there is
+// more data, after SetCork(false), or after a quarter of a second.
 func (c *Conn) SetCork(on bool) error {
 	if c.d.End.Closed() {
 		return c.opError("set", net.ErrClosed)
@@ -57,9 +57,9 @@ func (c *Conn) SetCork(on bool) error {
 	return nil
 }
 
-// SetNoDelay chooses whether small pieces of data go out at once (the default)
-// or wait, as with the Nagle algorithm, until the message before is delivered
-// (RFC 7609, section 4.5.2).
+// SetNoDelay sets whether small pieces of data are sent at once, which is the default, or
+// wait until the message before them is delivered, as with the Nagle algorithm (RFC 7609,
+// section 4.5.2).
 func (c *Conn) SetNoDelay(on bool) error {
 	if c.d.End.Closed() {
 		return c.opError("set", net.ErrClosed)
@@ -71,11 +71,10 @@ func (c *Conn) SetNoDelay(on bool) error {
 	return nil
 }
 
-// SetKeepAliveConfig sets keepalive as for a net.TCPConn, at both levels of RFC
-// 7609, section 4.5.3: the kernel sends TCP keepalives on the TCP connection
-// below, and the link is tested when the connection and it have been idle for
-// config.Idle (zero: 15 seconds, as package net has it). Interval and Count act
-// on TCP alone.
+// SetKeepAliveConfig sets keepalive as for a net.TCPConn, at both levels of RFC 7609, section
+// 4.5.3. The kernel sends TCP keepalives on the TCP connection below. The stack tests the
+// link when both the connection and the link have been idle for config.Idle. Zero means 15
+// seconds, as in package net. Interval and Count affect only TCP.
 func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	if c.d.End.Closed() {
 		return c.opError("set", net.ErrClosed)

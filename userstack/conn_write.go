@@ -9,11 +9,10 @@ import (
 // Write implements net.Conn.
 func (c *Conn) Write(p []byte) (total int, err error) { return c.write(p, false) }
 
-// WriteUrgent writes p, of which the last byte is urgent (RFC 7609, section
-// 4.7.5). It waits for room in the send buffer as Write does, not for the peer
-// to take the byte. As with TCP there is one urgent byte at a time: one which
-// has not gone out when the next is written stays in the stream as an
-// ordinary byte.
+// WriteUrgent writes p. The last byte of p is urgent (RFC 7609, section 4.7.5). Like Write,
+// it waits for room in the send buffer, and does not wait until the peer has read the byte.
+// As with TCP, there is one urgent byte at a time: if an urgent byte has not been sent when
+// the next one is written, it stays in the stream as an ordinary byte.
 func (c *Conn) WriteUrgent(p []byte) (int, error) { return c.write(p, true) }
 
 func (c *Conn) write(p []byte, urgent bool) (total int, err error) {

@@ -22,15 +22,14 @@ import (
 
 var _ nl.Control = (*control)(nil)
 
-// control shows a Stack through the seam of package nl, with the kernel's
-// meanings and errors.
+// control implements nl.Control for a Stack, with the meanings and errors of the kernel.
 type control struct {
 	s      *Stack
 	closed atomic.Bool
 }
 
-// Control returns the control interface of the stack. Closing it leaves the
-// stack alone.
+// Control returns the control interface of the stack. Closing the interface does not affect
+// the stack.
 func (s *Stack) Control() nl.Control { return &control{s: s} }
 
 // usable returns an error if an operation cannot begin.
@@ -73,8 +72,8 @@ func (c *control) Links(ctx context.Context) ([]nl.Link, error) {
 	return c.s.driver.Links(), nil
 }
 
-// Devices implements nl.Control: the devices with a port on a netdev that may carry
-// RoCE, whether or not a connection has needed them yet.
+// Devices implements nl.Control. It lists the devices with a port on a netdev that may carry
+// RoCE, also if no connection has used them yet.
 func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
@@ -104,7 +103,8 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 	return out, nil
 }
 
-// refused returns what a device refused, as far as it counts that.
+// refused returns the counters of what a device has refused. It is nil for a device without
+// such counters.
 func refused(d *devices.Device) nl.Refused {
 	if c, ok := d.RDMA().(rdmaverbs.RefusalCounter); ok {
 		return nl.Refused(c.Refused())
@@ -112,7 +112,7 @@ func refused(d *devices.Device) nl.Refused {
 	return nl.Refused{}
 }
 
-// describePort makes the listing's row of a port. It is zero for a port that is on no
+// describePort returns the row of a port for the listing. It is zero if the port is not on a
 // netdev of the stack.
 func (c *control) describePort(p devices.ListedPort) nl.Port {
 	if p.NetDev.Name == "" {
@@ -175,9 +175,8 @@ func (c *control) PNETs(ctx context.Context) ([]nl.PNET, error) {
 	return c.s.pnets.Entries(), c.usable(ctx)
 }
 
-// AddPNET implements nl.Control. Unlike the kernel, which stores entries of
-// devices that do not exist yet, it refuses an unknown device: the stack
-// knows them all.
+// AddPNET implements nl.Control. It refuses a device that does not exist, because the stack
+// knows all devices. The kernel stores such an entry.
 func (c *control) AddPNET(ctx context.Context, p nl.PNET) error {
 	if err := c.usable(ctx); err != nil {
 		return err
@@ -222,7 +221,7 @@ func (c *control) FlushPNET(ctx context.Context) error {
 	return nil
 }
 
-// errVersion1 answers for what belongs to SMC version 2.
+// errVersion1 is the error of operations that need version 2 of SMC, in a stack without it.
 func errVersion1(what string) error {
 	return fmt.Errorf("%s: this stack supports only SMC-R version 1, because it uses RoCE version 1: %w", what, nl.ErrNotSupported)
 }
@@ -239,8 +238,8 @@ func (c *control) UEIDs(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// AddUEID implements nl.Control. With the first one the stack begins to offer
-// version 2; link groups that exist are not concerned.
+// AddUEID implements nl.Control. After the first one, the stack offers version 2. Existing
+// link groups do not change.
 func (c *control) AddUEID(ctx context.Context, eid string) error {
 	if err := c.usable(ctx); err != nil {
 		return err
@@ -268,7 +267,7 @@ func (c *control) FlushUEID(ctx context.Context) error {
 	return nil
 }
 
-// SEID implements nl.Control: only s390 has one.
+// SEID implements nl.Control. Only s390 has a system enterprise ID.
 func (c *control) SEID(context.Context) (nl.SEID, error) { return nl.SEID{}, nil }
 
 // SetSEID implements nl.Control.
@@ -281,8 +280,8 @@ func (c *control) HSLimitation(ctx context.Context) (bool, error) {
 	return c.s.limit.on.Load(), c.usable(ctx)
 }
 
-// SetHSLimitation implements nl.Control: while it is set, new listeners and
-// accepted connections get plain TCP when many handshakes are under way.
+// SetHSLimitation implements nl.Control. While it is set, new listeners and accepted
+// connections get plain TCP if many handshakes are under way.
 func (c *control) SetHSLimitation(ctx context.Context, on bool) error {
 	if err := c.usable(ctx); err != nil {
 		return err

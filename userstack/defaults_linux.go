@@ -13,8 +13,8 @@ import (
 	"smcr/userstack/tcpopt"
 )
 
-// defaults fills in what the configuration left to the stack: the host's
-// network, software RoCE and the eBPF program.
+// defaults sets what the configuration leaves open: the network of the host, software RoCE
+// and the eBPF program.
 func (s *Stack) defaults() error {
 	s.tcpRcv = network.DefaultRecvBuf()
 	if s.net == nil {
@@ -39,7 +39,7 @@ func (s *Stack) defaults() error {
 	}
 	p, err := tcpopt.Attach(tcpopt.Options{Logger: s.log})
 	if err != nil {
-		// Said once; the stack then trusts AssumeSMC only.
+		// This is logged once. From then on, the stack uses SMC-R only with AssumeSMC.
 		s.opt.err = err
 		s.log.Warn("cannot use the TCP option of SMC: only connections to peers of --assume-smc use SMC-R", "err", err, "assumed", s.cfg.AssumeSMC)
 		return nil
@@ -48,8 +48,7 @@ func (s *Stack) defaults() error {
 	return nil
 }
 
-// softRoCE makes the stack one on software RoCE, with an engine unless there is to
-// be none.
+// softRoCE makes the stack use software RoCE, with an engine unless NoEngine is set.
 func (s *Stack) softRoCE() error {
 	opts := []softroce.Option{softroce.WithLogger(s.log)}
 	var loop *engine.Loop

@@ -13,31 +13,28 @@ import (
 	"smcr/userstack/rendezvous"
 )
 
-// Dial connects to address as net.Dial does and moves the connection to
-// SMC-R if the peer speaks it. network is "tcp", "tcp4" or "tcp6".
+// Dial connects to address like net.Dial, and moves the connection to SMC-R if the peer
+// speaks it. network is "tcp", "tcp4" or "tcp6".
 //
-// The result is a *Conn, or a *net.TCPConn where SMC-R cannot be used.
+// The result is a *Conn, or a *net.TCPConn if SMC-R cannot be used.
 func (s *Stack) Dial(network, address string) (net.Conn, error) {
 	return s.DialContext(context.Background(), network, address)
 }
 
-// DialContext is Dial under a context, which bounds the TCP connection and
-// the rendezvous and means nothing once DialContext has returned. A [Dialer]
-// has more to choose.
+// DialContext is Dial with a context, which limits how long connecting and the rendezvous
+// take. It has no effect after DialContext has returned. A [Dialer] has more options.
 func (s *Stack) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	return (&Dialer{Stack: s}).DialContext(ctx, network, address)
 }
 
-// Listen announces on address as net.Listen does. The listener's Accept
-// gives *Conn for peers that speak SMC-R and *net.TCPConn for others. A
-// [ListenConfig] has more to choose.
+// Listen listens on address like net.Listen. Accept of the listener returns a *Conn for a
+// peer that speaks SMC-R, and otherwise a *net.TCPConn. A [ListenConfig] has more options.
 func (s *Stack) Listen(network, address string) (net.Listener, error) {
 	return (&ListenConfig{Stack: s}).Listen(context.Background(), network, address)
 }
 
-// A ListenConfig makes listeners of a [Stack]. It is to [Stack.Listen] what
-// net.ListenConfig is to net.Listen. It is safe for concurrent use as long as
-// nobody changes it.
+// ListenConfig makes listeners of a [Stack]. It extends [Stack.Listen] as net.ListenConfig
+// extends net.Listen. It is safe for concurrent use as long as nobody changes it.
 type ListenConfig struct {
 	// Stack moves the accepted connections to SMC-R. It must not be nil.
 	Stack *Stack
@@ -45,18 +42,18 @@ type ListenConfig struct {
 	// net.ListenConfig. Multipath TCP is always off, because its sockets cannot
 	// carry the TCP option of SMC.
 	NetListenConfig *net.ListenConfig
-	// RequireSMC makes the listener reset the connections that would stay TCP:
-	// Accept gives *Conn alone. It is not Accept that fails, so that nobody who
-	// connects by plain TCP holds up a server; Declined is told.
+	// RequireSMC makes the listener reset each connection that would stay TCP, so Accept
+	// returns only *Conn. Accept does not fail for such a connection: a client with plain TCP
+	// must not disturb the server. Declined reports it.
 	RequireSMC bool
-	// Declined, if not nil, is told of each connection that would stay TCP, and
-	// why, before Accept gives it out. It is called by several goroutines at
-	// once, and holds up only the connection that it is called for.
+	// Declined, if not nil, is called for each connection that would stay TCP, with the
+	// reason, before Accept returns the connection. Several goroutines may call it at the
+	// same time. Only this connection waits for it.
 	Declined func(remote net.Addr, why *DeclineError)
 }
 
-// Listen announces on address. See [Stack.Listen]. ctx bounds the resolution of
-// the address alone.
+// Listen listens on address: see [Stack.Listen]. ctx limits only the resolution of the
+// address.
 func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	s := lc.Stack
 	if err := s.canOpen("listen", network); err != nil {
@@ -100,8 +97,8 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (ne
 	return sl, nil
 }
 
-// listener accepts TCP connections and hands them out once their rendezvous
-// is over, so that a slow peer does not hold up others.
+// listener accepts TCP connections, and returns them when their rendezvous has ended. So a
+// slow peer does not delay others.
 type listener struct {
 	s     *Stack
 	plain plainTCP
@@ -143,7 +140,7 @@ func (l *listener) run() {
 	}
 }
 
-// serve runs the rendezvous of an accepted connection and gives it out.
+// serve runs the rendezvous of an accepted connection and passes it to Accept.
 func (l *listener) serve(tcp *net.TCPConn) {
 	s := l.s
 	smc, err := s.peerSMC(tcp)
@@ -160,15 +157,15 @@ func (l *listener) serve(tcp *net.TCPConn) {
 	}
 	nc, err := s.connOrTCP("accept", tcp, c, err, l.plain)
 	if err != nil {
-		// The peer went away, broke the protocol or is not wanted without
-		// SMC-R: nobody to give.
+		// The peer has ended the connection or broken the protocol, or the connection is TCP
+		// and RequireSMC is set: Accept does not get it.
 		s.log.Info("connection refused", "remote", tcp.RemoteAddr(), "err", err)
 		return
 	}
 	l.give(nc, nil)
 }
 
-// give hands c to Accept, or closes it with the listener.
+// give passes c to Accept, or closes it if the listener is closed.
 func (l *listener) give(c net.Conn, err error) {
 	select {
 	case l.out <- accepted{c, err}:

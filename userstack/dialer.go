@@ -13,23 +13,22 @@ import (
 	"smcr/smc"
 )
 
-// A Dialer connects over a [Stack]. It is to [Stack.Dial] what net.Dialer is to
-// net.Dial. It is safe for concurrent use as long as nobody changes it.
+// Dialer connects over a [Stack]. It extends [Stack.Dial] as net.Dialer extends net.Dial. It
+// is safe for concurrent use as long as nobody changes it.
 type Dialer struct {
 	// Stack moves the connections to SMC-R. It must not be nil.
 	Stack *Stack
-	// NetDialer makes the TCP connections: its LocalAddr, Control, KeepAlive
-	// and so on hold. Its Timeout and Deadline bound the rendezvous too. Nil
-	// means the zero net.Dialer. Multipath TCP is always off, because its
-	// sockets cannot carry the TCP option of SMC.
+	// NetDialer makes the TCP connections, with its LocalAddr, Control, KeepAlive and other
+	// fields. Its Timeout and Deadline also limit the rendezvous. Nil means the zero
+	// net.Dialer. Multipath TCP is always off, because its sockets cannot carry the TCP
+	// option of SMC.
 	NetDialer *net.Dialer
-	// RequireSMC makes it an error if a connection would stay TCP. The error is
-	// a *net.OpError around a [*DeclineError]. Where the reason is known before
-	// the peer is asked, no TCP connection is made.
+	// RequireSMC makes it an error if a connection would stay TCP. The error is a
+	// *net.OpError that contains a [*DeclineError]. If the reason is known before the peer is
+	// asked, no TCP connection is made.
 	RequireSMC bool
-	// Declined, if not nil, is told of each connection that would stay TCP, and
-	// why, before DialContext returns. It may be called by several goroutines
-	// at once.
+	// Declined, if not nil, is called for each connection that would stay TCP, with the
+	// reason, before DialContext returns. Several goroutines may call it at the same time.
 	Declined func(remote net.Addr, why *DeclineError)
 }
 
@@ -38,12 +37,12 @@ func (d *Dialer) Dial(network, address string) (net.Conn, error) {
 	return d.DialContext(context.Background(), network, address)
 }
 
-// DialContext connects to address as net.Dialer does and moves the connection
-// to SMC-R if the peer speaks it. network is "tcp", "tcp4" or "tcp6".
+// DialContext connects to address like net.Dialer, and moves the connection to SMC-R if the
+// peer speaks it. network is "tcp", "tcp4" or "tcp6".
 //
-// The result is a *Conn, or a *net.TCPConn where SMC-R cannot be used and
-// RequireSMC is false. ctx bounds the TCP connection and the rendezvous; its end
-// means nothing to a connection that DialContext has returned.
+// The result is a *Conn, or a *net.TCPConn if SMC-R cannot be used and RequireSMC is false.
+// ctx limits how long connecting and the rendezvous take. It has no effect after DialContext
+// has returned.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	s := d.Stack
 	if err := s.canOpen("dial", network); err != nil {
@@ -80,7 +79,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 			d.plainTCP().tell(tcpAddr(address), why)
 			return why
 		}
-		return nil // unmarked, the connection is plain TCP: no reason to fail
+		return nil // without the mark, the connection stays TCP: this is no reason to fail
 	}
 	nd.SetMultipathTCP(false)
 	nc, err := nd.DialContext(ctx, network, address)
@@ -106,7 +105,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 
 func (d *Dialer) plainTCP() plainTCP { return plainTCP{require: d.RequireSMC, declined: d.Declined} }
 
-// controlOf returns the one of nd's two functions that package net calls.
+// controlOf returns the function of nd that package net calls: ControlContext or Control.
 func controlOf(nd net.Dialer) func(ctx context.Context, network, address string, rc syscall.RawConn) error {
 	switch {
 	case nd.ControlContext != nil:
@@ -119,8 +118,8 @@ func controlOf(nd net.Dialer) func(ctx context.Context, network, address string,
 	return nil
 }
 
-// announce marks a socket so that its SYN announces SMC. With check it looks
-// first whether SMC-R could reach address at all.
+// announce marks a socket, so that its SYN announces SMC. With check, it first checks whether
+// SMC-R could reach address at all.
 func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, check bool) *DeclineError {
 	if s.opt.marker == nil && !check {
 		return nil
@@ -150,7 +149,7 @@ func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, che
 	return &why
 }
 
-// tcpAddr makes a net.Addr of an IP address with a port.
+// tcpAddr returns a net.Addr with the IP address and the port.
 func tcpAddr(address string) net.Addr {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -159,7 +158,7 @@ func tcpAddr(address string) net.Addr {
 	return net.TCPAddrFromAddrPort(ap)
 }
 
-// canOpen returns why no connection or listener of this network can be opened.
+// canOpen returns why no connection or listener of this network can be opened, or nil.
 func (s *Stack) canOpen(op, network string) error {
 	switch network {
 	case "tcp", "tcp4", "tcp6":
@@ -172,7 +171,7 @@ func (s *Stack) canOpen(op, network string) error {
 	return nil
 }
 
-// plainTCP says what becomes of connections that do not use SMC-R.
+// plainTCP is what happens to connections that do not use SMC-R.
 type plainTCP struct {
 	require  bool
 	declined func(net.Addr, *DeclineError)
@@ -184,8 +183,8 @@ func (p plainTCP) tell(remote net.Addr, why *DeclineError) {
 	}
 }
 
-// connOrTCP turns the outcome of a rendezvous into a net.Conn: SMC-R, TCP after
-// a decline where that is allowed, or an error.
+// connOrTCP converts the outcome of a rendezvous to a net.Conn: SMC-R, TCP after a decline if
+// that is permitted, or an error.
 func (s *Stack) connOrTCP(op string, tcp *net.TCPConn, c *Conn, err error, p plainTCP) (net.Conn, error) {
 	if err == nil {
 		return c, nil

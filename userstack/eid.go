@@ -13,10 +13,9 @@ import (
 	"smcr/userstack/wire"
 )
 
-// DefaultUEID is the user-defined enterprise ID that 'smcr serve' gives its stack
-// unless a configuration says otherwise, and that a stack made by [New] has unless
-// its Config names a Provider, so that two such stacks use version 2 with nothing
-// configured. AddUEID and RemoveUEID of [Stack.Control] change that.
+// DefaultUEID is the user-defined enterprise ID of 'smcr serve' without a configuration, and
+// of a stack that [New] makes without Providers. So two such stacks use version 2 without any
+// configuration. AddUEID and RemoveUEID of [Stack.Control] change the list.
 const DefaultUEID = "SMCR-USERSTACK"
 
 // eidTable holds the user-defined enterprise IDs in the order in which they
@@ -32,7 +31,8 @@ func (t *eidTable) list() []wire.EID {
 	return slices.Clone(t.ids)
 }
 
-// add adds an ID with the kernel's errors, in its order: EINVAL, ERANGE, EEXIST.
+// add adds an ID. Its errors are those of the kernel, in the same order: EINVAL, ERANGE,
+// EEXIST.
 func (t *eidTable) add(s string) error {
 	if err := nl.CheckEID(s); err != nil {
 		return err

@@ -16,9 +16,9 @@ import (
 	"smcr/userstack/network"
 )
 
-// ErrNotOnLink means that SMC-R does not reach a destination: it is this host
-// itself, there is no route to it, or it is behind a router and the stack cannot
-// use version 2 of SMC with it.
+// ErrNotOnLink means that SMC-R does not reach an address: it is an address of this host,
+// there is no route to it, or it is behind a router and the stack cannot use version 2 of SMC
+// with it.
 var ErrNotOnLink = network.ErrNotOnLink
 
 // ErrNoDevice means that no RoCE device serves the network of a connection.
@@ -28,31 +28,30 @@ var ErrNoDevice = devices.ErrNoDevice
 // net.ErrClosed to errors.Is.
 var ErrStackClosed = driver.ErrClosed
 
-// Reasons for which connections most often stay TCP, as [DeclineError] has them
-// in Code. The others are the Diag constants of package wire.
+// The most frequent reasons why a connection stays TCP: values of Code of a [DeclineError].
+// The Diag constants of package smc are all reasons.
 const (
 	ReasonPeerNoSMC = smc.DiagPeerNoSMC // the peer did not announce SMC in the TCP handshake
 	ReasonNoDevice  = smc.DiagNoSMCRDev // no RoCE device serves the network of the connection
 	ReasonNoRoute   = smc.DiagNoRoute   // SMC-R does not reach the peer: see [ErrNotOnLink]
 )
 
-// ErrNoOption means that SMC cannot be announced to a peer: the TCP option is
-// not permitted here (see [Stack.OptionError]), and the peer is not in
-// Config.AssumeSMC, which is --assume-smc of smcr serve.
+// ErrNoOption means that SMC cannot be announced to a peer: the TCP option is not permitted
+// here (see [Stack.OptionError]), and the peer is not in Config.AssumeSMC, which is
+// --assume-smc of smcr serve.
 var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here, and --assume-smc does not list the peer")
 
-// A DeclineError tells that a connection does not use SMC-R, and why. After
-// [Stack.Client] and [Stack.Server] the TCP connection below is intact and
-// carries the data instead. Where a [Dialer] requires SMC-R it has been closed.
+// DeclineError means that a connection does not use SMC-R, and contains the reason. After
+// [Stack.Client] and [Stack.Server], the TCP connection is intact and carries the data. If a
+// [Dialer] requires SMC-R, the connection is closed.
 type DeclineError struct {
-	// Remote says that the peer declined, and Code is what it gave as reason.
+	// Remote means that the peer declined. Code is then the reason that the peer gave.
 	Remote bool
-	// Code is the reason, in the numbers that Linux uses: ReasonPeerNoSMC, for
-	// instance, or another Diag constant of package smc. Its method Text says
-	// it in words.
+	// Code is the reason, with the numbers of Linux: ReasonPeerNoSMC, for example, or another
+	// Diag constant of package smc. Its method Text returns it in words.
 	Code smc.Diagnosis
-	// Err is the local cause, or nil. ErrNotOnLink, ErrNoDevice and ErrNoOption
-	// are found in it by errors.Is.
+	// Err is the local cause, or nil. errors.Is finds ErrNotOnLink, ErrNoDevice and
+	// ErrNoOption in it.
 	Err error
 
 	uncounted bool // by Client and Server
@@ -71,8 +70,8 @@ func (e *DeclineError) Error() string {
 
 func (e *DeclineError) Unwrap() error { return e.Err }
 
-// declineFor chooses the diagnosis for a local failure. That of a link group may
-// be what a peer has declined another connection with.
+// declineFor returns the diagnosis for a local failure. The failure of a link group may have
+// come from a DECLINE of the peer on another connection.
 func declineFor(err error) *DeclineError {
 	var d *DeclineError
 	if errors.As(err, &d) && !d.Remote {
@@ -83,8 +82,8 @@ func declineFor(err error) *DeclineError {
 	var limit *driver.LimitError
 	switch {
 	case errors.As(err, &failed):
-		// The link broke before it was confirmed, which the kernel reports
-		// as no answer to CONFIRM LINK.
+		// The link failed before it was confirmed. The kernel reports this as a missing
+		// answer to CONFIRM LINK.
 		code = smc.DiagTimeoutConfLink
 	case errors.Is(err, ErrNoDevice), errors.Is(err, linkgroup.ErrNoDevice):
 		code = smc.DiagNoSMCRDev
@@ -100,7 +99,7 @@ func declineFor(err error) *DeclineError {
 	return &DeclineError{Code: code, Err: err}
 }
 
-// errRouted tells that version 1 does not reach a peer.
+// errRouted means that version 1 does not reach a peer.
 func errRouted(remote netip.Addr) error {
 	return fmt.Errorf("%w: %s is behind a router, which requires SMC version 2 and an enterprise ID", ErrNotOnLink, remote)
 }

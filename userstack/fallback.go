@@ -15,7 +15,7 @@ import (
 	"smcr/userstack/tcpopt"
 )
 
-// canAnnounce returns why SMC cannot be announced to remote.
+// canAnnounce returns why SMC cannot be announced to remote, or nil.
 func (s *Stack) canAnnounce(local, remote netip.Addr) error {
 	if s.ctx.Err() != nil {
 		return ErrStackClosed
@@ -36,8 +36,8 @@ func (s *Stack) canAnnounce(local, remote netip.Addr) error {
 	return nil
 }
 
-// fallbackFor returns why a connection stays TCP, in the numbers that Linux
-// uses. It returns 0 for what is no fallback.
+// fallbackFor returns why a connection stays TCP, with the numbers of Linux. It returns 0 if
+// err is not the reason for a fallback.
 func fallbackFor(err error) (f nl.ConnFallback) {
 	var d *DeclineError
 	code := smc.DiagInternal
@@ -60,9 +60,9 @@ func fallbackFor(err error) (f nl.ConnFallback) {
 	return nl.ConnFallback{Reason: uint32(code)}
 }
 
-// staysTCP counts a connection that stays TCP because of err, and notes its socket fd
-// for listings. A *DeclineError of [Stack.Client] or [Stack.Server] is counted already.
-// It returns the reason, and the reason of the peer if the peer declined.
+// staysTCP counts a connection that stays TCP because of err, and records its socket fd for
+// listings. A *DeclineError of [Stack.Client] or [Stack.Server] has been counted before. It
+// returns the reason, and the reason of the peer if the peer declined.
 func (s *Stack) staysTCP(o inside.Owner, fd int, client bool, err error) (reason, peer uint32) {
 	f := fallbackFor(err)
 	if f.Reason == 0 {
@@ -111,7 +111,7 @@ func (s *Stack) account(side smc.Role, version uint8, err error) {
 	}
 }
 
-// speaksV2 reports whether version 2 may be spoken with a peer of that address.
+// speaksV2 reports whether the stack may use version 2 with a peer of this address.
 func (s *Stack) speaksV2(remote netip.Addr) bool {
 	return !s.cfg.NoVersion2 && remote.Unmap().Is4() && len(s.eids.list()) > 0
 }

@@ -10,8 +10,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// A program has the TCP socket on which the stack speaks CLC in the name of the host.
-// The gate of the socket keeps the program from sending (package tcpopt):
+// A program has the TCP socket on which the stack sends CLC messages in the name of the host.
+// The gate of the socket prevents that the program sends (package tcpopt):
 //
 //	the stack                         | the gate
 //	----------------------------------+---------------------------------------------
@@ -22,7 +22,7 @@ import (
 //	has moved the connection to SMC-R | stays shut
 //	gives up                          | stays shut
 
-// write writes a message to the TCP connection. last says that none follows.
+// write writes a message to the TCP connection. last means that no other message follows.
 func (h *handshake) write(b []byte, last bool) error {
 	if h.gate == nil {
 		_, err := h.tcp.Write(b)
@@ -56,7 +56,7 @@ func (h *handshake) openToData() error {
 	return onSocket(h.tcp.(syscall.Conn), func(fd int) error { return g.OpenToData(fd, isData) })
 }
 
-// isData reports whether first begins data, not a CLC message.
+// isData reports whether first is the beginning of data and not of a CLC message.
 func isData(first []byte) bool {
 	if len(first) >= wire.HeaderLen {
 		_, err := wire.ParseHeader(first[:wire.HeaderLen])
@@ -64,7 +64,7 @@ func isData(first []byte) bool {
 	}
 	var eye [4]byte
 	binary.BigEndian.PutUint32(eye[:], wire.EyecatcherSMCR)
-	n := min(len(first), len(eye)-1) // that of SMC-D differs in the last byte
+	n := min(len(first), len(eye)-1) // that of SMC-D has another last byte
 	return n == 0 || string(first[:n]) != string(eye[:n])
 }
 

@@ -17,8 +17,8 @@ import (
 	"smcr/userstack/rendezvous"
 )
 
-// handshake drives the machine of one side of a rendezvous: it carries out its actions,
-// and hands it what happens. It is for one goroutine.
+// handshake drives the machine of one side of a rendezvous: it carries out the actions of the
+// machine and passes events to it. One goroutine uses it.
 type handshake struct {
 	s     *Stack
 	ctx   context.Context
@@ -33,7 +33,7 @@ type handshake struct {
 	writes  tcpWrites
 	timer   *time.Timer
 
-	// What the next events come from.
+	// The sources of the next events.
 	look     firstLook
 	watching bool         // over a DECLINE that was sent
 	llc      <-chan error // the outcome of an LLC exchange, or nil
@@ -41,7 +41,7 @@ type handshake struct {
 	canceled <-chan struct{} // ctx.Done(), or nil once the machine knows
 	cause    error           // why the machine was told to give up
 
-	// What the rendezvous has made so far.
+	// What the rendezvous has made until now.
 	host    hostSide
 	fresh   *driver.Group // of a first contact
 	conn    *driver.Conn
@@ -50,7 +50,7 @@ type handshake struct {
 
 // firstLook is the part of a handshake that looks at the first bytes on TCP before it reads.
 type firstLook struct {
-	on   bool // the machine wants to know more of them
+	on   bool // the machine needs more of them
 	seen int  // how many of them the machine knows
 }
 
@@ -62,7 +62,7 @@ type firstTurn struct {
 	end  func()          // ends the turn that this handshake has; or nil
 }
 
-// leave ends the turn, if this handshake has it.
+// leave ends the turn, if it is the turn of this handshake.
 func (t *firstTurn) leave() {
 	if t.end != nil {
 		t.end()
@@ -70,8 +70,8 @@ func (t *firstTurn) leave() {
 	}
 }
 
-// hostSide is the part of a handshake that knows what this host has for the way to the
-// peer.
+// hostSide is the part of a handshake that knows the addresses and ports of this host on the
+// way to the peer.
 type hostSide struct {
 	lan    driver.LAN
 	ports1 []*devices.Port // that version 1 can use
@@ -98,7 +98,7 @@ func newHandshake(ctx context.Context, s *Stack, tcp TCPConn, role smc.Role, con
 	return h
 }
 
-// end gives back what only the rendezvous needs.
+// end releases what only the rendezvous needs.
 func (h *handshake) end() {
 	h.reader.close()
 	h.writes.close()
@@ -112,7 +112,7 @@ func (h *handshake) end() {
 	}
 }
 
-// answerOf returns ev, or why it did not happen.
+// answerOf returns ev, or an event with err if err is not nil.
 func answerOf(ev rendezvous.Event, err error) rendezvous.Event {
 	if err != nil {
 		return rendezvous.Failed{Failure: failureOf(err)}
@@ -120,7 +120,7 @@ func answerOf(ev rendezvous.Event, err error) rendezvous.Event {
 	return ev
 }
 
-// failureOf tells the machine of an error.
+// failureOf converts an error to an event for the machine.
 func failureOf(err error) rendezvous.Failure {
 	d := declineFor(err)
 	return rendezvous.Failure{
@@ -130,7 +130,7 @@ func failureOf(err error) rendezvous.Failure {
 	}
 }
 
-// interrupted returns why the rendezvous is to end, if the machine does not know yet.
+// interrupted returns why the rendezvous must end, if the machine does not know it yet.
 func (h *handshake) interrupted() rendezvous.Event {
 	switch {
 	case h.canceled != nil && h.ctx.Err() != nil:

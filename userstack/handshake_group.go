@@ -22,7 +22,8 @@ func (h *handshake) connConfig() driver.ConnConfig {
 	}
 }
 
-// makeGroup makes the link group of a first contact. That of a client is connected.
+// makeGroup makes the link group of a first contact. On a client it also connects the first
+// link.
 func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 	s := h.s
 	g, err := s.driver.NewGroup(driver.GroupConfig{
@@ -47,12 +48,12 @@ func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 	return answerOf(rendezvous.GroupMade{Local: endpoint(s.peerIDNow(), local), UDPPort: local.Link.UDPPort}, err)
 }
 
-// connectFirst connects the link group of a server's first contact.
+// connectFirst connects the first link of a server's link group.
 func (h *handshake) connectFirst(a rendezvous.ConnectFirst) error {
 	return h.fresh.Connect(h.firstParams(a.Peer, a.Terms), a.Peer.PeerID, a.Terms)
 }
 
-// join puts the connection on an existing link group.
+// join adds the connection to an existing link group.
 func (h *handshake) join(a rendezvous.JoinGroup) rendezvous.Event {
 	w := driver.Demand{Role: h.role, Terms: a.Terms, PeerID: a.PeerID, GID: a.GID, MAC: a.MAC, VLAN: h.host.lan.Route.VLAN, Host: h.host.lan.Remote}
 	if h.role == smc.Client {
@@ -70,7 +71,7 @@ func (h *handshake) join(a rendezvous.JoinGroup) rendezvous.Event {
 	return answerOf(rendezvous.Joined{}, err)
 }
 
-// awaitLLC makes the outcome of the LLC exchange an event.
+// awaitLLC returns the outcome of the LLC exchange as an event.
 func (h *handshake) awaitLLC() {
 	if h.fresh != nil {
 		h.llc = h.fresh.FirstContact()
@@ -91,7 +92,7 @@ func (h *handshake) llcOutcome(err error) rendezvous.Event {
 	return rendezvous.LLCDone{Local: endpoint(h.s.peerIDNow(), local)}
 }
 
-// attach joins the connection to the peer's end.
+// attach connects this end of the connection to the end of the peer.
 func (h *handshake) attach(e wire.Endpoint) (wire.Endpoint, error) {
 	local, err := h.conn.Attach(h.peerParams(e))
 	return endpoint(h.s.peerIDNow(), local), err
@@ -105,14 +106,14 @@ func params(e wire.Endpoint) linkgroup.ConnParams {
 	}
 }
 
-// peerParams is what the peer's ACCEPT or CONFIRM says, and which host says so.
+// peerParams returns what ACCEPT or CONFIRM of the peer contains, and which host has sent it.
 func (h *handshake) peerParams(e wire.Endpoint) linkgroup.ConnParams {
 	p := params(e)
 	p.From = addrPort(h.tcp.RemoteAddr()).Addr()
 	return p
 }
 
-// firstParams is peerParams for a first contact, with what the peer says in addition.
+// firstParams returns peerParams and what the message contains only on a first contact.
 func (h *handshake) firstParams(e wire.Endpoint, t *rendezvous.Terms) linkgroup.ConnParams {
 	p := h.peerParams(e)
 	p.Link.UDPPort = t.PeerUDPPort()

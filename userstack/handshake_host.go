@@ -15,10 +15,10 @@ import (
 	"smcr/userstack/wire"
 )
 
-// What a rendezvous asks about this host: what it can offer on the way to the peer, and
-// whether there is room for one more.
+// What a rendezvous needs to know about this host: what it can offer on the way to the peer,
+// and whether one more handshake or connection is permitted.
 
-// admit counts a server's rendezvous whose client has sent PROPOSAL.
+// admit counts the rendezvous of a server after PROPOSAL has arrived.
 func (h *handshake) admit() rendezvous.Event {
 	from := addrPort(h.tcp.RemoteAddr()).Addr()
 	if no := h.s.limit.add(from); no != nil {
@@ -42,8 +42,8 @@ func (h *handshake) takeTurn() rendezvous.Event {
 	return rendezvous.Turn{PeerID: h.s.peerIDNow()}
 }
 
-// route finds the way to the peer. RoCE would go past IPsec (RFC 7609, section
-// 5.5).
+// route finds the way to the peer. RoCE packets do not pass through IPsec, so SMC-R is not
+// used there (RFC 7609, section 5.5).
 func (s *Stack) route(local, remote netip.AddrPort) (network.Route, error) {
 	rt, err := s.net.Route(local.Addr(), remote.Addr())
 	if err != nil {
@@ -88,7 +88,7 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 	return host, nil
 }
 
-// offer1 says what a client can offer in version 1.
+// offer1 returns what a client can offer in version 1.
 func (h *handshake) offer1(host *rendezvous.Host) {
 	d, err := h.host.ports1[0].Describe(netip.Prefix{})
 	rt := &h.host.lan.Route
@@ -107,8 +107,8 @@ func (h *handshake) offer1(host *rendezvous.Host) {
 	}
 }
 
-// offer2 says what can be used in version 2, and on a server whether a router is on the
-// way to the client's GID.
+// offer2 returns what can be used in version 2. On a server it also finds out whether a
+// router is on the way to the client's GID.
 func (h *handshake) offer2(host *rendezvous.Host, peerGID smc.GID) {
 	if len(host.EIDs) == 0 {
 		return
@@ -142,15 +142,15 @@ func (h *handshake) offer2(host *rendezvous.Host, peerGID smc.GID) {
 	}
 }
 
-// refusalFor returns what declines a connection because of err.
+// refusalFor returns the DECLINE that follows from err.
 func refusalFor(err error) *rendezvous.Refusal {
 	d := declineFor(err)
 	return &rendezvous.Refusal{Code: d.Code, Err: d.Err}
 }
 
-// linkedFirst puts devices that carry links to the peer before those that do
-// not, because they have just come up: a server finds its link group by the GID
-// of a link, and would make another one (RFC 7609, section 3.5.2.2).
+// linkedFirst sorts devices that carry links to the peer before devices that do not, which
+// may have just come up. A server finds its link group by the GID of a link. For another GID
+// it would make another group (RFC 7609, section 3.5.2.2).
 func (s *Stack) linkedFirst(devs []*devices.Port, remote netip.Addr) []*devices.Port {
 	linked := s.driver.LinkedPorts(remote)
 	slices.SortStableFunc(devs, func(a, b *devices.Port) int {
@@ -179,8 +179,8 @@ func (s *Stack) routed(local netip.Addr, gid smc.GID) (bool, error) {
 	return rt.Gateway.IsValid(), nil
 }
 
-// portsV2 returns the ports that version 2 can use, in their order, and
-// our address with its prefix length.
+// portsV2 returns the ports that version 2 can use, in order of preference, and our address
+// with its prefix length.
 func portsV2(ports []*devices.Port, rt network.Route, local netip.Addr) ([]*devices.Port, netip.Prefix) {
 	own, ok := rt.PrefixOf(local)
 	if !ok || !own.Addr().Is4() {

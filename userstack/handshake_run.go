@@ -14,29 +14,26 @@ import (
 	"smcr/userstack/rendezvous"
 )
 
-// Client runs the client's side of the rendezvous (RFC 7609, section 3.5) on
-// a TCP connection whose peer is known to speak SMC, and returns the SMC-R
-// connection, which then owns tcp. A peer that does not would take the messages
-// of the rendezvous for data: [Stack.Dial] finds that out in the TCP handshake.
-// The end of ctx ends the rendezvous.
+// Client runs the client's side of the rendezvous (RFC 7609, section 3.5) on a TCP
+// connection, and returns the SMC-R connection, to which tcp belongs from then on. The peer
+// must be known to speak SMC: any other peer would treat the messages of the rendezvous as
+// data. [Stack.Dial] finds this out in the TCP handshake. The rendezvous ends when ctx ends.
 //
-// If the error is a [*DeclineError], no message of the rendezvous goes over tcp
-// any more, and it carries the connection's data. After any other error close
-// tcp.
+// If the error is a [*DeclineError], the rendezvous sends no other message on tcp, and the
+// program can use tcp for its data. After any other error, close tcp.
 func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
 	return s.handshake(ctx, tcp, smc.Client, rendezvous.Config{})
 }
 
-// Server runs the server's side of the rendezvous on an accepted TCP
-// connection whose peer is known to speak SMC. It returns as [Stack.Client]
-// does.
+// Server runs the server's side of the rendezvous on an accepted TCP connection. The peer
+// must be known to speak SMC. Its results are those of [Stack.Client].
 func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
 	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{})
 }
 
 // serverLook is Server for a peer that may not speak CLC: the machine looks at the first
-// bytes before it reads. If they are data, they stay unread, and the error is a
-// *DeclineError made of notCLC. If refuse is not nil, every PROPOSAL is declined with it.
+// bytes before it reads them. If they are data, they stay unread, and the error is a
+// *DeclineError made of notCLC. If refuse is not nil, each PROPOSAL is declined with it.
 func (s *Stack) serverLook(ctx context.Context, tcp TCPConn, notCLC rendezvous.Refusal, refuse *rendezvous.Refusal) (*Conn, error) {
 	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{Look: true, OptionSeen: s.opt.marker != nil, NotCLC: notCLC, Refuse: refuse})
 }
@@ -86,7 +83,7 @@ func (h *handshake) run() (*Conn, error) {
 	return h.outcome()
 }
 
-// outcome turns the outcome of the machine into results.
+// outcome converts the outcome of the machine to the results of the rendezvous.
 func (h *handshake) outcome() (*Conn, error) {
 	o := h.m.Outcome()
 	switch {
@@ -108,7 +105,7 @@ func (h *handshake) outcome() (*Conn, error) {
 	return newConn(&h.s.stats, h.conn, h.tcp), nil
 }
 
-// giveUp ends what the rendezvous has made, after a panic in it.
+// giveUp ends what the rendezvous has made, after a panic.
 func (h *handshake) giveUp() {
 	switch {
 	case h.fresh != nil:
@@ -118,8 +115,8 @@ func (h *handshake) giveUp() {
 	}
 }
 
-// carryOut carries out an action of the machine, and returns the answer if it is there
-// at once.
+// carryOut carries out an action of the machine. It returns the answer if there is one
+// immediately.
 func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 	switch a := a.(type) {
 	case rendezvous.StopReading:
@@ -154,8 +151,8 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 	return nil
 }
 
-// answer carries out an action that has an answer. It is not called any more when nobody
-// wants the connection.
+// answer carries out an action that has an answer. It is not called after the rendezvous was
+// interrupted.
 func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 	switch a := a.(type) {
 	case rendezvous.Look:
@@ -192,17 +189,17 @@ func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 	panic(fmt.Sprintf("userstack: the rendezvous asks for %T", a))
 }
 
-// watchEvery is how often the state of TCP is looked at behind a DECLINE: Linux has no
-// event for what the peer acknowledges.
+// watchEvery is the interval between two looks at the state of TCP after a DECLINE. Linux has
+// no event for what the peer acknowledges.
 const watchEvery = time.Millisecond
 
 // next waits for the next event.
 func (h *handshake) next() rendezvous.Event {
 	reads := h.read()
 	if h.m.State() != rendezvous.Queueing {
-		h.turn.busy = nil // the machine does not wait for a turn, or not any more
+		h.turn.busy = nil // the machine does not wait for a turn
 	}
-	// What the peer has sent comes before the rest.
+	// Messages of the peer are handled before other events.
 	select {
 	case r := <-reads:
 		return h.wasRead(r)
@@ -238,8 +235,8 @@ func (h *handshake) next() rendezvous.Event {
 	}
 }
 
-// wake returns what is ready at the machine's deadline, or when the state of TCP is to be
-// looked at; nil without either.
+// wake returns a channel that is ready at the deadline of the machine, or when it is time to
+// look at the state of TCP. It is nil without either.
 func (h *handshake) wake() <-chan time.Time {
 	d := watchEvery
 	if !h.watching {
@@ -271,8 +268,8 @@ func (h *handshake) prepare() (err error) {
 	return nil
 }
 
-// hasPeer returns an error for a TCP connection that has ended before anything
-// was sent: a socket that was reset has no peer's address any more.
+// hasPeer returns an error for a TCP connection that ended before anything was sent. A socket
+// that was reset does not have the address of its peer any more.
 func hasPeer(tcp TCPConn) error {
 	if !addrPort(tcp.LocalAddr()).IsValid() || !addrPort(tcp.RemoteAddr()).IsValid() {
 		return fmt.Errorf("TCP connection ended before the rendezvous: %w", syscall.ECONNRESET)

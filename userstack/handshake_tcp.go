@@ -12,8 +12,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// read has TCP read if the machine wants something, and returns where the result comes;
-// nil if nothing is read.
+// read starts to read from TCP if the machine needs something, and returns the channel of the
+// result. It returns nil if nothing is read.
 func (h *handshake) read() <-chan readResult {
 	if !h.reader.pending {
 		switch {
@@ -28,7 +28,7 @@ func (h *handshake) read() <-chan readResult {
 	return h.reader.got
 }
 
-// wasRead makes an event of what was read.
+// wasRead converts the result of a read to an event.
 func (h *handshake) wasRead(res readResult) rendezvous.Event {
 	h.reader.finish(res)
 	switch {
@@ -70,7 +70,7 @@ func (h *handshake) send(m wire.CLC) rendezvous.Event {
 	return rendezvous.Sent{}
 }
 
-// tcpState looks how far TCP is behind a DECLINE.
+// tcpState finds out what the peer has acknowledged and sent after a DECLINE.
 func (h *handshake) tcpState() rendezvous.Event {
 	unacked, first := probeTCP(h.tcp)
 	return rendezvous.TCPState{Unacked: unacked, First: first}

@@ -7,7 +7,7 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// Package inside gives package service, and tests of whole stacks, what is not exported.
+// Package inside shows package service, and tests of whole stacks, what is not exported.
 var _ = inside.Bind(inside.Binding{
 	SetHost: func(config any, h inside.Host) {
 		c := config.(*Config)

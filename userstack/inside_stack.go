@@ -19,8 +19,8 @@ import (
 	"smcr/userstack/rendezvous"
 )
 
-// insideStack is a stack as package inside shows it to the packages that carry the
-// connections of other programs.
+// insideStack shows a stack to the packages that carry the connections of other programs. It
+// implements inside.Stack.
 type insideStack struct{ s *Stack }
 
 var _ inside.Stack[*Conn] = insideStack{}
@@ -54,7 +54,7 @@ func (i insideStack) Assumed(remote netip.Addr) bool { return i.s.opt.assumed(re
 // NotAnnounced implements inside.Stack.
 func (i insideStack) NotAnnounced() error { return i.s.opt.notAnnounced() }
 
-// noCLC is why a connection stays TCP whose peer sends something else than CLC messages.
+// noCLC is the reason for TCP if the peer does not send CLC messages.
 func noCLC() rendezvous.Refusal {
 	return rendezvous.Refusal{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
 }
@@ -96,7 +96,8 @@ func (i insideStack) OnQuiet(f func()) { i.s.driver.OnQuiet(f) }
 // Carriage implements inside.Stack.
 func (i insideStack) Carriage(c *Conn) inside.Carriage { return carriage{c.d} }
 
-// carriage is a connection as the packages that carry programs' bytes see it.
+// carriage shows a connection to the packages that carry the bytes of programs. It implements
+// inside.Carriage.
 type carriage struct{ c *driver.Conn }
 
 // Loop implements inside.Carriage.

@@ -12,12 +12,12 @@ import (
 	"smcr/userstack/rendezvous"
 )
 
-// hsLimit is the number of rendezvous under way above which a stack with
-// handshake limitation declines further ones.
+// hsLimit is how many rendezvous may be under way with handshake limitation. The stack
+// declines more than these.
 const hsLimit = 32
 
-// handshakeLimit is the part of a stack that counts the rendezvous of servers and limits
-// them: always as [rendezvous.Limit] does, and to fewer with handshake limitation.
+// handshakeLimit is the part of a stack that counts and limits the rendezvous of servers. The
+// limits of [rendezvous.Limit] always hold. With handshake limitation, hsLimit holds too.
 type handshakeLimit struct {
 	on atomic.Bool // handshake limitation
 
@@ -25,8 +25,8 @@ type handshakeLimit struct {
 	underWay *rendezvous.Limit
 }
 
-// add counts a rendezvous with a host; remove ends that. If too many are under way, add
-// does not count it and says so.
+// add counts a rendezvous with a host, until remove. If there are too many, add returns false
+// and does not count it.
 func (l *handshakeLimit) add(host netip.Addr) *rendezvous.Refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,29 +11,28 @@ import (
 	"smcr/userstack/driver"
 )
 
-// Limits bound what a stack takes, in sum and for each user. A connection that would be above
-// a limit stays TCP, with the reason smc.DiagMem; connections that exist go on. Zero means the
-// default, and less than zero no limit.
+// Limits limit what a stack uses, in sum and for each user. A connection that would be above
+// a limit stays TCP, with the reason smc.DiagMem. Existing connections do not change. Zero
+// means the default, and less than zero means no limit.
 //
-// Memory is counted by what connections may use at most: an RMB element and a send buffer
-// for each, Config.RecvBuf and Config.SendBuf. Most connections take a small part of it.
+// Memory counts what each connection may use at most: an RMB element and a send buffer,
+// Config.RecvBuf and Config.SendBuf. Most connections use much less.
 //
-// The limits of a user hold for the owners of connections, except for root and the user of
-// the process.
+// The limits for each user count connections by owner. They do not apply to root and to the
+// user of this process.
 type Limits struct {
 	// Memory is in bytes. The default is half of the memory of the machine, or of the
 	// cgroup of the process if that has less.
 	Memory int64
 	// UserMemory is in bytes. The default is half of Memory.
 	UserMemory int64
-	// Conns and UserConns are numbers of connections. By default there is no limit but
-	// that of memory.
+	// Conns and UserConns are numbers of connections. By default only memory limits them.
 	Conns, UserConns int
 	// Groups is the number of link groups, 4096 by default.
 	Groups int
 }
 
-// defaultGroups is the default of Limits.Groups: one each for that many hosts.
+// defaultGroups is the default of Limits.Groups: one link group for each of so many hosts.
 const defaultGroups = 4096
 
 func (l *Limits) setDefaults() error {
@@ -56,7 +55,7 @@ func (l *Limits) setDefaults() error {
 	return nil
 }
 
-// forDriver returns the limits in the form of the driver, in which zero is no limit.
+// forDriver converts the limits to those of the driver, where zero means no limit.
 func (l *Limits) forDriver() driver.Limits {
 	return driver.Limits{
 		Memory: max(0, l.Memory), UserMemory: max(0, l.UserMemory),

@@ -15,16 +15,16 @@ import (
 	"smcr/userstack/tcpopt"
 )
 
-// tcpOption is the part of a stack that announces SMC in the TCP handshake and finds out
-// whether a peer did. It does not change once the stack has been made, and has no lock.
+// tcpOption is the part of a stack that announces SMC in the TCP handshake, and finds out
+// whether a peer did. It does not change after New, so it has no lock.
 type tcpOption struct {
 	marker network.OptionMarker // nil: not permitted
 	err    error                // why marker is nil
 	assume []netip.Prefix       // peers that speak SMC where the handshake cannot tell
 }
 
-// assumed reports whether remote is listed as speaking SMC where the TCP
-// handshake cannot tell.
+// assumed reports whether remote is in the list of peers that speak SMC. The list counts only
+// if the TCP handshake cannot tell.
 func (o *tcpOption) assumed(remote netip.Addr) bool {
 	if o.marker != nil {
 		return false
@@ -38,7 +38,7 @@ func (o *tcpOption) assumed(remote netip.Addr) bool {
 	return false
 }
 
-// notAnnounced is why a connection stays TCP whose peer did not announce SMC.
+// notAnnounced is the reason for TCP if the peer did not announce SMC.
 func (o *tcpOption) notAnnounced() *DeclineError {
 	if o.marker == nil {
 		return &DeclineError{Code: smc.DiagConfig, Err: ErrNoOption, uncounted: true}
@@ -46,8 +46,8 @@ func (o *tcpOption) notAnnounced() *DeclineError {
 	return &DeclineError{Code: ReasonPeerNoSMC, uncounted: true}
 }
 
-// gateOf returns the gate of a TCP connection of host. A connection of the Go API has none:
-// nobody else has its socket.
+// gateOf returns the gate of a TCP connection of host. A connection of the Go API has no
+// gate, because no other program has its socket.
 func (o *tcpOption) gateOf(ctx context.Context, host network.Network, tcp TCPConn) (network.Gate, error) {
 	if _, own := tcp.(*net.TCPConn); own || o.marker == nil {
 		return nil, nil

@@ -15,7 +15,7 @@ import (
 type registry struct {
 	wg sync.WaitGroup // goroutines and rendezvous that Close waits for
 
-	// mu guards what follows. The lock of a link group must not be taken while it is held.
+	// mu guards the fields below. Do not lock a link group while it is held.
 	mu        sync.Mutex
 	closed    bool
 	peerID    smc.PeerID                           // zero until a device was used
@@ -24,8 +24,8 @@ type registry struct {
 	listeners map[net.Listener]struct{}
 }
 
-// enter counts a rendezvous, which Close waits for; the caller ends it with
-// wg.Done. Once the stack is closed none begins.
+// enter counts a rendezvous, for which Close waits. The caller ends it with wg.Done. A closed
+// stack begins none: enter then returns false.
 func (r *registry) enter() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,10 +36,10 @@ func (r *registry) enter() error {
 	return nil
 }
 
-// enterFirst begins a first contact with a client on the server side, until leave is
-// called: connections that arrive together share one link group. If one is under way, leave
-// is nil, and busy is closed when that one ends. If there are too many with other clients,
-// no says so.
+// enterFirst begins the first contact with a client on the server side. It ends when leave is
+// called. So connections that arrive together share one link group. If there is a first
+// contact with this client already, leave is nil, and busy is closed when that one ends. If
+// there are too many with other clients, no is the reason.
 func (r *registry) enterFirst(c rendezvous.Contact) (leave func(), busy <-chan struct{}, no *rendezvous.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

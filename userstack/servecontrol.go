@@ -17,35 +17,31 @@ import (
 	"smcr/nl"
 )
 
-// ErrControlTaken means that another stack already answers at the address that
-// ServeControl was given.
+// ErrControlTaken means that another stack uses the address that was given to ServeControl.
 var ErrControlTaken = errors.New("userstack: another stack already answers at this address")
 
-// ServeControl lets the commands of smcr, and any [nl.Client], list and change
-// this stack. It takes address and returns; requests are served until ctx ends
-// or the stack is closed. It may be called for several addresses.
+// ServeControl lets the commands of smcr, and any [nl.Client], list and change this stack. It
+// opens address and returns. Requests are served until ctx ends or the stack is closed. It
+// may be called for several addresses.
 //
-// With the address "" it is the stack of its network namespace, as that of 'smcr
-// serve' is: 'smcr linkgroup list' finds it with no option, and so does
-// [nl.DialUser]. A network namespace has one such stack of root, whose socket is
-// in /run/smcr. If there is one already, the error is [ErrControlTaken]; and as
-// long as the program has the place, 'smcr serve' and 'smcr run' do not start one
-// beside it. A program that may not write to /run/smcr has its socket in
-// $XDG_RUNTIME_DIR/smcr or /run/user/UID/smcr, where only its own user finds it;
-// a stack of root may start beside it.
+// With the address "", this is the stack of its network namespace, like that of 'smcr serve':
+// 'smcr linkgroup list' and [nl.DialUser] find it without any option. A network namespace has
+// one such stack that runs as root, with its socket in /run/smcr. If there is one already,
+// the error is [ErrControlTaken]. While the program has this place, 'smcr serve' and 'smcr
+// run' start no other stack. A program that may not write to /run/smcr has its socket in
+// $XDG_RUNTIME_DIR/smcr or /run/user/UID/smcr, where only its user finds it. A stack of root
+// may then run beside it.
 //
-// Any other address leaves that place to them. It is the path of a unix socket,
-// or a name that begins with "@" in the abstract name space of the network
-// namespace. 'smcr --backend unix:ADDRESS linkgroup list' asks there. A socket
-// file that a killed program has left behind is replaced; the file goes when the
-// serving ends.
+// Any other address is the path of a unix socket, or a name that begins with "@" in the
+// abstract name space of the network namespace. 'smcr --backend unix:ADDRESS linkgroup list'
+// uses it. Other stacks are not affected. A socket file that a killed program has left is
+// replaced. The file is removed when serving ends.
 //
-// Everybody who can connect may list: for a path that is whom the permissions of
-// the file let, else every user in the network namespace. Root and the user that
-// this process runs as may change. Clients trust a stack only if it runs as root
-// or as their own user.
+// Everybody who can connect may list: for a path these are the users whom the permissions of
+// the file allow, otherwise every user in the network namespace. Root and the user of this
+// process may change. Clients trust a stack only if it runs as root or as their own user.
 //
-// The address belongs to the network namespace of the calling thread.
+// The address is in the network namespace of the calling thread.
 func (s *Stack) ServeControl(ctx context.Context, address string) error {
 	if err := s.reg.enter(); err != nil {
 		return err
@@ -70,7 +66,7 @@ func (s *Stack) ServeControl(ctx context.Context, address string) error {
 		case <-s.ctx.Done():
 		case <-served:
 		}
-		// The address is free before those who still ask have their answers.
+		// The address is free before the last requests have their answers.
 		if err := leave(); err != nil && !errors.Is(err, net.ErrClosed) {
 			s.log.Warn("cannot give the address of control requests back", "address", l.Addr(), "err", err)
 		}
@@ -80,7 +76,7 @@ func (s *Stack) ServeControl(ctx context.Context, address string) error {
 	return nil
 }
 
-// listenControl takes the address and returns what gives it back.
+// listenControl listens at the address, and returns a function that closes and removes it.
 func listenControl(address string) (_ *net.UnixListener, leave func() error, err error) {
 	if address == "" {
 		return listenPlace()
@@ -101,7 +97,7 @@ func listenControl(address string) (_ *net.UnixListener, leave func() error, err
 	return l, l.Close, nil
 }
 
-// listenPlace takes the place of the stack of the network namespace.
+// listenPlace listens at the place of the stack of the network namespace.
 func listenPlace() (_ *net.UnixListener, leave func() error, err error) {
 	claim, err := place.Take()
 	switch {
@@ -121,7 +117,7 @@ func listenPlace() (_ *net.UnixListener, leave func() error, err error) {
 // listens.
 func abandoned(address string) bool {
 	if strings.HasPrefix(address, "@") {
-		return false // these go with their process
+		return false // the kernel removes these with their process
 	}
 	if fi, err := os.Lstat(address); err != nil || fi.Mode().Type() != fs.ModeSocket {
 		return false

@@ -30,7 +30,7 @@ type Stack struct {
 	driver     *driver.Driver
 	stats      stats.Collector
 	guard      guard.Guard
-	tcpSockets *tcptable.Table // that the stack does not carry
+	tcpSockets *tcptable.Table // sockets that stay TCP
 	opt        tcpOption
 	limit      handshakeLimit
 	own        ownParts
@@ -42,27 +42,27 @@ type Stack struct {
 	cancel context.CancelFunc
 }
 
-// ownParts is the part of a stack that has what the stack made itself, and must close.
+// ownParts has what the stack has made for itself and must close.
 type ownParts struct {
 	net *network.Namespace // or nil
 	ns  *network.NetNS     // or nil
 	opt bool               // the marker of the TCP option
 }
 
-// PNETs returns the stack's pnetid table: Config.PNETs, or the stack's own.
+// PNETs returns the pnetid table of the stack: Config.PNETs, or a table of its own.
 func (s *Stack) PNETs() *pnet.Table { return s.pnets }
 
-// OptionError tells why the stack cannot announce SMC in the TCP handshake, or
-// is nil. If it is not, SMC-R is used toward Config.AssumeSMC alone.
+// OptionError returns why the stack cannot announce SMC in the TCP handshake, or nil. If it
+// is not nil, SMC-R is used only with Config.AssumeSMC.
 func (s *Stack) OptionError() error { return s.opt.err }
 
-// newPeerID makes the identity of this instance: a random instance number
-// and the address of a RoCE port (RFC 7609, appendix A.2.1).
+// newPeerID returns the identity of this instance: a random instance number and the address
+// of a RoCE port (RFC 7609, appendix A.2.1).
 func (s *Stack) newPeerID(mac smc.MAC) smc.PeerID {
 	return smc.NewPeerID(uint16(s.cfg.random()), mac)
 }
 
-// identity returns the peer ID, which is fixed by the first device used.
+// identity returns the peer ID. The first device that is used decides it.
 func (s *Stack) identity(p *devices.Port) smc.PeerID {
 	s.reg.mu.Lock()
 	defer s.reg.mu.Unlock()
@@ -81,9 +81,9 @@ func (s *Stack) peerIDNow() smc.PeerID {
 	return s.reg.peerID
 }
 
-// peerSMC reports whether the peer of an established connection announced SMC,
-// or is assumed to speak it. After an error nobody can tell whether the peer
-// waits for CLC messages or for data: the connection is of no use.
+// peerSMC reports whether the peer of an established connection announced SMC, or is assumed
+// to speak it. After an error it is not known whether the peer waits for CLC messages or for
+// data, so the connection cannot be used.
 func (s *Stack) peerSMC(tcp *net.TCPConn) (smc bool, err error) {
 	if s.opt.marker == nil {
 		return s.opt.assumed(addrPort(tcp.RemoteAddr()).Addr()), nil

@@ -15,8 +15,8 @@ import (
 	"smcr/userstack/rendezvous"
 )
 
-// New starts a stack in the network namespace of the calling thread. It opens no
-// RDMA device: that is done when a connection first needs one.
+// New starts a stack in the network namespace of the calling thread. It opens no RDMA device:
+// a device is opened when a connection first needs it.
 func New(cfg Config) (*Stack, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -53,10 +53,9 @@ func New(cfg Config) (*Stack, error) {
 	return s, nil
 }
 
-// Close resets all connections, ends all link groups with DELETE LINK and
-// frees everything. It waits a bounded time for peers' answers. The buffer of a
-// connection whose ReadFrom or WriteTo is in the program's own reader or writer
-// is freed when that returns.
+// Close resets all connections, ends all link groups with DELETE LINK, and frees everything.
+// It waits a limited time for the answers of peers. If ReadFrom or WriteTo of a connection is
+// in a reader or writer of the program, the buffer is freed when this call returns.
 func (s *Stack) Close() error {
 	s.reg.mu.Lock()
 	if s.reg.closed {
@@ -67,11 +66,11 @@ func (s *Stack) Close() error {
 	s.reg.mu.Unlock()
 	s.cancel()
 	var errs []error
-	if s.own.opt { // what is announced from here on nobody would keep
+	if s.own.opt { // nobody would serve connections that are announced from now on
 		errs = append(errs, s.opt.marker.Close())
 	}
 	s.driver.Terminate()
-	s.reg.wg.Wait() // for rendezvous: they may have objects on devices, too
+	s.reg.wg.Wait() // rendezvous may have objects on devices, too
 	if err := s.driver.Close(); err != nil {
 		s.log.Warn("not all memory is free", "err", err)
 	}
@@ -89,5 +88,5 @@ func (s *Stack) Close() error {
 	return errors.Join(errs...)
 }
 
-// portChanged tells the link groups whether a port is up.
+// portChanged tells the link groups whether a port is active.
 func (s *Stack) portChanged(p *devices.Port, up bool) { s.driver.PortChanged(p, up) }

@@ -11,8 +11,8 @@ import (
 
 // addrPort returns the address and port of a.
 //
-// It is the zero AddrPort for nil, which package net has for a socket that has
-// ended, and for an address that is not of IP.
+// It is the zero AddrPort for nil, which package net returns for a socket that has ended, and
+// for an address that is not an IP address.
 func addrPort(a net.Addr) netip.AddrPort {
 	if a == nil {
 		return netip.AddrPort{}
@@ -25,6 +25,6 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return ap
 }
 
-// TCPConn is the TCP connection that [Stack.Client] and [Stack.Server] run the
-// rendezvous on. *net.TCPConn is one.
+// TCPConn is the TCP connection on which [Stack.Client] and [Stack.Server] run the
+// rendezvous. *net.TCPConn implements it.
 type TCPConn = driver.TCP

@@ -18,27 +18,27 @@ import (
 	"smcr/userstack/wire"
 )
 
-// The TCP connection as a source of events for the rendezvous. What Linux has no event
-// for is looked at again and again here, and nowhere else.
+// The TCP connection as a source of events for the rendezvous. Where Linux has no event, this
+// file polls. No other file of the package does.
 
-// longAgo ends reads and writes that wait, as a deadline.
+// longAgo is a deadline that ends reads and writes that wait.
 var longAgo = time.Unix(1, 0)
 
-// tcpReader reads from a TCP connection in a goroutine of its own, a message for a request.
-// The messages share TCP with the data of a connection that falls back, so exactly the
-// bytes of a message are read.
+// tcpReader reads from a TCP connection in a goroutine of its own, one message for each
+// request. If a connection falls back, its data follow the messages on TCP. So it reads
+// exactly the bytes of a message.
 type tcpReader struct {
 	tcp     TCPConn
 	guard   *guard.Guard
 	buf     [wire.MaxCLCLen]byte
 	ask     chan readRequest // nil until the first request
 	got     chan readResult
-	pending bool // a request has no result yet
+	pending bool // a request is without a result
 	took    int  // bytes read from tcp in all
 }
 
-// readRequest asks for a message, or if look is set, for more than seen of the first bytes,
-// which stay unread.
+// readRequest requests a message. If look is set, it requests more than seen of the first
+// bytes, which stay unread.
 type readRequest struct {
 	look bool
 	seen int
@@ -50,7 +50,7 @@ type readResult struct {
 	err  error
 }
 
-// request begins to read. Nothing is pending.
+// request begins to read. No request may be pending.
 func (r *tcpReader) request(q readRequest) {
 	if r.ask == nil {
 		r.ask, r.got = make(chan readRequest), make(chan readResult, 1)
@@ -96,7 +96,7 @@ func (r *tcpReader) finish(res readResult) readResult {
 	return res
 }
 
-// stop ends the request that is pending, if there is one, and returns what was read.
+// stop ends the pending request, if there is one, and returns what was read.
 func (r *tcpReader) stop() []byte {
 	if !r.pending {
 		return nil
@@ -119,7 +119,7 @@ func (r *tcpReader) close() {
 	}
 }
 
-// tcpWrites lets the end of a context or of the stack end writes.
+// tcpWrites ends writes when a context or the stack ends.
 type tcpWrites struct {
 	tcp  TCPConn
 	stop [2]func() bool
@@ -135,7 +135,7 @@ func (w *tcpWrites) watch(tcp TCPConn, a, b context.Context) {
 	w.stop = [2]func() bool{context.AfterFunc(a, w.end), context.AfterFunc(b, w.end)}
 }
 
-// close ends that.
+// close ends the watch of the contexts.
 func (w *tcpWrites) close() {
 	for _, stop := range w.stop {
 		if stop != nil {
@@ -144,7 +144,7 @@ func (w *tcpWrites) close() {
 	}
 }
 
-// end is the end of a context.
+// end ends the writes, because a context has ended.
 func (w *tcpWrites) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -153,7 +153,7 @@ func (w *tcpWrites) end() {
 	}
 }
 
-// begin begins a write, which ends at the deadline.
+// begin begins a write that ends at the deadline.
 func (w *tcpWrites) begin(deadline time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +163,7 @@ func (w *tcpWrites) begin(deadline time.Time) {
 	_ = w.tcp.SetWriteDeadline(deadline)
 }
 
-// finish ends a write. From then on the deadline of tcp is not touched.
+// finish ends a write. After it, the deadline of tcp does not change.
 func (w *tcpWrites) finish() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,14 +171,14 @@ func (w *tcpWrites) finish() {
 	_ = w.tcp.SetWriteDeadline(time.Time{})
 }
 
-// A tcpProber tells whether the peer's TCP has yet to acknowledge anything, and
-// what can be read, which it leaves there: a CLC header's worth.
+// tcpProber reports whether the peer's TCP has data to acknowledge, and which bytes can be
+// read. It leaves these unread. It looks at no more bytes than a CLC header has.
 type tcpProber interface {
 	Probe() (unacked bool, first []byte)
 }
 
-// probeTCP is Probe of any TCP connection. What cannot tell is taken to be
-// acknowledged.
+// probeTCP is Probe for any TCP connection. If a connection cannot tell, everything is taken
+// as acknowledged.
 func probeTCP(tcp TCPConn) (unacked bool, first []byte) {
 	switch c := tcp.(type) {
 	case tcpProber:
@@ -189,8 +189,8 @@ func probeTCP(tcp TCPConn) (unacked bool, first []byte) {
 	return false, nil
 }
 
-// probeSocket is Probe of a kernel's TCP connection. A socket that does not say
-// has ended, which the next use of it will tell.
+// probeSocket is Probe for a TCP connection of the kernel. A socket that returns no answer
+// has ended. The next use of it returns the error.
 func probeSocket(tcp syscall.Conn) (unacked bool, first []byte) {
 	rc, err := tcp.SyscallConn()
 	if err != nil {
@@ -198,7 +198,7 @@ func probeSocket(tcp syscall.Conn) (unacked bool, first []byte) {
 	}
 	var b [wire.HeaderLen]byte
 	_ = rc.Control(func(fd uintptr) {
-		// The other way round a message might come in between.
+		// In the other order, a message could arrive in between.
 		left, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
 		unacked = err == nil && left > 0
 		if n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT); err == nil && n > 0 {
@@ -208,12 +208,12 @@ func probeSocket(tcp syscall.Conn) (unacked bool, first []byte) {
 	return unacked, first
 }
 
-// peekEvery is how often the first bytes are looked at while they are a part of a CLC
-// header: data that are there already raise no further event.
+// peekEvery is the interval between two looks at the first bytes while they are a part of a
+// CLC header. Bytes that have arrived cause no further event.
 const peekEvery = time.Millisecond
 
-// peekMore copies the first bytes that can be read to b once there are more than seen of
-// them, and leaves them unread. The read deadline of tcp ends it.
+// peekMore copies the first bytes that can be read to b when there are more than seen, and
+// leaves them unread. The read deadline of tcp ends it.
 func peekMore(tcp TCPConn, b []byte, seen int) (int, error) {
 	sc, ok := tcp.(syscall.Conn)
 	if !ok {

@@ -12,9 +12,8 @@ import (
 	"smcr/userstack/engine"
 )
 
-// The TCP connection below one of SMC-R carries nothing but its end. The engine
-// watches it, or a goroutine where there is none, or where the connection is no
-// socket.
+// The TCP connection below an SMC-R connection only shows when it ends. The engine watches
+// it. A goroutine does so if there is no engine, or if the connection is not a socket.
 
 // tcpWatch is the engine's watch on a TCP connection.
 type tcpWatch struct {
@@ -38,7 +37,8 @@ func (b *tcpWatch) watch() {
 	}()
 }
 
-// watchByEngine reports false if a goroutine has to watch.
+// watchByEngine makes the engine watch the TCP connection. It returns false if a goroutine
+// has to watch.
 func (b *tcpWatch) watchByEngine() bool {
 	c := b.c
 	loop := c.g.loop
@@ -53,7 +53,7 @@ func (b *tcpWatch) watchByEngine() bool {
 	watched := false
 	c.g.do(func(time.Time) {
 		if c.End.over {
-			watched = true // nothing is left to see
+			watched = true // there is nothing more to watch
 			return
 		}
 		_ = rc.Control(func(fd uintptr) {
@@ -66,7 +66,7 @@ func (b *tcpWatch) watchByEngine() bool {
 	return watched
 }
 
-// lookTCP is called by the engine when something happened on the TCP connection.
+// lookTCP is called by the engine after an event on the TCP connection.
 func (b *tcpWatch) lookTCP(rc syscall.RawConn) {
 	c := b.c
 	var one [1]byte
@@ -95,7 +95,7 @@ func (b *tcpWatch) watchTCP() {
 	b.sawTCP(n, err)
 }
 
-// sawTCP acts on what was read from the TCP connection.
+// sawTCP handles the result of a read from the TCP connection.
 func (b *tcpWatch) sawTCP(n int, err error) {
 	c := b.c
 	select {
@@ -115,7 +115,7 @@ func (b *tcpWatch) sawTCP(n int, err error) {
 	})
 }
 
-// stop ends the watch. It is for the time before the TCP connection is closed.
+// stop ends the watch. It is called before the TCP connection is closed.
 func (b *tcpWatch) stop() {
 	if b.w != nil {
 		_ = b.rc.Control(func(fd uintptr) { b.w.Stop(int(fd)) })

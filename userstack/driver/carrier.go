@@ -22,15 +22,14 @@ type Carriage struct {
 	p atomic.Pointer[carrier] // nil: not attached
 }
 
-// carrier moves the bytes between a connection and a program's socket on the
-// engine's thread, without a goroutine to wake: what arrives is written to the
-// socket at once, and what the program writes goes into the send buffer at once.
+// carrier moves the bytes between a connection and a program's socket on the engine's thread,
+// so no goroutine has to be woken. Data that arrives is written to the socket at once. Data
+// that the program writes goes into the send buffer at once.
 //
-// It works while the connection rides, which takes no goroutine, and while
-// goroutines are in ReadFrom or WriteTo, which own the two directions and wait
-// here. Whatever is not plain data (the end of a stream, errors, urgent bytes,
-// the end of the connection) ends the ride and the wait, and a goroutine deals
-// with it as it would without an engine.
+// It works while the connection rides, which needs no goroutine, and while goroutines are in
+// ReadFrom or WriteTo. These own the two directions and wait here. Anything that is not plain
+// data (the end of a stream, errors, urgent bytes, the end of the connection) ends the ride
+// and the wait. Then a goroutine handles it, as without an engine.
 //
 //	direction | begins               | moves bytes when               | is handed back when
 //	in        | Ride, ReadFrom waits | the socket is readable and the | the socket has an urgent byte, ended or
@@ -44,7 +43,7 @@ type Carriage struct {
 //	                | Recall came                              |
 //	either          | Detach                                   | not attached
 //
-// A direction that was not handed back goes on while the goroutines start.
+// A direction that was not handed back continues while the goroutines start.
 type carrier struct {
 	c    *Conn
 	sock *engine.Socket
@@ -63,14 +62,14 @@ type carrier struct {
 	recalled bool
 }
 
-// direction is one of the two of a carrier.
+// direction is one of the two directions of a carrier.
 type direction struct {
 	active  bool // the loop moves bytes
-	over    bool // it was handed back, and nobody took it yet
+	over    bool // it was handed back, and no goroutine has taken it yet
 	waiting bool // a goroutine waits at back
 	ready   bool // the socket may be readable, or have room
 	n       int64
-	err     error // of the socket; io.EOF at its end
+	err     error // error of the socket; io.EOF at its end
 	back    chan struct{}
 }
 
@@ -78,9 +77,9 @@ type direction struct {
 // belong to it.
 func (x *Carriage) Loop() *engine.Loop { return x.c.g.loop }
 
-// Attach lets the engine carry the bytes between c and a program's socket while
-// the connection rides, or ReadFrom and WriteTo are called with what [inside.EngineEnd]
-// finds to be that socket. Detach ends that, before the socket is closed.
+// Attach makes the engine move the bytes between the connection and a program's socket, while
+// the connection rides, or while ReadFrom and WriteTo are called for this socket (see
+// [inside.EngineEnd]). Detach ends this. Call Detach before the socket is closed.
 func (x *Carriage) Attach(sock *engine.Socket) {
 	c := x.c
 	k := &carrier{c: c, sock: sock}
@@ -91,7 +90,7 @@ func (x *Carriage) Attach(sock *engine.Socket) {
 	sock.Hook(k.events)
 }
 
-// Detach undoes attach: ReadFrom and WriteTo go on without the engine.
+// Detach ends Attach: ReadFrom and WriteTo continue without the engine.
 func (x *Carriage) Detach() {
 	k := x.p.Swap(nil)
 	if k == nil {
@@ -104,11 +103,10 @@ func (x *Carriage) Detach() {
 	k.mu.Unlock()
 }
 
-// Ride makes the engine carry both directions of an attached connection without
-// goroutines in ReadFrom and WriteTo, which nobody may call meanwhile. back is
-// called once when they are to be called again, which may be at once; it must not
-// block. They return [relay.ErrRides] when the connection can ride again. Ride reports
-// false if the connection is not attached.
+// Ride makes the engine move the bytes of an attached connection in both directions, without
+// goroutines. Nobody may call ReadFrom and WriteTo until back is called. back is called once,
+// possibly at once, and must not block. ReadFrom and WriteTo return [relay.ErrRides] when the
+// connection can ride again. Ride returns false if the connection is not attached.
 func (x *Carriage) Ride(back func()) bool {
 	k := x.p.Load()
 	if k == nil {
@@ -128,8 +126,8 @@ func (x *Carriage) Ride(back func()) bool {
 	return true
 }
 
-// Recall ends the ride of an attached connection, which cannot ride again: the
-// caller needs its goroutines.
+// Recall ends the ride of an attached connection. The connection cannot ride again, because
+// the caller needs its goroutines.
 func (x *Carriage) Recall() {
 	k := x.p.Load()
 	if k == nil {
@@ -152,9 +150,9 @@ func (k *carrier) events(readable, writable, plain bool) {
 	k.task.Schedule()
 }
 
-// CarryIn and CarryOut move bytes in one direction until something else than
-// data is to be dealt with. They return the bytes moved and the socket's error,
-// and nothing at once if end is not the socket of Attach.
+// CarryIn and CarryOut move bytes in one direction until there is something else than data.
+// They return the number of bytes and the error of the socket. If end is not the socket of
+// Attach, they return at once, with 0 and nil.
 func (x *Carriage) CarryIn(end any) (n int64, err error) {
 	if k := x.carrierOf(end); k != nil {
 		return k.wait(&k.in)
@@ -162,7 +160,7 @@ func (x *Carriage) CarryIn(end any) (n int64, err error) {
 	return 0, nil
 }
 
-// CarryOut writes to the socket what has arrived: see CarryIn.
+// CarryOut writes data that has arrived to the socket: see CarryIn.
 func (x *Carriage) CarryOut(end any) (n int64, err error) {
 	if k := x.carrierOf(end); k != nil {
 		return k.wait(&k.out)
@@ -181,20 +179,20 @@ func (x *Carriage) carrierOf(end any) *carrier {
 	return k
 }
 
-// begin has the loop move bytes in direction d. mu is held.
+// begin makes the loop move bytes in direction d. mu is held.
 func (k *carrier) begin(d *direction) {
 	if d.active || d.over {
 		return
 	}
 	d.active, d.n, d.err = true, 0, nil
 	if d == &k.in {
-		// Others may have read since epoll was asked.
+		// There may be other readers since the last event of epoll.
 		d.ready, k.plain, k.current = true, false, false
 	}
 	k.task.Schedule()
 }
 
-// wait has the loop move bytes in direction d until it hands d back.
+// wait makes the loop move bytes in direction d, and returns when the loop hands d back.
 func (k *carrier) wait(d *direction) (n int64, err error) {
 	k.mu.Lock()
 	if k.c.Carried.p.Load() != k {
@@ -220,7 +218,7 @@ func (k *carrier) wait(d *direction) (n int64, err error) {
 	return n, err
 }
 
-// handBack ends the carrying of a direction. mu is held.
+// handBack ends the work of the loop in a direction. mu is held.
 func (k *carrier) handBack(d *direction) {
 	if !d.active {
 		return
@@ -233,7 +231,7 @@ func (k *carrier) handBack(d *direction) {
 	k.endRide()
 }
 
-// endRide has goroutines called. mu is held.
+// endRide calls back, so that goroutines start. mu is held.
 func (k *carrier) endRide() {
 	if back := k.back; back != nil {
 		k.back = nil
@@ -241,7 +239,7 @@ func (k *carrier) endRide() {
 	}
 }
 
-// move carries what can be carried now. It runs in the loop.
+// move moves the bytes that can be moved now. It runs in the loop.
 func (k *carrier) move() {
 	k.mu.Lock()
 	if k.in.active || k.out.active {
@@ -262,7 +260,7 @@ func (k *carrier) moveOn(uintptr) {
 	g.unlockLate(k.sock.Loop())
 }
 
-// moveBoth carries in both directions. k.mu and the group's are held.
+// moveBoth moves bytes in both directions. k.mu and the group's lock are held.
 func (k *carrier) moveBoth() {
 	if k.out.active {
 		k.moveOut()
@@ -272,7 +270,7 @@ func (k *carrier) moveBoth() {
 	}
 }
 
-// moveOut writes what has arrived to the program. k.mu and g.mu are held.
+// moveOut writes data that has arrived to the program. k.mu and g.mu are held.
 func (k *carrier) moveOut() {
 	c, d := k.c, &k.out
 	for {
@@ -305,17 +303,16 @@ func (k *carrier) moveOut() {
 	}
 }
 
-// moveIn takes what the program has written, as one piece for the peer. k.mu and
-// g.mu are held.
+// moveIn reads what the program has written, as one piece for the peer. k.mu and g.mu are
+// held.
 //
-// A read must not begin at an urgent byte, which would be taken for another, but
-// it may come upon one: it ends there. Most often epoll has told enough. poll,
-// and so epoll, reports POLLPRI as long as an urgent byte is queued, and a byte
-// that is queued does not become urgent. So if an event was of plain data only,
-// the byte that was first then is no urgent one, until it is read. And after a
-// short read nothing is left but what came after that event, or after the poll:
-// it brings an event of its own. Only a read that was short because a message had
-// descriptors leaves more.
+// A read must not begin at an urgent byte, because it would skip the byte. It may reach one:
+// it ends there. In most cases, the event of epoll is enough to know. epoll reports POLLPRI
+// as long as an urgent byte is in the queue, and a byte that is in the queue does not become
+// urgent later. So after an event of plain data only, the first byte is not urgent until it
+// is read. After a short read, the queue contains only bytes that came after that event, or
+// after the poll, and these cause a new event. The exception is a read that was short because
+// a message had descriptors.
 func (k *carrier) moveIn() {
 	c, d := k.c, &k.in
 	k.current = true
@@ -351,7 +348,7 @@ func (k *carrier) moveIn() {
 				return // ActWakeWrite comes
 			}
 		}
-		other := false // something else than data was there before the read
+		other := false // something other than data was there before the read
 		if !k.plain {
 			readable, mark, plain := k.sock.Pending()
 			switch {

@@ -19,8 +19,8 @@ import (
 	"smcr/userstack/rendezvous"
 )
 
-// Config is what a stack gives to its driver. All fields that are pointers or interfaces
-// must be set, except where a comment says otherwise.
+// Config is the configuration that a stack gives to its driver. All pointers and interfaces
+// must be set, unless a comment says otherwise.
 type Config struct {
 	Network network.Network
 	Devices *devices.Set
@@ -28,10 +28,11 @@ type Config struct {
 	Guard   *guard.Guard
 	Log     *slog.Logger
 
-	// Engines serve the link groups in turns. None means that goroutines do.
+	// Engines serve the link groups, each group by one of them. Without engines, goroutines
+	// serve the groups.
 	Engines []*engine.Loop
-	// Loop is the engine of the stack itself, or nil. Goroutines that read and write do
-	// its work where they can.
+	// Loop is the engine of the stack itself, or nil. Goroutines that read and write do its
+	// work if they can.
 	Loop *engine.Loop
 
 	RecvBuf    int           // bytes of an RMB element, at least
@@ -40,7 +41,7 @@ type Config struct {
 	EyeCatcher bool          // RMB elements begin with the eye catcher (RFC 7609, section 4.2)
 	GroupIdle  time.Duration // for how long a server keeps a group without connections; 0 means the default
 
-	// Limits bound what the link groups may take.
+	// Limits limit what the link groups use.
 	Limits Limits
 
 	// Random returns random numbers.
@@ -52,16 +53,16 @@ type Config struct {
 // GroupConfig is what a first contact decides for its link group.
 type GroupConfig struct {
 	Role smc.Role
-	// PeerID is the peer's, as in its PROPOSAL or ACCEPT, and LocalPeerID that of this
+	// PeerID is the ID of the peer in its PROPOSAL or ACCEPT. LocalPeerID is the ID of this
 	// stack.
 	PeerID, LocalPeerID smc.PeerID
-	// Terms are what version 2 has agreed on, nil in version 1.
+	// Terms are the agreed terms of version 2, or nil in version 1.
 	Terms *rendezvous.Terms
 	// LAN is the network of the connection.
 	LAN LAN
-	// Ports are those that may have links, the preferred one first.
+	// Ports are the ports that may have links, in order of preference.
 	Ports []*devices.Port
-	// MaxLinks and MaxConns bound the group, as in userstack.Config.
+	// MaxLinks and MaxConns limit the group, as in userstack.Config.
 	MaxLinks, MaxConns int
 }
 
@@ -73,14 +74,14 @@ type LAN struct {
 	PNETID        string
 }
 
-// TCP is the TCP connection below a connection of SMC-R. *net.TCPConn is one.
+// TCP is the TCP connection below an SMC-R connection. *net.TCPConn implements it.
 type TCP interface {
 	net.Conn
 	// SetLinger(0) makes Close send RST.
 	SetLinger(sec int) error
 }
 
-// ConnConfig is what a rendezvous knows of its connection.
+// ConnConfig is what a rendezvous knows about its connection.
 type ConnConfig struct {
 	// TCP belongs to the connection from Start on.
 	TCP TCP

@@ -11,9 +11,9 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// Conn is the driver's part of a connection. Its parts are fields: each has the methods for
-// one purpose. No method waits for the peer, except Wait of Reader and Writer, and CarryIn
-// and CarryOut of Carriage.
+// Conn is the driver's part of a connection. Its fields are its parts, and each part has the
+// methods for one purpose. Only Wait of Reader and Writer, and CarryIn and CarryOut of
+// Carriage, wait for the peer.
 type Conn struct {
 	g             *Group
 	core          *linkgroup.Conn
@@ -22,8 +22,8 @@ type Conn struct {
 	ino           uint64 // for listings
 	owner         inside.Owner
 
-	// most is what the connection may use of memory, in bytes, while it counts for its user.
-	// Guarded by the group's lock.
+	// most is how much memory the connection may use, in bytes, while it counts for its user.
+	// The group's lock guards it.
 	most int64
 
 	ready  chan error     // outcome of announcing the RMB, buffered
@@ -72,7 +72,7 @@ type Ending struct {
 
 	// Guarded by the group's lock: the core takes back the buffers when over is set and
 	// holds is 0.
-	started    bool // it was given out
+	started    bool // the program has it
 	counted    bool // in shared.open
 	over       bool
 	holds      int      // readers and writers in a buffer
@@ -81,13 +81,13 @@ type Ending struct {
 }
 
 // hold keeps the buffers in place while they are used without the group's lock. The caller
-// holds the lock now, and also when it calls release.
+// holds the lock for the call of hold, and also for the call of release.
 func (e *Ending) hold() {
 	e.holds++
 	e.c.g.mem.holds++
 }
 
-// release ends what hold began.
+// release ends what hold has begun.
 func (e *Ending) release() {
 	g := e.c.g
 	g.mem.holds--
@@ -97,16 +97,16 @@ func (e *Ending) release() {
 	g.freeFallen()
 }
 
-// freeBuffers gives the buffers of a connection that has ended back to the core. The
-// group's lock is held.
+// freeBuffers returns the buffers of a connection that has ended to the core. The group's
+// lock is held.
 func (e *Ending) freeBuffers() {
 	if !e.c.g.end.broken {
 		e.c.core.Release()
 	}
 }
 
-// kick has the carrier look at its connection, and also a goroutine that works in place of
-// the engine.
+// kick makes the carrier check its connection. It also wakes a goroutine that works in place
+// of the engine.
 func (c *Conn) kick() {
 	if c.drive != nil {
 		c.drive.Poke()
@@ -116,8 +116,8 @@ func (c *Conn) kick() {
 	}
 }
 
-// forget takes the connection out of its group, and out of the account of its user. The
-// group's lock is held.
+// forget removes the connection from its group and from the account of its user. The group's
+// lock is held.
 func (c *Conn) forget() {
 	delete(c.g.conns, c)
 	if c.most > 0 {

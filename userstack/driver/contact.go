@@ -13,8 +13,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// What a rendezvous does with link groups and connections. Errors are those of package
-// linkgroup, for which the rendezvous declines.
+// The operations of a rendezvous on link groups and connections. Errors are those of package
+// linkgroup. The rendezvous declines because of them.
 
 // newConn makes the local part of a connection. The group's lock is held.
 func (g *Group) newConn(now time.Time, conf ConnConfig) (*Conn, error) {
@@ -48,7 +48,7 @@ func (g *Group) newConn(now time.Time, conf ConnConfig) (*Conn, error) {
 		s.Stats.Buffer(stats.RX, stats.Alloc)
 	}
 	s.Stats.BufferSize(stats.TX, s.SendBuf)
-	if g.mem.sendBytes > 0 { // otherwise the memory of the first chunk is counted when it is mapped
+	if g.mem.sendBytes > 0 { // otherwise the memory of the first chunk is counted when the chunk is mapped
 		s.Stats.Buffer(stats.TX, stats.Reuse)
 	}
 	core.Data = member(c)
@@ -60,9 +60,9 @@ func (g *Group) newConn(now time.Time, conf ConnConfig) (*Conn, error) {
 	return c, nil
 }
 
-// Begin makes the first link and the first connection of a new group. With peer, which is
-// what a server's ACCEPT says, it also connects the link. The connection is not nil if it
-// was made, also with an error; Drop gives it back.
+// Begin makes the first link and the first connection of a new group. If peer is not nil, it
+// is the content of a server's ACCEPT, and Begin also connects the link. If the connection
+// was made, it is not nil, also with an error: Drop then frees it.
 func (g *Group) Begin(conf ConnConfig, peer *linkgroup.ConnParams) (c *Conn, local linkgroup.ConnParams, err error) {
 	err = g.event(func(now time.Time) error {
 		if peer != nil {
@@ -86,9 +86,9 @@ func (g *Group) Begin(conf ConnConfig, peer *linkgroup.ConnParams) (c *Conn, loc
 	return c, local, err
 }
 
-// Connect connects the first link of a server's group to what the client's CONFIRM says.
-// In version 2, about tells more of the client, and id is its peer ID; about is nil in
-// version 1.
+// Connect connects the first link of a server's group, with the content of the client's
+// CONFIRM. In version 2, about has more about the client, and id is its peer ID. In version
+// 1, about is nil.
 func (g *Group) Connect(peer linkgroup.ConnParams, id smc.PeerID, about *rendezvous.Terms) error {
 	return g.event(func(now time.Time) error {
 		if about != nil {
@@ -102,7 +102,7 @@ func (g *Group) Connect(peer linkgroup.ConnParams, id smc.PeerID, about *rendezv
 	})
 }
 
-// Drop ends a link group whose first contact failed. c is its connection, or nil.
+// Drop ends a link group whose first contact has failed. c is its connection, or nil.
 func (g *Group) Drop(c *Conn) {
 	if c != nil {
 		c.Cancel()
@@ -114,15 +114,15 @@ func (g *Group) Drop(c *Conn) {
 	})
 }
 
-// PeerLost tests the links of a group after a CLC message that the peer does not have the
-// group any more (RFC 7609, appendix C.4). A link without an answer fails, and the group
-// ends with the last one. Until there is an answer, the group takes no connections.
+// PeerLost tests the links of a group after a CLC message which says that the peer does not
+// have the group any more (RFC 7609, appendix C.4). A link without an answer fails, and the
+// group ends with its last link. Until there is an answer, the group takes no connections.
 //
-// The message alone ends nothing: it may come from another process of the peer's host, or
-// from another host behind the same address. cause is for the log.
+// The message alone does not end the group: it may come from another process on the peer's
+// host, or from another host behind the same address. cause is for the log.
 //
-// qpn is the end of the link that ACCEPT named. If that link has failed since, the client
-// did not find it for this reason, and nothing is tested.
+// qpn is the queue pair of the link that ACCEPT named. If that link has failed since then,
+// the client did not find it for this reason, and nothing is tested.
 func (g *Group) PeerLost(qpn smc.QPN, cause error) {
 	g.do(func(now time.Time) {
 		if g.end.dead || !slices.ContainsFunc(g.core.Links(), func(l *linkgroup.Link) bool {
@@ -135,19 +135,19 @@ func (g *Group) PeerLost(qpn smc.QPN, cause error) {
 	})
 }
 
-// Announced returns a channel with the outcome of announcing the RMB of the connection to
-// the peer, on a subsequent contact.
+// Announced returns a channel for the outcome of announcing the RMB of the connection to the
+// peer, on a subsequent contact.
 func (c *Conn) Announced() <-chan error { return c.ready }
 
-// Local returns what the peer must know of this end of the connection. The error is
+// Local returns what the peer must know about this end of the connection. The error is
 // linkgroup.ErrGroupDead if the group has ended.
 func (c *Conn) Local() (local linkgroup.ConnParams, err error) {
 	err = c.g.event(func(time.Time) error { local = c.core.Local(); return nil })
 	return local, err
 }
 
-// Attach joins the connection to the peer's end, and returns this end. On a group that
-// exists it may move to another link.
+// Attach connects this end of the connection to the end of the peer, and returns this end. On
+// an existing group, the connection may move to another link.
 func (c *Conn) Attach(peer linkgroup.ConnParams) (local linkgroup.ConnParams, err error) {
 	g := c.g
 	err = g.event(func(now time.Time) error {
@@ -163,7 +163,7 @@ func (c *Conn) Attach(peer linkgroup.ConnParams) (local linkgroup.ConnParams, er
 	return local, err
 }
 
-// Refuse tells the peer on the link group that the connection is reset.
+// Refuse tells the peer over the link group that the connection is reset.
 func (c *Conn) Refuse(peer linkgroup.ConnParams) {
 	g := c.g
 	g.do(func(now time.Time) {
@@ -173,7 +173,7 @@ func (c *Conn) Refuse(peer linkgroup.ConnParams) {
 	})
 }
 
-// Cancel gives back what a connection that never opened holds.
+// Cancel frees what a connection holds that was never attached.
 func (c *Conn) Cancel() {
 	g := c.g
 	g.do(func(now time.Time) {
@@ -184,7 +184,7 @@ func (c *Conn) Cancel() {
 	})
 }
 
-// Abandon resets a connection that was attached but never given out.
+// Abandon resets a connection that was attached but never started.
 func (c *Conn) Abandon() {
 	c.End.closed.Store(true)
 	c.g.do(func(now time.Time) {
@@ -194,8 +194,8 @@ func (c *Conn) Abandon() {
 	})
 }
 
-// Start gives the connection out. It begins to watch the TCP connection below, which
-// carries nothing but its end from then on.
+// Start gives the connection to the program. From then on, the stack watches the TCP
+// connection below.
 func (c *Conn) Start() {
 	s := c.g.s
 	_ = c.tcp.SetDeadline(time.Time{})

@@ -18,7 +18,7 @@ type deadline struct {
 
 func makeDeadline() deadline { return deadline{ch: make(chan struct{})} }
 
-// set moves the deadline; the zero time removes it.
+// set moves the deadline. The zero time removes it.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

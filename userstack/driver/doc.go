@@ -3,19 +3,19 @@
 // Package driver drives the protocol core of each link group (package linkgroup) with queue
 // pairs, memory, timers and threads.
 //
-// A [Driver] has the link groups of one stack. A [Group] has one core, its lock, queue
-// pairs and memory. A [Conn] moves the bytes of one connection and never waits for the
-// peer: [Reader] and [Writer] take and give what there is, and tell when there is more.
+// A [Driver] has the link groups of one stack. A [Group] has one core, its lock, queue pairs
+// and memory. A [Conn] moves the bytes of one connection and does not wait for the peer:
+// [Reader] and [Writer] read and write what is possible, and tell when more is possible.
 // Package userstack makes blocking calls, net.Conn and listeners of that, and runs the
 // rendezvous that makes link groups and connections.
 //
 // # Locks
 //
-// One lock guards the core of a link group and everything that the driver has for it.
-// Whoever has an event takes the lock, hands the event to the core, and releases the
-// lock with unlock. What the core wants done is then carried out without the lock, by one
-// goroutine at a time and in order. The lock of a Driver may be taken while that of a link
-// group is held, and not the other way round.
+// One lock guards the core of a link group and everything that the driver has for it. A
+// goroutine with an event locks, passes the event to the core, and unlocks with unlock. Then
+// the actions of the core are carried out without the lock, in order, by one goroutine at a
+// time. A goroutine that has locked a link group may lock the Driver, but not the other way
+// round.
 //
 // # What does not belong here
 //

@@ -67,8 +67,8 @@ func (d *Driver) NewGroup(c GroupConfig) (*Group, error) {
 	return g, nil
 }
 
-// Groups returns the link groups, the oldest first: what is done to all of them, or to the
-// first that serves, does not depend on the order of a map.
+// Groups returns the link groups, the oldest first. A fixed order makes runs repeatable,
+// unlike the order of a map.
 func (d *Driver) Groups() []*Group {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -92,7 +92,7 @@ func (d *Driver) over(g *Group) {
 	delete(d.ending, g)
 }
 
-// trim gives back what link groups have not used for a while.
+// trim frees memory that link groups have not used for a while.
 func (d *Driver) trim(now time.Time) (again bool) {
 	for _, g := range d.Groups() {
 		again = trimGroup(g, now) || again
@@ -100,14 +100,14 @@ func (d *Driver) trim(now time.Time) (again bool) {
 	return again
 }
 
-// Demand is what a connection demands of a link group. All connections of a group have one
-// VLAN and one pair of roles (RFC 7609, section 2.2).
+// Demand describes the link group that a connection needs. All connections of a group have
+// one VLAN and the same roles (RFC 7609, section 2.2).
 type Demand struct {
 	Role   smc.Role
 	Terms  *rendezvous.Terms // nil in version 1
 	PeerID smc.PeerID
-	// A link of the group ends at this port of the peer, and for a client at this queue
-	// pair. A server has a PROPOSAL, which names no queue pair.
+	// A link of the group ends at this port of the peer. On a client, it also ends at this
+	// queue pair. A server has a PROPOSAL, which contains no queue pair.
 	GID  smc.GID
 	MAC  smc.MAC
 	QPN  smc.QPN
@@ -117,7 +117,7 @@ type Demand struct {
 	Host netip.Addr
 }
 
-// matches reports whether a group is of the kind that is demanded.
+// matches reports whether a group is of the kind that is needed.
 //
 // A server also demands the enterprise ID of the group, which its ACCEPT repeats. A client
 // does not: on a Linux server connections share a link group whatever ID was agreed on for
@@ -210,14 +210,14 @@ func (d *Driver) Attend() {
 // do.
 func (d *Driver) OnQuiet(f func()) { d.s.trim.onQuiet(f) }
 
-// Conns returns how many connections were given out and have not ended.
+// Conns returns how many connections programs have that have not ended.
 func (d *Driver) Conns() int { return int(d.s.open.Load()) }
 
-// answerWait is for how long Terminate waits for the answers of peers.
+// answerWait is how long Terminate waits for the answers of peers.
 const answerWait = 1500 * time.Millisecond
 
-// Terminate ends all link groups with DELETE LINK, waits a bounded time for the answers of
-// the peers, and resets all connections that were given out. No group begins after it.
+// Terminate ends all link groups with DELETE LINK, waits a limited time for the answers of
+// the peers, and resets all connections that programs have. After it, no group can begin.
 func (d *Driver) Terminate() {
 	d.mu.Lock()
 	d.closed = true
@@ -260,14 +260,14 @@ func (d *Driver) members() (all []member) {
 	return all
 }
 
-// groupWait is for how long Close waits for link groups that have ended. It is this
-// process's own work, and short unless the machine is loaded.
+// groupWait is how long Close waits for link groups that have ended. This is work of this
+// process only, and it is short unless the machine is overloaded.
 const groupWait = 3 * time.Second
 
-// Close waits until the link groups that have ended have given back everything, and frees
-// the memory that nobody uses. Terminate comes before it, and no rendezvous may be under
-// way. The buffer of a connection that a reader or writer of the program is in is freed
-// when that returns. The error names a group that has not given back everything in time.
+// Close waits until all link groups that have ended have released everything, and frees the
+// memory that is not in use. Call Terminate before it. No rendezvous may be under way. If a
+// reader or writer of the program is in a buffer, the buffer is freed when that call returns.
+// The error names a group that has not released everything in time.
 func (d *Driver) Close() error {
 	d.s.wg.Wait()
 	err := d.awaitGroups(groupWait)
@@ -292,7 +292,7 @@ func (d *Driver) awaitGroups(limit time.Duration) error {
 	return nil
 }
 
-// LateError tells that a link group has not given back its memory in time.
+// LateError means that a link group has not released its memory in time.
 type LateError struct{ Group string }
 
 func (e *LateError) Error() string { return "link group " + e.Group + " has not released its memory" }

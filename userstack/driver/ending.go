@@ -22,7 +22,7 @@ func (c *Conn) wakeWrite() {
 
 func (c *Conn) wakeUrgent() {
 	wake(c.urgent)
-	// WriteTo takes the byte although no data is behind it.
+	// WriteTo takes the byte, although no data follows it.
 	c.In.tell()
 	c.kick()
 }
@@ -45,7 +45,7 @@ func (c *Conn) broken(err error) {
 		c.End.finish(conn.ErrReset)
 		return
 	}
-	c.announced(err) // its rendezvous is under way, and ends it
+	c.announced(err) // its rendezvous is under way, and will end it
 }
 
 func (c *Conn) abort() {
@@ -60,7 +60,7 @@ func (c *Conn) number() uint64 { return c.ino }
 
 func (c *Conn) rmbe() int { return int(c.core.Info().RMBE) }
 
-// readErr and writeErr are those of the core. The group's lock is held.
+// readErr and writeErr return the errors of the core. The group's lock is held.
 func (e *Ending) readErr() error {
 	if e.c.g.end.broken {
 		return conn.ErrReset
@@ -75,14 +75,14 @@ func (e *Ending) writeErr() error {
 	return e.c.core.WriteErr()
 }
 
-// finish ends a connection once the core does not need it any more. Only the first call
-// counts. No lock is held.
+// finish ends a connection when the core does not need it any more. Only the first call has
+// an effect. No lock is held.
 func (e *Ending) finish(err error) {
 	if e.ended.Swap(true) {
 		return
 	}
 	c, s := e.c, e.c.g.s
-	defer c.tcp.Close() //nolint:errcheck // nobody is left to be told
+	defer c.tcp.Close() //nolint:errcheck // nobody can handle the error
 	defer c.kick()
 	var after []func()
 	defer func() {
@@ -123,21 +123,21 @@ func (e *Ending) AfterDone(f func()) {
 	}
 }
 
-// Done returns a channel that is closed when the connection has ended on both sides and
-// its resources are free. Err then tells how.
+// Done returns a channel that is closed when the connection has ended on both sides and its
+// resources are free. Err then returns how it ended.
 func (e *Ending) Done() <-chan struct{} { return e.done }
 
-// Err returns nil for an orderly end, or why the connection was reset: an error of package
-// conn or linkgroup. It may be called after Done is closed.
+// Err returns nil if the connection ended in order. Otherwise it returns why the connection
+// was reset: an error of package conn or linkgroup. Call it only after Done is closed.
 func (e *Ending) Err() error { return e.err }
 
 // Closed reports whether Close or Abort was called.
 func (e *Ending) Closed() bool { return e.closed.Load() }
 
-// SetLinger0 makes Close a reset, or an orderly close again.
+// SetLinger0 sets whether Close resets the connection.
 func (e *Ending) SetLinger0(on bool) { e.linger0.Store(on) }
 
-// shut hands a kind of close to the core.
+// shut passes a kind of close to the core.
 func (e *Ending) shut(f func(now time.Time)) {
 	g := e.c.g
 	g.s.beginPost()
@@ -149,9 +149,8 @@ func (e *Ending) shut(f func(now time.Time)) {
 	})
 }
 
-// Close closes the connection. Data that was written is still sent; data that was not read
-// makes it a reset (RFC 7609, section 4.8.1). It returns false if Close or Abort was called
-// before.
+// Close closes the connection. Data that was written is still sent. Unread data makes it a
+// reset (RFC 7609, section 4.8.1). Close returns false if Close or Abort was called before.
 func (e *Ending) Close() bool {
 	c := e.c
 	return e.close(func(now time.Time) {
@@ -159,7 +158,7 @@ func (e *Ending) Close() bool {
 		case e.linger0.Load():
 			c.core.Abort(now)
 		case c.In.delivering:
-			// What the reader has been given already is not unread data.
+			// Data that the reader has is not unread data.
 			e.closeAfter = true
 		default:
 			c.core.Close(now)
@@ -167,8 +166,8 @@ func (e *Ending) Close() bool {
 	})
 }
 
-// Abort resets the connection: what is unsent is dropped. It returns false if Close or
-// Abort was called before.
+// Abort resets the connection. Data that was not sent is discarded. Abort returns false if
+// Close or Abort was called before.
 func (e *Ending) Abort() bool { return e.close(e.c.core.Abort) }
 
 func (e *Ending) close(how func(now time.Time)) bool {
@@ -182,5 +181,5 @@ func (e *Ending) close(how func(now time.Time)) bool {
 	return true
 }
 
-// CloseWrite tells the peer that no more data follows; reading goes on.
+// CloseWrite tells the peer that no more data follows. The program can still read.
 func (e *Ending) CloseWrite() { e.shut(e.c.core.CloseWrite) }

@@ -10,10 +10,10 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// executor is the part of a link group that carries out what the protocol core wants
-// done: actions, releases and the timer. The group's lock guards it. acts and wrs are an
-// exception: while running is set, only the goroutine that carries out actions uses them,
-// and it does so without the lock.
+// executor is the part of a link group that carries out what the protocol core wants:
+// actions, releases and the timer. The group's lock guards it. The fields acts and wrs are an
+// exception: while running is set, only the goroutine that carries out actions uses them, and
+// it does so without the lock.
 type executor struct {
 	running bool               // a goroutine carries out actions
 	acts    []linkgroup.Action // reused
@@ -28,19 +28,18 @@ type executor struct {
 	wc2 [8]rdmaverbs.WC    // for the rest of a link that is closed
 }
 
-// after has f called without the group's lock, once the actions that are queued now are
-// carried out.
+// after makes f run without the group's lock, after the actions that are queued now.
 func (x *executor) after(f func()) { x.later = append(x.later, f) }
 
-// takeLater returns the releases that are queued, and forgets them.
+// takeLater returns the queued releases and empties the queue.
 func (x *executor) takeLater() []func() {
 	later := x.later
 	x.later = nil
 	return later
 }
 
-// arm sets the timer to d, unless it fires before that. A timer that is early only costs a
-// look, so it is never set later.
+// arm sets the timer to d, unless it fires earlier already. An early timer only costs a
+// check, so the timer is never set to a later time.
 func (x *executor) arm(d time.Time) {
 	if !x.armed.IsZero() && !d.Before(x.armed) {
 		return
@@ -49,5 +48,5 @@ func (x *executor) arm(d time.Time) {
 	x.timer.Reset(max(0, time.Until(d)))
 }
 
-// forget drops the actions that nobody carries out any more.
+// forget drops actions that will not be carried out.
 func (x *executor) forget() { x.acts = nil }

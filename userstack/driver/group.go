@@ -20,13 +20,14 @@ import (
 // Group drives one link group: it owns the lock of the protocol core, its queue pairs,
 // memory and timer.
 //
-// Completions may be announced while the lock is held, even by its holder (closing a queue
-// pair flushes it). So the announcement only marks pollWanted and lets the holder look.
+// A completion queue may call notify while the lock is held, even in the goroutine that holds
+// it (closing a queue pair flushes its requests). So notify only sets pollWanted, and the
+// holder of the lock polls.
 type Group struct {
 	s     *shared
 	owner owner
 	log   *slog.Logger
-	peer  smc.PeerID // as in the PROPOSAL or ACCEPT
+	peer  smc.PeerID // from the PROPOSAL or ACCEPT
 	role  smc.Role
 	lan   LAN
 	// terms are nil in version 1. terms.Peer is guarded by mu.
@@ -47,22 +48,22 @@ type Group struct {
 	peerAddr   netip.Addr // of the first connection
 }
 
-// owner has the link groups of a stack.
+// owner is what a link group knows of the driver.
 type owner interface {
 	// ended is called when a link group has ended.
 	ended(g *Group)
-	// over is called when it has given back everything.
+	// over is called when the group has released everything.
 	over(g *Group)
 }
 
-// member is a connection as its link group sees it.
+// member is what a link group knows of a connection.
 type member interface {
-	// wakeRead, wakeWrite and wakeUrgent tell that there is something to read, room to
-	// write, or urgent data. No lock is held.
+	// wakeRead, wakeWrite and wakeUrgent tell the program that there is data, room to write,
+	// or urgent data. No lock is held.
 	wakeRead()
 	wakeWrite()
 	wakeUrgent()
-	// announced gives the outcome of announcing the RMB to the peer.
+	// announced receives the outcome of announcing the RMB to the peer.
 	announced(err error)
 	// closed is called once, when the core does not need the connection any more.
 	closed(err error)
@@ -74,14 +75,14 @@ type member interface {
 	// in bytes. mu is held.
 	row() nl.Connection
 	rmbe() int
-	// abort resets a connection that was given out, when its stack ends; others are left
-	// alone.
+	// abort resets a connection that a program has, when its stack ends. It does nothing for
+	// others.
 	abort()
 	number() uint64
 }
 
-// leftover is a message that had arrived on a link before the link was closed. The core
-// must see it: what was acknowledged to the peer must not be lost.
+// leftover is a message that had arrived on a link before the link was closed. The core must
+// see it: data that was acknowledged to the peer must not be lost.
 type leftover struct {
 	link *linkgroup.Link
 	msg  []byte
@@ -93,23 +94,22 @@ func (g *Group) Name() string {
 	return hex.EncodeToString(id[:])
 }
 
-// ID returns the ID of the group as the kernel shows it: the number whose memory bytes
-// it is.
+// ID returns the ID of the group as the kernel shows it.
 func (g *Group) ID() nl.LinkGroupID {
 	id := g.core.ID()
 	return nl.LinkGroupID(binary.BigEndian.Uint32(id[:]))
 }
 
-// Role returns what this stack is in the group.
+// Role returns the role of this stack in the group.
 func (g *Group) Role() smc.Role { return g.role }
 
-// PeerID returns the ID of the peer, as in its PROPOSAL or ACCEPT.
+// PeerID returns the ID of the peer in its PROPOSAL or ACCEPT.
 func (g *Group) PeerID() smc.PeerID { return g.peer }
 
 // Version returns the version of SMC: 1 or 2.
 func (g *Group) Version() uint8 { return g.terms.Version() }
 
-// FirstContact returns a channel with the outcome of the LLC exchange of the first
-// contact, for the one who has made the group. The error may be that of the end of the
-// group.
+// FirstContact returns a channel for the outcome of the LLC exchange of the first contact.
+// The rendezvous that made the group waits for it. The error may be the reason for which the
+// group has ended.
 func (g *Group) FirstContact() <-chan error { return g.first }

@@ -2,8 +2,8 @@
 
 package driver
 
-// groupEnd is the part of a link group that says how far its end has come. The group's
-// lock guards it.
+// groupEnd is the part of a link group that knows how far its end has come. The group's lock
+// guards it.
 type groupEnd struct {
 	dead   bool          // the group has ended: the core wants nothing done any more
 	broken bool          // a panic has ended the group: see broken.go

@@ -27,7 +27,7 @@ func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endp
 	l := &link{core: cl, port: port, pool: e.s.pool, terms: e.terms}
 	made := false
 	defer func() {
-		if !made { // for a panic too
+		if !made { // also after a panic
 			l.destroy()
 		}
 	}()
@@ -132,7 +132,7 @@ func (e *groupEnv) TrimRMB(h any, off, n int) {
 			return
 		}
 	}
-	_ = rdmaverbs.DiscardBuffer(r.mem[off:][:n]) // else it stays
+	_ = rdmaverbs.DiscardBuffer(r.mem[off:][:n]) // without it, the pages stay
 }
 
 // NewChunk implements linkgroup.Env.

@@ -10,8 +10,8 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// do locks the group, calls f, and carries out what follows from it. f must not call
-// methods that take the lock.
+// do locks the group, calls f, and carries out the resulting actions. f must not call methods
+// that lock the group.
 func (g *Group) do(f func(now time.Time)) {
 	g.mu.Lock()
 	g.call(func() { f(time.Now()) })
@@ -19,7 +19,7 @@ func (g *Group) do(f func(now time.Time)) {
 }
 
 // event is do for an event with an outcome. The error is [linkgroup.ErrGroupDead] if the
-// group has ended, also if f ends it.
+// group has ended, also if f has ended it.
 func (g *Group) event(f func(now time.Time) error) (err error) {
 	err = linkgroup.ErrGroupDead
 	g.do(func(now time.Time) {
@@ -53,15 +53,15 @@ func (g *Group) unlock() {
 	for {
 		g.runActions()
 		g.mu.Unlock()
-		// Completions announced while the lock was held are ours to take.
+		// This goroutine handles completions that were announced while the lock was held.
 		if !g.pollWanted.Load() || !g.mu.TryLock() {
 			return
 		}
 	}
 }
 
-// unlockLate releases mu in a round of l, and leaves the actions to its later
-// part: those of all connections are carried out together then.
+// unlockLate releases mu in a round of l. It leaves the actions to the later part of the
+// round, where those of all connections are carried out together.
 func (g *Group) unlockLate(l *engine.Loop) {
 	if g.exec.late == nil {
 		g.exec.late = l.LateTask(func() {
@@ -76,8 +76,8 @@ func (g *Group) unlockLate(l *engine.Loop) {
 	}
 }
 
-// runActions carries out actions until there are none. mu is held before and after, and
-// released in between.
+// runActions carries out actions until there are none. mu is held at the beginning and at the
+// end, and released in between.
 func (g *Group) runActions() {
 	if g.pollWanted.Swap(false) {
 		g.poll()
@@ -109,7 +109,7 @@ func (g *Group) runActions() {
 	g.checkOver()
 }
 
-// takeActions takes what the core wants done. mu is held.
+// takeActions takes the actions of the core. mu is held.
 func (g *Group) takeActions() {
 	defer g.caught()
 	g.exec.acts = g.exec.acts[:0]
@@ -118,7 +118,7 @@ func (g *Group) takeActions() {
 	}
 }
 
-// carryOut calls a release; mu is not held.
+// carryOut calls a release function. mu is not held.
 func (g *Group) carryOut(f func()) {
 	defer g.fell()
 	f()
@@ -139,9 +139,9 @@ func (g *Group) arm() {
 	}
 }
 
-// checkOver tells Close when a dead group has given back everything but what
-// a reader or writer of the program holds, in ReadFrom or WriteTo. mu is held,
-// and nobody carries out actions.
+// checkOver tells Close when a dead group has released everything, except for buffers that a
+// reader or writer of the program uses in ReadFrom or WriteTo. mu is held, and no goroutine
+// carries out actions.
 func (g *Group) checkOver() {
 	if !g.end.dead || len(g.conns) > 0 || g.mem.copying > 0 || g.end.broken && (!g.end.fallen || len(g.mem.regions) > 0) {
 		return
@@ -152,7 +152,7 @@ func (g *Group) checkOver() {
 	}
 }
 
-// onDead forgets the group and frees what the core does not know of.
+// onDead removes the group from the driver, and frees what the core does not know.
 func (g *Group) onDead(err error) {
 	g.owner.ended(g)
 	g.log.Info("link group ended", "reason", err)
@@ -172,8 +172,7 @@ func (g *Group) onDead(err error) {
 	}
 }
 
-// closeDomains closes the protection domains of a dead group, as far as they are not in
-// use.
+// closeDomains closes the protection domains of a dead group that are not in use.
 func (g *Group) closeDomains() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -182,7 +181,7 @@ func (g *Group) closeDomains() {
 	}
 }
 
-// notify tells those who wait what happened. mu is not held.
+// notify tells the waiting goroutines what has happened. mu is not held.
 func (g *Group) notify(a *linkgroup.Action) {
 	if a.Kind == linkgroup.ActGroupDead {
 		g.onDead(a.Err)

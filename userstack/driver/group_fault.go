@@ -11,9 +11,9 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// A panic while the lock of a link group is held, or while its actions are
-// carried out, leaves the core in a state that nobody knows. The core is not
-// called again then, and the group ends without it:
+// After a panic while the lock of a link group is held, or while its actions are carried out,
+// the state of the core is unknown. The core is not called any more, and the group ends
+// without it:
 //
 //	part                   | how it ends
 //	-----------------------+--------------------------------------------------
@@ -23,15 +23,14 @@ import (
 //	handshakes under way   | fail with ErrGroupDead
 //	buffers                | freed when no reader or writer is in one
 //
-// So each call of the core, or of what the core calls, is within a function that
-// defers caught (with the lock held) or fell (without it), and what runs after
-// the end of a group (dead) calls the core only through functions that know of
-// broken.
+// So each call of the core, or of functions that the core calls, is in a function that defers
+// caught (with the lock) or fell (without it). Code that runs after the end of a group (dead)
+// calls the core only through functions that check broken.
 
-// errBroken is why a group ended that a panic has ended.
+// errBroken is the error of a group that has ended after a panic.
 var errBroken = errors.New("userstack: internal error, see the log")
 
-// call hands an event to the core. mu is held, also afterwards.
+// call passes an event to the core. mu is held, also afterwards.
 func (g *Group) call(f func()) {
 	defer g.caught()
 	f()
@@ -54,8 +53,8 @@ func (g *Group) fell() {
 	}
 }
 
-// fault ends a group whose core cannot be trusted any more. mu is held; who
-// releases it, or carries out actions, does the rest.
+// fault ends a group whose core is in an unknown state. mu is held. The goroutine that
+// releases mu, or that carries out actions, does the rest.
 func (g *Group) fault(e *guard.Error) {
 	if g.end.broken {
 		return
@@ -68,7 +67,7 @@ func (g *Group) fault(e *guard.Error) {
 	g.exec.after(func() { g.collapse(e) })
 }
 
-// collapse is what onDead and the core do for a group that ends in order.
+// collapse does what onDead and the core do for a group that ends in order.
 func (g *Group) collapse(cause error) {
 	g.log.Error("link group ended by an internal error", "err", cause)
 	err := errors.Join(linkgroup.ErrGroupDead, errBroken)
@@ -97,8 +96,8 @@ func (g *Group) collapse(cause error) {
 	g.mu.Unlock()
 }
 
-// freeFallen frees the buffers of a broken group once its queue pairs are closed
-// and no reader or writer is in one. mu is held.
+// freeFallen frees the buffers of a broken group when its queue pairs are closed and no
+// reader or writer uses a buffer. mu is held.
 func (g *Group) freeFallen() {
 	if !g.end.fallen || g.mem.inUse() {
 		return

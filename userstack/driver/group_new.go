@@ -62,9 +62,9 @@ func coreConfig(s *shared, c *GroupConfig) linkgroup.Config {
 	return cfg
 }
 
-// tcpGrace is how long a link group waits for the peer after the TCP connection of one of
-// its connections has ended. Programs are to see within a second that the stack of their
-// peer died.
+// tcpGrace is how long a link group waits for the peer after the TCP connection of one of its
+// connections has ended. Programs should notice within a second that the stack of their peer
+// has ended.
 const tcpGrace = 500 * time.Millisecond
 
 // timersOf returns the timers of a link group.

@@ -4,7 +4,7 @@ package driver
 
 import "time"
 
-// trimGroup gives back what the group has not used for a while.
+// trimGroup frees memory that the group has not used for a while.
 func trimGroup(g *Group, now time.Time) (later bool) {
 	for again := true; again; {
 		again = false

@@ -10,7 +10,7 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// poll takes all completions and hands them to the core. mu is held.
+// poll takes all completions and passes them to the core. mu is held.
 func (g *Group) poll() {
 	defer g.caught()
 	if g.end.broken {
@@ -66,8 +66,8 @@ func (g *Group) complete(now time.Time, l *link, wc *rdmaverbs.WC) {
 	}
 }
 
-// execute carries out actions in order; mu is not held. Runs of work
-// requests for one link are posted together.
+// execute carries out actions in order. Consecutive work requests for one link are posted
+// together. mu is not held.
 func (g *Group) execute(acts []linkgroup.Action) {
 	defer g.fell()
 	var on *link
@@ -114,8 +114,8 @@ func (g *Group) execute(acts []linkgroup.Action) {
 	flush()
 }
 
-// lostLink tells the core of a link that takes no work request. mu is not held;
-// what follows is carried out by the caller.
+// lostLink tells the core about a link that accepts no work request. mu is not held. The
+// caller carries out the resulting actions.
 func (g *Group) lostLink(l *link, err error) {
 	g.mu.Lock()
 	if !g.end.dead && !l.gone.Load() {
@@ -124,7 +124,7 @@ func (g *Group) lostLink(l *link, err error) {
 	g.mu.Unlock()
 }
 
-// workRequest makes the work request of an action. mu is not held.
+// workRequest returns the work request of an action. mu is not held.
 func (g *Group) workRequest(l *link, a *linkgroup.Action) (rdmaverbs.SendWR, error) {
 	wr := rdmaverbs.SendWR{ID: a.Token | tokenFlag}
 	if a.Token != 0 {

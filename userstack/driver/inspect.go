@@ -9,23 +9,23 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// What tests of whole stacks see of a driver.
+// Functions for tests of whole stacks.
 
 // MemoryInUse returns how many bytes of registered memory are in use.
 func (d *Driver) MemoryInUse() int { return d.s.pool.InUse() }
 
-// MemoryKept returns the buffers that are mapped, and that nobody uses.
+// MemoryKept returns the buffers that are mapped and not in use.
 func (d *Driver) MemoryKept() [][]byte { return d.s.pool.Kept() }
 
-// Ending returns how many link groups have ended but have not given back everything yet.
+// Ending returns how many link groups have ended and have not released everything yet.
 func (d *Driver) Ending() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.ending)
 }
 
-// View calls f with the protocol core, with the group locked, and carries out what follows
-// from it. A panic in f ends the group, as a panic of the core does.
+// View calls f with the protocol core, with the group locked, and carries out the resulting
+// actions. A panic in f ends the group, like a panic of the core.
 func (g *Group) View(f func(core *linkgroup.Group)) {
 	g.do(func(time.Time) { f(g.core) })
 }
@@ -37,8 +37,8 @@ func (g *Group) Peer() netip.Addr {
 	return g.peerAddr
 }
 
-// View calls f with the protocol core of the connection, with its link group locked.
-// It carries out what follows.
+// View calls f with the protocol core of the connection, with its link group locked, and
+// carries out the resulting actions.
 func (c *Conn) View(f func(core *linkgroup.Conn)) {
 	c.g.do(func(time.Time) { f(c.core) })
 }

@@ -7,13 +7,13 @@ import (
 	"sync"
 )
 
-// Limits bound what the link groups of a stack may take, in sum and for each user. Zero
-// means no limit. A connection that is above a limit is declined with a *LimitError, and
-// its program uses TCP. Connections that exist go on.
+// Limits limit what the link groups of a stack use, in sum and for each user. Zero means no
+// limit. A connection above a limit is declined with a *LimitError, and its program uses TCP.
+// Existing connections do not change.
 //
-// Memory is counted by what a connection may use at most: its RMB element and its send
-// buffer. So send memory never runs out for a connection that exists. What is really mapped
-// and written to is less.
+// Memory counts what a connection may use at most: its RMB element and its send buffer. So an
+// existing connection always gets send memory. The memory that is really mapped and written
+// to is less.
 type Limits struct {
 	Memory     int64 // bytes, of all connections together
 	UserMemory int64 // bytes, of the connections of one user
@@ -22,9 +22,9 @@ type Limits struct {
 	Groups     int   // link groups, also those that have ended and still have memory
 }
 
-// LimitError tells that a limit of the stack has been reached.
+// LimitError means that a limit of the stack has been reached.
 type LimitError struct {
-	What string // what would be too much: "connections of user 1000", for example
+	What string // what would be above the limit: "connections of user 1000", for example
 	Max  int64
 }
 
@@ -32,11 +32,10 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("userstack: limit of the stack: %d %s", e.Max, e.What)
 }
 
-// accounts count what connections may use, by user. The zero value has no limits.
+// accounts counts what connections may use, for each user. The zero value has no limits.
 type accounts struct {
 	max Limits
-	// exempt is the user for whom the limits of a user do not hold, besides root: that of
-	// the process itself.
+	// exempt is a user without limits, besides root: the user of this process.
 	exempt uint32
 
 	mu    sync.Mutex
@@ -44,14 +43,14 @@ type accounts struct {
 	users map[uint32]account // entries that are not zero
 }
 
-// account is what connections may use.
+// account is how much connections may use.
 type account struct {
 	memory int64
 	conns  int
 }
 
-// take counts a connection of a user that may use memory bytes. The error is a *LimitError;
-// nothing is counted then.
+// take counts a connection of a user that may use memory bytes. With a *LimitError, nothing
+// is counted.
 func (a *accounts) take(user uint32, memory int64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -73,7 +72,7 @@ func (a *accounts) take(user uint32, memory int64) error {
 	return nil
 }
 
-// give undoes take.
+// give ends what take has counted.
 func (a *accounts) give(user uint32, memory int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -91,7 +90,8 @@ func (c *account) add(memory int64, conns int) {
 	c.conns += conns
 }
 
-// check returns an error if an account is above its limits. whose is the end of the text.
+// check returns an error if an account is above its limits. whose is the end of the error
+// text.
 func (c *account) check(memory int64, conns int, whose string) error {
 	switch {
 	case memory > 0 && c.memory > memory:

@@ -23,7 +23,7 @@ type link struct {
 	core *linkgroup.Link
 	port *devices.Port
 	pool *mempool.Pool
-	// terms are those of the group, nil in version 1.
+	// terms are the terms of the group, or nil in version 1.
 	terms *rendezvous.Terms
 
 	qp   rdmaverbs.QP
@@ -45,8 +45,8 @@ func (l *link) recvWR(slot int) rdmaverbs.RecvWR {
 	return wr
 }
 
-// message returns the n bytes that arrived in a slot. They may be overwritten
-// when the slot is posted again.
+// message returns the n bytes that arrived in a slot. They are valid until the slot is posted
+// again.
 func (l *link) message(slot, n int) []byte {
 	b := l.rbuf[slot*recvSlot:][:recvSlot]
 	if n <= recvSlot || l.more == nil {
@@ -55,8 +55,8 @@ func (l *link) message(slot, n int) []byte {
 	return append(append(make([]byte, 0, n), b...), l.more.message(slot, n-recvSlot)...)
 }
 
-// create makes the queue pair and its memory. notify is called for each completion, with
-// or without the lock of the group. After an error, destroy frees what was made.
+// create makes the queue pair and its memory. notify is called for each completion, with or
+// without the lock of the group. After an error, destroy frees everything that was made.
 func (l *link) create(m *groupMemory, notify func(), random func() uint32) (ep linkgroup.Endpoint, err error) {
 	pd, err := m.pd(l.port.Device())
 	if err != nil {
@@ -127,8 +127,7 @@ func (l *link) path() rdmaverbs.PathInfo {
 	return p
 }
 
-// destroy frees the queues and receive buffers of a link. It runs without
-// the group's lock.
+// destroy frees the queues and receive buffers of a link. The group's lock is not held.
 func (l *link) destroy() {
 	l.gone.Store(true)
 	if l.qp != nil {

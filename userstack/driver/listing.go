@@ -17,7 +17,7 @@ import (
 	"smcr/userstack/wire"
 )
 
-// each calls f for each live link group in the order of their IDs, with its lock held.
+// each calls f for each living link group in the order of the IDs, with its lock held.
 func (d *Driver) each(f func(g *Group)) {
 	for _, g := range d.Groups() {
 		g.do(func(time.Time) {
@@ -99,7 +99,7 @@ func (d *Driver) LinkedPorts(remote netip.Addr) map[int]bool {
 	return linked
 }
 
-// groupRow makes the row of a link group. Its lock is held.
+// groupRow returns the row of a link group. Its lock is held.
 func groupRow(g *Group) nl.LinkGroup {
 	row := nl.LinkGroup{
 		ID: g.ID(), Role: g.core.Role(), Type: g.core.Type(),
@@ -111,7 +111,7 @@ func groupRow(g *Group) nl.LinkGroup {
 	return row
 }
 
-// describeTerms adds what version 2 has to a row. t is nil in version 1.
+// describeTerms adds the terms of version 2 to a row. t is nil in version 1.
 func describeTerms(t *rendezvous.Terms, row *nl.LinkGroup) {
 	if t == nil {
 		return
@@ -122,7 +122,7 @@ func describeTerms(t *rendezvous.Terms, row *nl.LinkGroup) {
 	row.V2R = &nl.V2R{Direct: !t.Routed, MaxConns: t.MaxConns, MaxLinks: t.MaxLinks}
 }
 
-// linkRows makes the rows of the links of a group. Its lock is held.
+// linkRows returns the rows of the links of a group. Its lock is held.
 func linkRows(g *Group) (rows []nl.Link) {
 	for _, cl := range g.core.Links() {
 		rows = append(rows, linkRow(g, cl))
@@ -176,8 +176,9 @@ func (c *Conn) row() nl.Connection {
 	return row
 }
 
-// Carrier describes the link group of a connection, its links as listings show them, none
-// once the group has ended, and the ID of the link that the connection writes on, or 0.
+// Carrier describes the link group of a connection, its links as in listings, and the ID of
+// the link on which the connection writes. If the group has ended, there are no links and the
+// ID is 0.
 func (c *Conn) Carrier() (group nl.LinkGroup, peer netip.Addr, links []nl.Link, link uint8) {
 	g := c.g
 	g.mu.Lock()

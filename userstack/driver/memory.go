@@ -14,8 +14,8 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// groupMemory is the part of a link group that has its memory and the protection domains
-// in which the memory is registered. The group's lock guards it.
+// groupMemory is the part of a link group with its memory, and with the protection domains in
+// which the memory is registered. The group's lock guards it.
 type groupMemory struct {
 	pool    *mempool.Pool    // of the stack
 	stats   *stats.Collector // of the stack
@@ -32,8 +32,8 @@ type groupMemory struct {
 	sendBytes, rmbBytes uint64 // memory allocated
 }
 
-// pd returns the group's protection domain on dev: one for each device, so that no
-// other peer's queue pair reaches this group's memory (RFC 7609, section 5).
+// pd returns the group's protection domain on dev. Each group has its own on each device, so
+// no queue pair of another peer reaches the memory of this group (RFC 7609, section 5).
 func (m *groupMemory) pd(dev *devices.Device) (rdmaverbs.PD, error) {
 	if pd := m.pds[dev]; pd != nil {
 		return pd, nil
@@ -49,8 +49,8 @@ func (m *groupMemory) pd(dev *devices.Device) (rdmaverbs.PD, error) {
 	return pd, nil
 }
 
-// closeDomains closes the protection domains. One that is still in use, because a
-// connection's buffer is, is left for the next call.
+// closeDomains closes the protection domains. A domain that is still in use by the buffer of
+// a connection stays until the next call.
 func (m *groupMemory) closeDomains() {
 	for dev, pd := range m.pds {
 		if err := pd.Close(); err == nil || !errors.Is(err, rdmaverbs.ErrBusy) {
@@ -71,14 +71,14 @@ func (m *groupMemory) newRMB(size int) (*region, error) {
 	return r, nil
 }
 
-// freeRMB frees an RMB once the actions that are queued are carried out.
+// freeRMB frees an RMB after the actions that are queued.
 func (m *groupMemory) freeRMB(r *region) {
 	m.rmbBytes -= uint64(len(r.mem))
 	delete(m.regions, r)
 	m.exec.after(func() { r.free(m.pool) })
 }
 
-// takeChunk returns a free chunk of size bytes, which it maps if there is none.
+// takeChunk returns a free chunk of size bytes. It maps memory if there is none.
 func (m *groupMemory) takeChunk(size int) (*conn.Chunk, error) {
 	l := m.slab.list(size)
 	if len(l.free) == 0 {
@@ -89,7 +89,7 @@ func (m *groupMemory) takeChunk(size int) (*conn.Chunk, error) {
 	return m.slab.take(l), nil
 }
 
-// grow maps a region as large as a send buffer.
+// grow maps a region of the size of a send buffer.
 func (m *groupMemory) grow(l *chunkList) error {
 	n := max(1, m.sendBuf/l.size)
 	mem, err := m.pool.Get(n * l.size)
@@ -109,16 +109,16 @@ func (m *groupMemory) grow(l *chunkList) error {
 	return nil
 }
 
-// returnChunk takes a chunk back from a connection of a group that is dead: a region
-// goes when its last chunk is back.
+// returnChunk takes a chunk of a connection back in a dead group. A region is freed when all
+// its chunks are back.
 func (m *groupMemory) returnChunk(k *slabChunk) {
 	if k.r.taken--; k.r.taken == 0 {
 		m.dropRegion(k.r, time.Now())
 	}
 }
 
-// dropRegion frees a region once the actions that are queued are carried out. No chunk of
-// it is taken, and nobody has used it since then.
+// dropRegion frees a region after the actions that are queued. No chunk of the region is in
+// use, and none was used since the actions were queued.
 func (m *groupMemory) dropRegion(r *region, since time.Time) {
 	m.sendBytes -= uint64(len(r.mem))
 	delete(m.regions, r)
@@ -126,7 +126,7 @@ func (m *groupMemory) dropRegion(r *region, since time.Time) {
 	m.exec.after(func() { r.free(m.pool) })
 }
 
-// endSlab frees the send memory that no connection of a dead group has. The rest follows
+// endSlab frees the send memory that no connection of a dead group uses. The rest is freed
 // when it comes back.
 func (m *groupMemory) endSlab() {
 	m.slab = sendSlab{}
@@ -140,7 +140,7 @@ func (m *groupMemory) endSlab() {
 // inUse reports whether a reader or writer of the program uses a buffer.
 func (m *groupMemory) inUse() bool { return m.holds > 0 || m.copying > 0 }
 
-// takeRegions returns all regions and forgets them.
+// takeRegions returns all regions and empties the list.
 func (m *groupMemory) takeRegions() map[*region]struct{} {
 	regions := m.regions
 	m.regions = nil

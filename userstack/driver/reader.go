@@ -10,12 +10,12 @@ import (
 	"smcr/userstack/conn"
 )
 
-// inlineCopy is the size up to which data is copied under the group's lock: that is
-// cheaper than taking the lock twice.
+// inlineCopy is the size up to which data is copied under the group's lock. This is cheaper
+// than locking twice.
 const inlineCopy = 4 << 10
 
 // readable returns what can be read now: data, or an error if no more data comes. If it
-// returns neither, the caller waits. The group's lock is held.
+// returns neither, the caller has to wait. The group's lock is held.
 func (r *Reader) readable() (a, b []byte, err error) {
 	c := r.c
 	defer c.g.caught()
@@ -31,7 +31,7 @@ func (r *Reader) readable() (a, b []byte, err error) {
 	return nil, nil, c.core.ReadErr()
 }
 
-// received counts a receive of n bytes where avail bytes could be read.
+// received counts a receive of n bytes, when avail bytes could be read.
 func (r *Reader) received(n, avail int) {
 	st := r.c.g.s.Stats
 	st.RX(n)
@@ -40,7 +40,8 @@ func (r *Reader) received(n, avail int) {
 	}
 }
 
-// recvEnd tells why nothing can come behind what can be read now. The group's lock is held.
+// recvEnd returns why no data can follow the data that can be read now. The group's lock is
+// held.
 func (r *Reader) recvEnd() error {
 	c := r.c
 	defer c.g.caught()
@@ -50,7 +51,7 @@ func (r *Reader) recvEnd() error {
 	return c.core.RecvEnd()
 }
 
-// consumed tells the core that the program has n bytes more. The group's lock is held.
+// consumed tells the core that the program has read n more bytes. The group's lock is held.
 func (r *Reader) consumed(now time.Time, n int) {
 	c := r.c
 	defer c.g.caught()
@@ -58,8 +59,8 @@ func (r *Reader) consumed(now time.Time, n int) {
 	c.rxBytes += uint64(n)
 }
 
-// delivered ends a use of the RMB element without the group's lock. The program has taken
-// n bytes of it. The lock is held again.
+// delivered ends a use of the RMB element without the group's lock. The program has read n
+// bytes of it. The caller has locked the group again.
 func (r *Reader) delivered(now time.Time, n int) {
 	c := r.c
 	r.delivering = false
@@ -75,9 +76,9 @@ func (r *Reader) delivered(now time.Time, n int) {
 // Size returns the size of the RMB element in bytes.
 func (r *Reader) Size() int { return r.c.core.RecvSize() }
 
-// Read copies what has arrived to p, which must not be empty. It returns 0 and no error if
-// nothing has: Wait tells when there is more. The error is io.EOF at the end of the stream,
-// or one of package conn.
+// Read copies data that has arrived to p, which must not be empty. It returns 0 and no error
+// if there is no data: Wait tells when there is. The error is io.EOF at the end of the
+// stream, or an error of package conn.
 func (r *Reader) Read(p []byte) (n int, err error) {
 	c, g := r.c, r.c.g
 	g.mu.Lock()
@@ -108,10 +109,10 @@ func (r *Reader) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Peek returns what has arrived, in the RMB element itself, and keeps the element in place
-// until EndPeek or Skip. ok is false if there are fewer than n bytes and more can come:
-// Wait tells when. If fewer bytes come because the stream ends or an urgent byte follows,
-// err says so, beside the bytes. All other errors come without bytes.
+// Peek returns data that has arrived, in the RMB element itself, and keeps the element in
+// place until EndPeek or Skip. ok is false if there are fewer than n bytes and more can come:
+// Wait tells when. If fewer bytes come because the stream ends or an urgent byte follows, err
+// is the reason, and the bytes are returned. All other errors come without bytes.
 func (r *Reader) Peek(n int) (a, b []byte, ok bool, err error) {
 	g := r.c.g
 	g.mu.Lock()
@@ -132,7 +133,7 @@ func (r *Reader) Peek(n int) (a, b []byte, ok bool, err error) {
 	return a, b, true, err
 }
 
-// EndPeek gives back what Peek returned, if anything.
+// EndPeek ends what Peek has begun. It does nothing without a Peek.
 func (r *Reader) EndPeek() {
 	if r.peeked {
 		r.peeked = false
@@ -140,8 +141,8 @@ func (r *Reader) EndPeek() {
 	}
 }
 
-// Skip takes at most n bytes of what has arrived, and gives back what Peek returned. It
-// returns 0 and no error if nothing has arrived. Its errors are those of Read.
+// Skip discards at most n bytes of the data that has arrived, and ends a Peek. It returns 0
+// and no error if there is no data. Its errors are those of Read.
 func (r *Reader) Skip(n int) (skipped int, err error) {
 	c, g := r.c, r.c.g
 	g.mu.Lock()
@@ -175,9 +176,9 @@ type Piece struct {
 	avail int
 }
 
-// Take returns what has arrived, in the RMB element itself, until Taken. The piece is empty
-// if nothing has. With marks, an urgent byte is a piece of its own. Its errors are those of
-// Read.
+// Take returns data that has arrived, in the RMB element itself. It is valid until Taken. The
+// piece is empty if there is no data. With marks, an urgent byte is a piece of its own. Its
+// errors are those of Read.
 func (r *Reader) Take(marks bool) (p Piece, err error) {
 	g := r.c.g
 	g.mu.Lock()
@@ -203,7 +204,7 @@ func (r *Reader) Take(marks bool) (p Piece, err error) {
 	return p, nil
 }
 
-// Taken gives back what Take returned. The program has n bytes of it.
+// Taken ends what Take has begun. The program has read n bytes of the piece.
 func (r *Reader) Taken(p Piece, n int) {
 	c, g := r.c, r.c.g
 	g.s.beginPost()
@@ -220,8 +221,8 @@ func (r *Reader) Taken(p Piece, n int) {
 	}
 }
 
-// overErr returns the error of a connection that has ended although the program did not
-// close it: the error of the core, or a reset.
+// overErr returns the error of a connection that has ended without a Close of the program:
+// the error of the core, or a reset.
 func overErr(err error) error {
 	if err == nil || err == io.EOF {
 		return conn.ErrReset

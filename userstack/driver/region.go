@@ -14,8 +14,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// region is memory of a group with its registrations: send memory has one for
-// each device, an RMB one for each link.
+// region is memory of a group with its registrations. Send memory has one registration for
+// each device. An RMB has one for each link.
 type region struct {
 	mem   []byte
 	mu    sync.Mutex
@@ -25,7 +25,7 @@ type region struct {
 
 	// Send memory, guarded by group.mu.
 	chunks []slabChunk
-	taken  int // chunks that connections have
+	taken  int // chunks that connections use
 	idle   int // used by dropIdle
 }
 
@@ -43,7 +43,7 @@ type devMR struct {
 	mr  rdmaverbs.MR
 }
 
-// paged says that the pages of send memory may be given back.
+// paged reports whether the pages of send memory may be given back to the system.
 func (r *region) paged() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,8 +55,7 @@ func (r *region) paged() bool {
 	return true
 }
 
-// registration returns the registration of send memory with dev, or nil if there is none
-// yet.
+// registration returns the registration of send memory with dev, or nil without one.
 func (r *region) registration(dev *devices.Device) rdmaverbs.MR {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,8 +67,8 @@ func (r *region) registration(dev *devices.Device) rdmaverbs.MR {
 	return nil
 }
 
-// register registers send memory with dev, in the protection domain pd. It is called once
-// for a device.
+// register registers send memory with dev, in the protection domain pd. Call it once for each
+// device.
 func (r *region) register(dev *devices.Device, pd rdmaverbs.PD) (rdmaverbs.MR, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,7 +80,7 @@ func (r *region) register(dev *devices.Device, pd rdmaverbs.PD) (rdmaverbs.MR, e
 	return mr, nil
 }
 
-// free drops all registrations and gives the memory back.
+// free ends all registrations and frees the memory.
 func (r *region) free(p *mempool.Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,18 +101,17 @@ func (r *region) free(p *mempool.Pool) {
 	}
 }
 
-// Sizes of the queues of a link. The receive queue is larger than what a
-// peer of the same kind has outstanding, so that it does not run dry.
+// Sizes of the queues of a link. The receive queue is larger than the number of messages that
+// such a peer has outstanding, so it does not become empty.
 const (
 	sendDepth = 192
 	recvDepth = 384
 	recvSlot  = 64 // bytes a receive: a 44-byte message, aligned
 )
 
-// longBuf is memory of one link for LLC messages of version 2 that are longer
-// than others: the rest of each slot of the receive queue, and one message to
-// send. There is hardly ever such a message, so the memory is mapped, and
-// touched only when one comes.
+// longBuf is memory of one link for LLC messages of version 2 that are longer than others:
+// the rest of each slot of the receive queue, and one message to send. Such messages are
+// rare. The memory is mapped, and only a message uses pages of it.
 type longBuf struct {
 	mem []byte
 	mr  rdmaverbs.MR
@@ -121,7 +119,7 @@ type longBuf struct {
 
 const (
 	longSlot = wire.MaxLLCLenV2 - recvSlot
-	// maxInline is what a send request takes inline, in bytes.
+	// maxInline is how many bytes a send request can contain inline.
 	maxInline = 256
 )
 
@@ -150,8 +148,8 @@ func (b *longBuf) recv(slot int) rdmaverbs.SGE {
 
 func (b *longBuf) message(slot, n int) []byte { return b.mem[slot*longSlot:][:min(n, longSlot)] }
 
-// send takes a message to be sent. ADD LINK alone may be so long, and the next
-// one comes only after this was answered.
+// send stores a message that will be sent. Only ADD LINK can be so long. The next one follows
+// only after the answer to this one.
 func (b *longBuf) send(msg []byte) rdmaverbs.SGE {
 	off := recvDepth * longSlot
 	return rdmaverbs.SGE{MR: b.mr, Off: off, Len: copy(b.mem[off:], msg)}

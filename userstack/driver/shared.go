@@ -24,14 +24,14 @@ type shared struct {
 	wg     sync.WaitGroup // goroutines that watch TCP connections
 }
 
-// nextGroupID numbers link groups as the kernel does: in steps that leave the low bits
-// for link numbers.
+// nextGroupID returns the next number of a link group. Like the kernel, it leaves the low
+// bits for link numbers.
 func (s *shared) nextGroupID() (id [4]byte) {
 	n := s.groups.Add(1)
 	return [4]byte{byte(n >> 16), byte(n >> 8), byte(n), 0}
 }
 
-// place returns the engine of a new link group and its number, in turns.
+// place returns the engine of a new link group and its number. The engines take turns.
 func (s *shared) place() (loop *engine.Loop, shard int) {
 	if len(s.Engines) == 0 {
 		return nil, 0
@@ -40,8 +40,8 @@ func (s *shared) place() (loop *engine.Loop, shard int) {
 	return s.Engines[shard], shard
 }
 
-// beginPost begins a section in which the calling goroutine may cause something to be
-// sent. endPost must follow: it sends it if the engine of the stack sleeps.
+// beginPost begins a section in which the calling goroutine may cause sending. endPost must
+// follow. It sends if the engine of the stack sleeps.
 func (s *shared) beginPost() {
 	if s.Loop != nil {
 		s.Loop.Enter()

@@ -9,16 +9,15 @@ import (
 	"smcr/userstack/conn"
 )
 
-// sendSlab is the send memory of a link group. Its connections take chunks of it
-// when they have something to send, and give them back when that is acknowledged.
-// The chunk that came back last is used first: its pages are there and in the cache.
+// sendSlab is the send memory of a link group. Its connections take chunks of it when they
+// have something to send, and return them when the peer has acknowledged the data. The chunk
+// that was returned last is used first, because its pages are in the cache.
 //
-// It belongs to the link group because that is what has a protection domain, and
-// what has a lock which is held whenever a chunk is taken. No peer can reach it: it
-// is registered for reading by the local device only. The connections of several
-// users may share it: a program gets none of it but by Reserve, which gives it to the
-// process that has the stack, and the bytes of a chunk that are sent are those that
-// were written to it since it was taken.
+// It belongs to the link group, because a link group has a protection domain and a lock which
+// is held whenever a chunk is taken. No peer can reach it: it is registered only for reading
+// by the local device. Connections of several users may share it. A program gets a part of it
+// only by Reserve, which is only for the process of the stack. The bytes of a chunk that are
+// sent are those that were written to it since it was taken.
 //
 //	memory                            | goes back to the system
 //	----------------------------------+------------------------------------------
@@ -29,7 +28,7 @@ type sendSlab struct {
 	lists   []chunkList
 	hot     int       // free chunks whose pages were not given back
 	used    int       // bytes of the chunks that connections have
-	trimmed time.Time // when memory was given back
+	trimmed time.Time // when memory was last given back
 }
 
 // chunkList has the free chunks of one size.
@@ -49,7 +48,7 @@ func (s *sendSlab) list(size int) *chunkList {
 	return &s.lists[len(s.lists)-1]
 }
 
-// take takes a free chunk from l, which has one.
+// take takes a free chunk from l, which is not empty.
 func (s *sendSlab) take(l *chunkList) *conn.Chunk {
 	n := len(l.free) - 1
 	k := l.free[n]
@@ -64,7 +63,7 @@ func (s *sendSlab) take(l *chunkList) *conn.Chunk {
 	return &k.Chunk
 }
 
-// putBack takes a chunk back from a connection.
+// putBack accepts a chunk from a connection.
 func (s *sendSlab) putBack(k *slabChunk) {
 	k.r.taken--
 	s.used -= len(k.Mem)
@@ -73,13 +72,12 @@ func (s *sendSlab) putBack(k *slabChunk) {
 	s.hot++
 }
 
-// maxTrim is how many chunks one call of trim gives back at most. Each costs some
-// microseconds, and the lock of the group is held meanwhile.
+// maxTrim is the highest number of chunks that one call of trim gives back. Each takes some
+// microseconds, and the lock of the group is held.
 const maxTrim = 16
 
-// trim gives back what was not used since it was called last, if that is trimAfter
-// ago, as far as the budget goes: again tells that there is more. It gives regions back
-// by drop.
+// trim gives back memory that was not used since the last call, if that was trimAfter ago.
+// budget limits the work: again means that there is more. It gives back regions with drop.
 func (s *sendSlab) trim(now time.Time, drop func(r *region, since time.Time)) (again bool) {
 	if s.hot == 0 || now.Sub(s.trimmed) < trimAfter {
 		return false
@@ -98,7 +96,7 @@ func (s *sendSlab) trim(now time.Time, drop func(r *region, since time.Time)) (a
 			k.cold = true
 			s.hot--
 			if k.r.paged() {
-				_ = rdmaverbs.DiscardBuffer(k.Mem) // else it stays
+				_ = rdmaverbs.DiscardBuffer(k.Mem) // without it, the pages stay
 				budget--
 			}
 		}
@@ -110,7 +108,7 @@ func (s *sendSlab) trim(now time.Time, drop func(r *region, since time.Time)) (a
 	return false
 }
 
-// dropIdle gives back the regions of which all chunks are idle, by drop.
+// dropIdle gives back, with drop, the regions whose chunks are all idle.
 func (s *sendSlab) dropIdle(l *chunkList, drop func(r *region, since time.Time)) {
 	for _, k := range l.free[:l.idle] {
 		k.r.idle = 0

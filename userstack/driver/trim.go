@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// trimAfter is for how long memory is not used before it is given back. A
-	// page that is needed again costs some microseconds.
+	// trimAfter is how long memory must be unused before it is given back. A page that is
+	// needed again costs some microseconds.
 	trimAfter = 2 * time.Second
-	// quietConns is how many connections have to begin or end before the Go heap
-	// is collected for it; fewer are waited for as long as quietWait.
+	// quietConns is how many connections must begin or end before the Go heap is collected at
+	// once. For fewer, the trimmer waits for quietWait.
 	quietConns = 64
 	quietWait  = time.Minute
 )
 
-// trimmer gives memory back that has not been used for a while. Its timer runs
-// while there is something to be given back, so that an idle stack does nothing.
+// trimmer gives back memory that has not been used for a while. Its timer runs only while
+// there is such memory, so an idle stack does nothing.
 //
 //	what                                | goes back when unused for trimAfter
 //	------------------------------------+-------------------------------------
@@ -32,7 +32,7 @@ const (
 //	the Go heap                         | see quiet
 type trimmer struct {
 	guard  *guard.Guard
-	groups func(now time.Time) (again bool) // gives back what the link groups have not used
+	groups func(now time.Time) (again bool) // gives back unused memory of the link groups
 	pool   *mempool.Pool
 	armed  atomic.Bool
 	conns  atomic.Uint64 // connections that began or ended
@@ -47,7 +47,7 @@ type trimmer struct {
 	toldAt     time.Time
 }
 
-// poke has memory given back after a while.
+// poke makes the trimmer run after a while.
 func (t *trimmer) poke() {
 	if t.armed.Load() {
 		return
@@ -64,13 +64,14 @@ func (t *trimmer) poke() {
 	t.timer.Reset(trimAfter)
 }
 
-// count notes that a connection has begun or ended.
+// count counts a connection that has begun or ended.
 func (t *trimmer) count() {
 	t.conns.Add(1)
 	t.poke()
 }
 
-// onQuiet has f called when many connections have begun or ended, and no more do.
+// onQuiet makes the trimmer call f after many connections have begun or ended, when no more
+// do.
 func (t *trimmer) onQuiet(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,16 +92,16 @@ func (t *trimmer) tick() {
 	defer t.run.Unlock()
 	again := false
 	if t.guard.Do("the return of memory", func() { again = t.trim(time.Now()) }) != nil {
-		return // armed: it does not run again
+		return // the timer is set: it does not run again
 	}
 	t.armed.Store(false)
-	// What was poked meanwhile was done or counts in again.
+	// A poke in the meantime has been served, or sets the timer again.
 	if again || t.conns.Load() != t.last {
 		t.poke()
 	}
 }
 
-// trim gives back what can be, and reports whether something is left for later.
+// trim gives back what is possible, and reports whether something is left for later.
 func (t *trimmer) trim(now time.Time) (again bool) {
 	again = t.groups(now)
 	again = t.pool.Trim(now.Add(-trimAfter)) || again

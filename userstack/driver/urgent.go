@@ -9,9 +9,8 @@ import (
 	"smcr/userstack/conn"
 )
 
-// mark looks whether the next byte is urgent. A byte that is apart from the stream is
-// taken; a byte that is inline is the first that can be read, if any can. The group's lock
-// is held.
+// mark finds out whether the next byte is urgent. An urgent byte outside the stream is taken.
+// An inline byte is the first that can be read, if there is data. The group's lock is held.
 func (r *Reader) mark(readable bool) (u byte, apart, inline bool) {
 	c := r.c
 	defer c.g.caught()
@@ -25,7 +24,7 @@ func (r *Reader) mark(readable bool) (u byte, apart, inline bool) {
 	return u, err == nil, false
 }
 
-// urgentApart reports whether an urgent byte waits outside the stream: one that came
+// urgentApart reports whether an urgent byte waits outside the stream: a byte that came
 // before SetUrgentInline. The group's lock is held.
 func (r *Reader) urgentApart() bool {
 	_, err := r.c.core.Urgent(true)
@@ -39,9 +38,9 @@ func (r *Reader) receivedUrgent() {
 	st.RX(1)
 }
 
-// Urgent takes the urgent byte. The error is conn.ErrUrgentPending if it is announced but
-// has not arrived, and conn.ErrNoUrgent if there is none, if it was taken or if it is in
-// the stream.
+// Urgent reads the urgent byte. The error is conn.ErrUrgentPending if the byte was announced
+// but has not arrived. It is conn.ErrNoUrgent if there is none, if it was read before, or if
+// it is in the stream.
 func (r *Reader) Urgent() (u byte, err error) {
 	c := r.c
 	err = conn.ErrReset
@@ -63,7 +62,7 @@ func (r *Reader) AtMark() (at bool) {
 	return at
 }
 
-// SetUrgentInline chooses whether urgent bytes that arrive from now on stay in the stream.
+// SetUrgentInline sets whether urgent bytes that arrive from now on stay in the stream.
 func (r *Reader) SetUrgentInline(on bool) {
 	c := r.c
 	c.g.do(func(time.Time) {

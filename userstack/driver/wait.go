@@ -11,8 +11,8 @@ import (
 	"smcr/userstack/engine"
 )
 
-// waiting is how a program waits in one direction of a connection: for a wake-up, the
-// deadline or the end of the connection. Its zero value must be set up with begin.
+// waiting lets a program wait in one direction of a connection: for a wake-up, for the
+// deadline, or for the end of the connection. Call begin before use.
 type waiting struct {
 	wake     chan struct{}
 	deadline deadline
@@ -22,7 +22,7 @@ type waiting struct {
 	ready    func() bool     // reports whether a wait is over
 }
 
-// begin sets w up. passed is called when the deadline has passed.
+// begin initializes w. passed is called when the deadline has passed.
 func (w *waiting) begin(e *Ending, drive *engine.Waiter, passed func()) {
 	w.wake, w.deadline = make(chan struct{}, 1), makeDeadline()
 	w.closed, w.done, w.drive = &e.closed, e.done, drive
@@ -32,12 +32,12 @@ func (w *waiting) begin(e *Ending, drive *engine.Waiter, passed func()) {
 	}
 }
 
-// SetDeadline ends the waits that are under way at t, and those that begin later. The zero
-// time means no deadline.
+// SetDeadline makes waits end at t: those under way and those that begin later. The zero time
+// means no deadline.
 func (w *waiting) SetDeadline(t time.Time) { w.deadline.set(t) }
 
-// Barred returns why nothing may begin now, or nil: net.ErrClosed after Close or Abort, else
-// os.ErrDeadlineExceeded.
+// Barred returns why no operation may begin now, or nil: net.ErrClosed after Close or Abort,
+// or os.ErrDeadlineExceeded.
 func (w *waiting) Barred() error {
 	switch {
 	case w.closed.Load():
@@ -48,7 +48,7 @@ func (w *waiting) Barred() error {
 	return nil
 }
 
-// Wait waits until it is worth another try. The error is os.ErrDeadlineExceeded when the
+// Wait waits until another try can succeed. The error is os.ErrDeadlineExceeded when the
 // deadline has passed.
 func (w *waiting) Wait() error {
 	if w.drive != nil && !w.drive.Drive(w.ready) {
@@ -64,7 +64,7 @@ func (w *waiting) Wait() error {
 	}
 }
 
-// over reports whether Wait has nothing to wait for.
+// over reports whether Wait must not wait any more.
 func (w *waiting) over() bool {
 	if len(w.wake) > 0 || w.deadline.expired() {
 		return true
@@ -77,7 +77,7 @@ func (w *waiting) over() bool {
 	}
 }
 
-// Woken reports whether a wake-up is pending, and takes it.
+// Woken reports whether a wake-up is pending, and clears it.
 func (w *waiting) Woken() bool {
 	select {
 	case <-w.wake:
@@ -87,7 +87,7 @@ func (w *waiting) Woken() bool {
 	}
 }
 
-// tell wakes the one who waits.
+// tell wakes the goroutine that waits.
 func (w *waiting) tell() { wake(w.wake) }
 
 func wake(ch chan struct{}) {

@@ -10,7 +10,7 @@ import (
 	"smcr/userstack/conn"
 )
 
-// writable tells why nothing can be written. The group's lock is held.
+// writable returns why nothing can be written, or nil. The group's lock is held.
 func (w *Writer) writable() error {
 	c := w.c
 	defer c.g.caught()
@@ -23,7 +23,7 @@ func (w *Writer) writable() error {
 	return c.core.WriteErr()
 }
 
-// produced tells the core of n bytes more in the send buffer. The group's lock is held.
+// produced tells the core about n more bytes in the send buffer. The group's lock is held.
 func (w *Writer) produced(now time.Time, n int, urgent bool) {
 	c := w.c
 	defer c.g.caught()
@@ -38,8 +38,8 @@ func (w *Writer) produced(now time.Time, n int, urgent bool) {
 	c.core.Produced(now, n)
 }
 
-// placed is produced for a caller that has more, and calls produced for that. The group's
-// lock is held.
+// placed is produced for a caller that has more data. The caller then calls produced. The
+// group's lock is held.
 func (w *Writer) placed(n int) {
 	c := w.c
 	defer c.g.caught()
@@ -48,8 +48,9 @@ func (w *Writer) placed(n int) {
 	}
 }
 
-// reserve returns send memory: least bytes if there is room for them, and about most (see
-// SendSpace of package conn). produced or dropSpace follows. The group's lock is held.
+// reserve returns send memory: at least least bytes, and about most (see SendSpace of package
+// conn). It is empty without room. produced or dropSpace must follow. The group's lock is
+// held.
 func (w *Writer) reserve(least, most int) (a, b []byte, err error) {
 	c := w.c
 	defer c.g.caught()
@@ -65,8 +66,7 @@ func (w *Writer) reserve(least, most int) (a, b []byte, err error) {
 	return a, b, err
 }
 
-// dropSpace gives back what reserve returned; nothing of it is sent. The group's lock is
-// held.
+// dropSpace frees what reserve has returned. Nothing of it is sent. The group's lock is held.
 func (w *Writer) dropSpace() {
 	c := w.c
 	defer c.g.caught()
@@ -75,8 +75,8 @@ func (w *Writer) dropSpace() {
 	}
 }
 
-// awaitSpace makes a wake-up follow when more of the send buffer is free. The group's lock
-// is held.
+// awaitSpace requests a wake-up for the time when more of the send buffer is free. The
+// group's lock is held.
 func (w *Writer) awaitSpace() {
 	c := w.c
 	defer c.g.caught()
@@ -84,8 +84,8 @@ func (w *Writer) awaitSpace() {
 	c.core.AwaitSpace()
 }
 
-// space returns send memory with the group's lock held, if there is room for least bytes.
-// Otherwise ok is false, and the lock is not held: if there is no error, Wait tells when
+// space returns send memory, with the group's lock held, if there is room for least bytes.
+// Otherwise ok is false, and the lock is not held. If there is no error then, Wait tells when
 // there is room.
 func (w *Writer) space(least, most int) (a, b []byte, ok bool, err error) {
 	g := w.c.g
@@ -104,10 +104,10 @@ func (w *Writer) space(least, most int) (a, b []byte, ok bool, err error) {
 // Size returns the size of the send buffer in bytes.
 func (w *Writer) Size() int { return w.c.core.SendSize() }
 
-// Write takes as many bytes of p as there is room for, and returns how many. With urgent,
+// Write writes as many bytes of p as there is room for, and returns how many. With urgent,
 // the last byte of p is urgent. It returns 0 and no error if there is no room: Wait tells
-// when there is. For an empty p it only tells whether something could be written. The
-// error is one of package conn.
+// when there is. For an empty p, it only reports whether the program could write. The error
+// is one of package conn.
 func (w *Writer) Write(p []byte, urgent bool) (n int, err error) {
 	c, g := w.c, w.c.g
 	a, b, ok, err := w.space(min(1, len(p)), len(p))
@@ -145,9 +145,9 @@ func (w *Writer) Write(p []byte, urgent bool) (n int, err error) {
 	return n, nil
 }
 
-// Reserve returns send memory for n bytes or more, and keeps it in place until Commit or
-// EndReserve. ok is false if there is no room: Wait tells when there is. The error is one
-// of package conn.
+// Reserve returns send memory for at least n bytes, and keeps it in place until Commit or
+// EndReserve. ok is false if there is no room: Wait tells when there is. The error is one of
+// package conn.
 func (w *Writer) Reserve(n int) (a, b []byte, ok bool, err error) {
 	c := w.c
 	if a, b, ok, err = w.space(n, c.core.SendChunk()); !ok {
@@ -164,7 +164,8 @@ func (w *Writer) Reserve(n int) (a, b []byte, ok bool, err error) {
 // Reserved returns how many bytes the program has from Reserve.
 func (w *Writer) Reserved() int { return w.reserved }
 
-// EndReserve gives back what Reserve returned, if anything. Nothing of it is sent.
+// EndReserve frees what Reserve has returned. It does nothing without a Reserve. Nothing is
+// sent.
 func (w *Writer) EndReserve() {
 	c := w.c
 	if w.reserved > 0 {
@@ -176,9 +177,9 @@ func (w *Writer) EndReserve() {
 	}
 }
 
-// Commit sends the first n bytes of what Reserve returned, which must be at least one and
-// at most Reserved, and gives back the rest. After an error nothing is sent; the error is
-// one of package conn.
+// Commit sends the first n bytes of the memory from Reserve, and frees the rest. n is at
+// least 1 and at most Reserved. After an error nothing is sent. The error is one of package
+// conn.
 func (w *Writer) Commit(n int) error {
 	c, g := w.c, w.c.g
 	g.mu.Lock()
@@ -210,9 +211,9 @@ func (w *Writer) Space() (a []byte, err error) {
 	return a, nil
 }
 
-// Fill sends the first n bytes of what Space returned, of which the last byte is urgent if
-// urgent is set, and gives back the rest. lost tells that the peer has closed the
-// connection and takes nothing of it.
+// Fill sends the first n bytes of the memory from Space, and frees the rest. With urgent, the
+// last of the n bytes is urgent. lost means that the peer has closed the connection and does
+// not receive the bytes.
 func (w *Writer) Fill(n int, urgent bool) (lost bool) {
 	c, g := w.c, w.c.g
 	g.s.beginPost()
