@@ -25,6 +25,7 @@ var features = []struct{ feature, test string }{
 	{"no user can take the place of the stack of root", "TestSquatter"},
 	{"other users have only their own rights", "TestRights"},
 	{"the launcher needs no privilege", "TestNoPrivilege"},
+	{"a new stack takes over without a lost connection", "TestTakeover"},
 }
 
 // featurePattern returns the argument of -run that selects the tests of the features.
