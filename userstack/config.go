@@ -94,8 +94,6 @@ type Config struct {
 
 	network network.Network      // nil: the network namespace of the thread that calls New
 	option  network.OptionMarker // nil: the eBPF program of package tcpopt
-	// ownOption has the stack close option at its end.
-	ownOption bool
 
 	release0   bool                              // tests: a stack from before version 2.1
 	tuneTimers func(smc.Role, *linkgroup.Timers) // tests

@@ -30,7 +30,7 @@ func (s *Stack) defaults() error {
 		}
 	}
 	if s.opt.marker != nil {
-		s.own.opt = s.cfg.ownOption
+		_, s.own.opt = s.opt.marker.(network.Sharer)
 		return nil
 	}
 	if s.cfg.NoOption {

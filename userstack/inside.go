@@ -11,7 +11,7 @@ import (
 var _ = inside.Bind(inside.Binding{
 	SetHost: func(config any, h inside.Host) {
 		c := config.(*Config)
-		c.network, c.option, c.ownOption = h.Network, h.Option, h.CloseOption
+		c.network, c.option = h.Network, h.Option
 	},
 	Tune: func(config any, t inside.Tuning) {
 		c := config.(*Config)

@@ -21,7 +21,7 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 
 func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
-	o := &Options{Err: f.IO.ErrOut, Release: f.Version}
+	o := &Options{Err: f.IO.ErrOut, Takeover: Takeover{Release: f.Version}}
 	var assume, users, groups []string
 	var level, prepare string
 	cmd := &cobra.Command{
@@ -165,8 +165,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringVar(&level, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
 	fl.BoolVar(&o.NoFilter, "no-syscall-filter", false, "do not limit the system calls of the stack (by seccomp)")
 	fl.StringVar(&prepare, "prepare", "", "start no stack: give the directory of the sockets to this `user`, as whom the stack will run, and end")
-	fl.BoolVar(&o.Takeover, "takeover", false, "take over from the stack that runs, if there is one: it hands over and ends after its last connection")
-	fl.DurationVar(&o.DrainTimeout, "drain-timeout", 0, "after another stack has taken over, end after this `time` even if there are connections; 0 means never")
+	fl.BoolVar(&o.Takeover.From, "takeover", false, "take over from the stack that runs, if there is one: it hands over and ends after its last connection")
+	fl.DurationVar(&o.Takeover.DrainTimeout, "drain-timeout", 0, "after another stack has taken over, end after this `time` even if there are connections; 0 means never")
 	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")
 	if err := fl.MarkHidden("on-demand"); err != nil {
 		panic(err) // cannot happen: the flag is defined above

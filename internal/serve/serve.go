@@ -56,13 +56,8 @@ type Options struct {
 	// UserFDs and UserSessions are the fields of service.Config.
 	UserFDs, UserSessions int
 	// Limits are those of the stack.
-	Limits userstack.Limits
-	// Takeover takes over from the stack that runs, if there is one.
-	Takeover bool
-	// DrainTimeout is that of service.Config.
-	DrainTimeout time.Duration
-	// Release is the release of smcr, for the log of the other stack.
-	Release  string
+	Limits   userstack.Limits
+	Takeover Takeover
 	Allow    Allow
 	LogLevel slog.Level
 	// Config is the configuration file. Empty means the file of the host, if it
@@ -145,6 +140,7 @@ func run(ctx context.Context, o *Options) error {
 	}
 	w := &watchdog{alive: s.Alive, send: manager.Send, every: manager.Watchdog(), log: cfg.Log}
 	defer w.start(ctx)()
+	// No guard: it sends one datagram.
 	defer context.AfterFunc(ctx, func() { _ = manager.Send(sdnotify.Stopping) })()
 	if o.OnDemand {
 		reportStart(nil)
@@ -230,7 +226,7 @@ func (o *Options) config() (service.Config, error) {
 	}
 	roce := softroce.New(opts...)
 	return service.Config{
-		RoCE: roce, DrainTimeout: o.DrainTimeout, Release: o.Release,
+		RoCE: roce, DrainTimeout: o.Takeover.DrainTimeout, Release: o.Takeover.Release,
 		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
 		NoLocal: o.NoLocal, Authorize: o.Allow.authorize(), Quiet: debug.FreeOSMemory,
 		Stack: userstack.Config{

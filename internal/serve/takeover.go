@@ -5,9 +5,20 @@ package serve
 import (
 	"context"
 	"errors"
+	"time"
 
 	"smcr/userstack/service"
 )
+
+// Takeover says how one stack takes over from another.
+type Takeover struct {
+	// From takes over from the stack that runs, if there is one.
+	From bool
+	// DrainTimeout is that of service.Config.
+	DrainTimeout time.Duration
+	// Release is the release of smcr, for the log of the other stack.
+	Release string
+}
 
 // takeoverTries is how many stacks may end while this process takes over from them.
 const takeoverTries = 3
@@ -27,10 +38,10 @@ func again(ctx context.Context, o *Options, run func(context.Context, *Options) 
 // approach asks the stack that runs to hand over, if the flags say so. It returns nil if
 // there is none.
 func (o *Options) approach(ctx context.Context) (*service.Predecessor, error) {
-	if !o.Takeover {
+	if !o.Takeover.From {
 		return nil, nil
 	}
-	return service.Approach(ctx, o.Release)
+	return service.Approach(ctx, o.Takeover.Release)
 }
 
 // takeOver starts the stack with start, which reads the configuration. If there is a

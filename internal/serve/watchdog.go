@@ -29,6 +29,7 @@ func (w *watchdog) start(ctx context.Context) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
+	// No guard: without its watchdog, the stack must end.
 	wg.Go(func() {
 		t := time.NewTicker(w.every / 3)
 		defer t.Stop()

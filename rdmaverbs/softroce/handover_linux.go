@@ -159,12 +159,12 @@ func (s *siblings) all() []*netWire {
 }
 
 func (w *netWire) handOver(numbers QPNs) (all []Receivers, err error) {
-	w.hand.Lock()
-	defer w.hand.Unlock()
-	if w.stopping.Load() || w.tap != nil {
+	w.v2.hand.Lock()
+	defer w.v2.hand.Unlock()
+	if w.stopping.Load() || w.v2.tap != nil {
 		return nil, nil
 	}
-	if w.tap, err = w.openTap(numbers); err != nil {
+	if w.v2.tap, err = w.openTap(numbers); err != nil {
 		return nil, err
 	}
 	for family := range w.v2.sock {
@@ -185,9 +185,9 @@ func (w *netWire) handOver(numbers QPNs) (all []Receivers, err error) {
 }
 
 func (w *netWire) takeBack() error {
-	w.hand.Lock()
-	defer w.hand.Unlock()
-	if w.stopping.Load() || w.tap == nil {
+	w.v2.hand.Lock()
+	defer w.v2.hand.Unlock()
+	if w.stopping.Load() || w.v2.tap == nil {
 		return nil
 	}
 	var errs []error
@@ -198,15 +198,15 @@ func (w *netWire) takeBack() error {
 			}
 		}
 	}
-	w.tap.close()
-	w.tap = nil
+	w.v2.tap.close()
+	w.v2.tap = nil
 	return errors.Join(errs...)
 }
 
 func (w *netWire) leave() {
-	w.hand.Lock()
-	defer w.hand.Unlock()
-	if w.stopping.Load() || w.tap == nil {
+	w.v2.hand.Lock()
+	defer w.v2.hand.Unlock()
+	if w.stopping.Load() || w.v2.tap == nil {
 		return
 	}
 	var old []*socket

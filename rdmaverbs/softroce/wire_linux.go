@@ -43,7 +43,6 @@ type netWire struct {
 	v1       *packetPort // nil without version 1
 	v2       *udpPorts   // nil without version 2
 	ll       *llPort     // nil without version 2
-	tap      *tap        // nil unless another process has the sockets of version 2
 	watch    io.Closer
 	loop     *loop
 	pollers  []Poller  // if empty, each socket has a goroutine
@@ -52,7 +51,6 @@ type netWire struct {
 
 	one serial // runs the handler, set by start
 
-	hand        sync.Mutex   // held while the sockets change their process; before mu
 	mu          sync.RWMutex // guards the descriptors against close
 	closed      bool
 	started     bool
@@ -388,8 +386,10 @@ func (w *netWire) close() error {
 // release ends the reception and frees everything that openWire opened.
 func (w *netWire) release() {
 	w.stopping.Store(true)
-	w.hand.Lock()
-	defer w.hand.Unlock()
+	if w.v2 != nil {
+		w.v2.hand.Lock()
+		defer w.v2.hand.Unlock()
+	}
 	if w.siblings != nil {
 		w.siblings.remove(w)
 	}
@@ -398,12 +398,12 @@ func (w *netWire) release() {
 		w.watch.Close()
 	}
 	if w.v2 != nil {
+		w.v2.tap.close()
 		w.v2.close()
 	}
 	if w.ll != nil {
 		w.ll.close()
 	}
-	w.tap.close()
 	if w.v1 != nil {
 		w.v1.close()
 	}

@@ -26,7 +26,7 @@ type tap struct {
 }
 
 // openTap opens the sockets in the calling thread's network namespace and begins to read
-// them. w.hand is held.
+// them. w.v2.hand is held.
 func (w *netWire) openTap(numbers QPNs) (_ *tap, err error) {
 	t := &tap{}
 	defer func() {

@@ -5,6 +5,7 @@ package softroce
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -28,6 +29,9 @@ type udpPorts struct {
 	tx     sourcePorts
 	noGSO  atomic.Bool
 	ids    *header.IDSolver
+
+	hand sync.Mutex // held while the sockets change their process; before netWire.mu
+	tap  *tap       // nil unless another process has the receiving sockets
 }
 
 const (

@@ -42,6 +42,7 @@ var packageNames = []string{
 	"sockopt",
 	"softroce",
 	"stats",
+	"takeover",
 	"tcpopt",
 	"tcptable",
 	"userstack",

@@ -266,7 +266,7 @@ func (ss *session) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, ss.t.shutdown) // No guard: it makes one system call.
 	defer stop()
 	defer ss.wg.Wait()
-	ss.wg.Go(func() { ss.tellHandedOver(ctx) })
+	ss.wg.Go(func() { _ = ss.s.guarded("the notice of a handover", func() { ss.tellHandedOver(ctx) }) })
 	defer cancel(ErrLauncherGone)
 	defer ss.drain()
 	for {

@@ -8,7 +8,8 @@ import "context"
 // of ctx if the loop does not come to it in time, and ErrClosed if the loop is closed.
 func (l *Loop) Alive(ctx context.Context) error {
 	ran := make(chan struct{})
-	// A loop that does not work may hold its lock, so the task is scheduled elsewhere.
+	// A loop that does not work may hold its lock, so another goroutine schedules the task.
+	// No guard: it only takes the lock.
 	go l.Task(func() { close(ran) }).Schedule()
 	select {
 	case <-ran:

@@ -17,10 +17,10 @@ func (s *Service) Alive(ctx context.Context) error {
 		}
 	}
 	answered := make(chan error, 1)
-	go func() {
+	go s.programs.Guard().Func("the question of the watchdog", func() {
 		_, err := s.answer.SysInfo(ctx)
 		answered <- err
-	}()
+	})()
 	select {
 	case err := <-answered:
 		if err != nil {

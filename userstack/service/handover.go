@@ -20,6 +20,7 @@ import (
 
 // succession is the part of a Service that hands over to another process.
 type succession struct {
+	s        *Service
 	listener *net.UnixListener
 	turn     sync.Mutex // one takeover at a time
 	freeze   func() (thaw func(over bool))
@@ -33,9 +34,10 @@ type succession struct {
 // another process is the stack. It must be called before Run.
 func (s *Service) OnHandOver(freeze func() (thaw func(over bool))) { s.succession.freeze = freeze }
 
-// serveTakeovers accepts processes that want to take over, until ctx ends.
-func (s *Service) serveTakeovers(ctx context.Context) {
-	l := s.succession.listener
+// serve accepts processes that want to take over, until ctx ends.
+func (x *succession) serve(ctx context.Context) {
+	s := x.s
+	l := x.listener
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	var wg sync.WaitGroup
@@ -62,16 +64,17 @@ func (s *Service) serveTakeovers(ctx context.Context) {
 			conn := takeover.New(u, true)
 			defer conn.Close()
 			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-			if err := s.programs.Guard().Do("a takeover", func() { s.answerTakeover(ctx, conn) }); err != nil {
+			if err := s.programs.Guard().Do("a takeover", func() { x.answer(ctx, conn) }); err != nil {
 				s.log.Error("takeover failed", "err", err)
 			}
 		})
 	}
 }
 
-// answerTakeover serves one process that wants to take over, or that has handed over before
+// answer serves one process that wants to take over, or that has handed over before
 // and ends now.
-func (s *Service) answerTakeover(ctx context.Context, conn *takeover.Conn) {
+func (x *succession) answer(ctx context.Context, conn *takeover.Conn) {
+	s := x.s
 	m, err := conn.Receive(stepTime)
 	m.Close()
 	switch {
@@ -96,25 +99,25 @@ func (s *Service) answerTakeover(ctx context.Context, conn *takeover.Conn) {
 		s.log.Warn("takeover refused", "why", why)
 		_ = conn.Send(takeover.Message{Type: takeover.Refuse, Text: why})
 	}
-	if !s.succession.turn.TryLock() {
+	if !x.turn.TryLock() {
 		refuse("another process is taking over, or has taken over a moment ago: try again")
 		return
 	}
-	defer s.succession.turn.Unlock()
-	if s.handedOver() || s.ending.Err() != nil {
+	defer x.turn.Unlock()
+	if x.handedOver() || s.ending.Err() != nil {
 		refuse("this stack is ending: try again")
 		return
 	}
 	s.log.Info("another process asks to take over", "release", m.Release)
-	if err := s.handOver(ctx, conn); err != nil {
+	if err := x.handOver(ctx, conn); err != nil {
 		s.log.Warn("the other process has not taken over: this stack continues as before", "err", err)
 	}
 }
 
 // handedOver reports whether another process is the stack.
-func (s *Service) handedOver() bool {
+func (x *succession) handedOver() bool {
 	select {
-	case <-s.succession.over:
+	case <-x.over:
 		return true
 	default:
 		return false
@@ -122,15 +125,16 @@ func (s *Service) handedOver() bool {
 }
 
 // handOver makes another process the stack. After an error, everything is as before.
-func (s *Service) handOver(ctx context.Context, conn *takeover.Conn) error {
-	if err := s.offer(conn); err != nil {
+func (x *succession) handOver(ctx context.Context, conn *takeover.Conn) error {
+	s := x.s
+	if err := x.offer(conn); err != nil {
 		return err
 	}
 	if _, err := conn.Expect(takeover.Ready, preparing); err != nil {
 		return err
 	}
 	over := false
-	if f := s.succession.freeze; f != nil {
+	if f := x.freeze; f != nil {
 		thaw := f()
 		defer func() { thaw(over) }()
 	}
@@ -152,7 +156,7 @@ func (s *Service) handOver(ctx context.Context, conn *takeover.Conn) error {
 			return err
 		}
 	}
-	own, err := countsOf(ctx, s.succession.control)
+	own, err := countsOf(ctx, x.control)
 	if err != nil {
 		return err
 	}
@@ -173,14 +177,15 @@ func (s *Service) handOver(ctx context.Context, conn *takeover.Conn) error {
 		s.log.Warn("commands do not find this stack while it ends", "err", err)
 	}
 	s.log.Info("another process is the stack now: this one ends after its last connection")
-	s.succession.ending <- ending
-	close(s.succession.over)
+	x.ending <- ending
+	close(x.over)
 	s.server.HandOver()
 	return nil
 }
 
 // offer sends the lock of the place and the eBPF program.
-func (s *Service) offer(conn *takeover.Conn) error {
+func (x *succession) offer(conn *takeover.Conn) error {
+	s := x.s
 	lock, err := s.claim.Lock()
 	if err != nil {
 		return err
@@ -231,10 +236,11 @@ const drainTick = 100 * time.Millisecond
 
 // reportEnd tells the process that is the stack now what this one has counted since it
 // handed over.
-func (s *Service) reportEnd() error {
+func (x *succession) reportEnd() error {
+	s := x.s
 	ctx, cancel := context.WithTimeout(context.Background(), stepTime)
 	defer cancel()
-	own, err := countsOf(ctx, s.succession.control)
+	own, err := countsOf(ctx, x.control)
 	if err != nil {
 		return err
 	}

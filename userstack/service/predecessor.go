@@ -14,6 +14,7 @@ import (
 
 	"smcr/internal/place"
 	"smcr/rdmaverbs/softroce"
+	"smcr/userstack"
 	"smcr/userstack/internal/programs"
 	"smcr/userstack/internal/takeover"
 )
@@ -129,7 +130,7 @@ func (s *Service) Freeze() error {
 		}
 		switch m.Type {
 		case takeover.Sockets:
-			s.inherit(&m)
+			inherit(&m, s.cfg.RoCE)
 		case takeover.Frozen:
 			m.Close()
 			s.history.receive(countsIn(&m))
@@ -141,8 +142,8 @@ func (s *Service) Freeze() error {
 	}
 }
 
-// inherit passes the UDP sockets in m to the RoCE devices.
-func (s *Service) inherit(m *takeover.Message) {
+// inherit passes the UDP sockets in m to the RoCE devices, if there are any.
+func inherit(m *takeover.Message, roce *softroce.Provider) {
 	defer m.Close() // those that no group names
 	var all []softroce.Receivers
 	for _, g := range m.Groups {
@@ -152,8 +153,8 @@ func (s *Service) inherit(m *takeover.Message) {
 		all = append(all, softroce.Receivers{Index: g.Index, IPv6: g.IPv6, Files: m.Files[:g.Files:g.Files]})
 		m.Files = m.Files[g.Files:]
 	}
-	if s.cfg.RoCE != nil {
-		s.cfg.RoCE.Inherit(all)
+	if roce != nil {
+		roce.Inherit(all)
 		return
 	}
 	for _, r := range all {
@@ -190,15 +191,15 @@ func (s *Service) Assume() error {
 	return nil
 }
 
-// adopt makes the new stack announce SMC with the eBPF program of the predecessor.
-func (s *Service) adopt(p *Predecessor, log *slog.Logger) error {
+// adopt makes the stack of cfg announce SMC with the eBPF program of the predecessor.
+func (p *Predecessor) adopt(cfg *userstack.Config, log *slog.Logger) error {
 	files := p.option
 	p.option = nil
-	if len(files) == 0 || s.cfg.Stack.NoOption {
+	if len(files) == 0 || cfg.NoOption {
 		for _, f := range files {
 			_ = f.Close()
 		}
 		return nil
 	}
-	return programs.Adopt(&s.cfg.Stack, files, log)
+	return programs.Adopt(cfg, files, log)
 }

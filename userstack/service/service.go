@@ -107,7 +107,7 @@ func New(cfg Config) (_ *Service, err error) {
 	cfg.Stack.Engines = cfg.Engines
 	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now(), quota: quota.New(quota.Limits{User: cfg.UserFDs})}
 	s.ending, s.end = context.WithCancel(context.Background())
-	s.succession.over, s.succession.ending = make(chan struct{}), make(chan *net.UnixListener, 1)
+	s.succession.s, s.succession.over, s.succession.ending = s, make(chan struct{}), make(chan *net.UnixListener, 1)
 	s.local.off = cfg.NoLocal
 	defer func() {
 		if err != nil {
@@ -126,7 +126,7 @@ func New(cfg Config) (_ *Service, err error) {
 				err = errors.Join(err, p.Close())
 			}
 		}()
-		if err := s.adopt(p, s.log); err != nil {
+		if err := p.adopt(&s.cfg.Stack, s.log); err != nil {
 			return nil, fmt.Errorf("service: %w", err)
 		}
 		cfg.Stack = s.cfg.Stack
@@ -304,7 +304,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.stacks != nil {
 		wg.Go(g.Func("the accept of other stacks", func() { _ = s.neighbours.serve(ctx, s.stacks) }))
 	}
-	wg.Go(g.Func("the accept of later stacks", func() { s.serveTakeovers(ctx) }))
+	wg.Go(g.Func("the accept of later stacks", func() { s.succession.serve(ctx) }))
 	var err error
 	var tick <-chan time.Time // nil without an idle timeout
 	if d := idleTick(s.cfg.IdleTimeout); d > 0 {
@@ -328,7 +328,7 @@ loop:
 				drained = time.After(s.cfg.DrainTimeout)
 			}
 			if l := <-s.succession.ending; l != nil {
-				wg.Go(func() { _ = ns.Serve(l) })
+				wg.Go(g.Func("the accept of commands after the handover", func() { _ = ns.Serve(l) }))
 			}
 		case <-drained:
 			s.log.Warn("the drain timeout is over: the remaining connections are reset")
@@ -346,8 +346,8 @@ loop:
 			}
 		}
 	}
-	if s.handedOver() {
-		if rerr := s.reportEnd(); rerr != nil {
+	if s.succession.handedOver() {
+		if rerr := s.succession.reportEnd(); rerr != nil {
 			s.log.Warn("the last statistics of this stack are lost", "err", rerr)
 		}
 	}

@@ -5,7 +5,6 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,14 +19,16 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// holderProgram keeps connections to the server of blockEcho open and transfers data over all of
+// keeper keeps connections to the server of blockEcho open and transfers data over all of
 // them. It opens as many again for each line that it reads, and says how many exchanges
 // each connection has made.
-const holderProgram = `
+const keeper = `
 import os, socket, sys, threading, time
 addr, n = (sys.argv[1], 7200), int(sys.argv[2])
 block = os.urandom(50000)
 done, lock = [], threading.Lock()
+def say(*words):
+    with lock: os.write(1, (' '.join(map(str, words)) + '\n').encode())
 def paired(s):
     ino = str(os.fstat(s.fileno()).st_ino)
     with open('/proc/net/unix') as f:
@@ -44,20 +45,20 @@ def hold(i):
                 if not more: raise OSError('end of the stream')
                 got += more
             if got != b: raise OSError('wrong data')
-            if done[i] == 0: print('made', 'SMC' if paired(s) else 'TCP', flush=True)
+            if done[i] == 0: say('made', 'SMC' if paired(s) else 'TCP')
             done[i] += 1
             time.sleep(0.005)
     except OSError as e:
-        print('FAILED', i, e, flush=True)
+        say('FAILED', i, e)
 while True:
     for _ in range(n):
         done.append(0)
         threading.Thread(target=hold, args=(len(done) - 1,), daemon=True).start()
     if not sys.stdin.readline(): break
-    print('exchanged', *done, flush=True)
+    say('exchanged', *done)
 `
 
-// exchanged returns what the last line of a holder says.
+// exchanged returns what the last line of a keeper says.
 func exchanged(t *testing.T, p *netnstest.Process) (counts []int) {
 	t.Helper()
 	for _, s := range strings.Fields(lastLine(p.Log(), "exchanged"))[1:] {
@@ -82,44 +83,27 @@ func (l *lab) takeOver(h *netnstest.Host, args ...string) *netnstest.Process {
 
 // What the log of a stack says.
 const (
-	saysServing = "smcr serve is running"
+	saysServing = "msg=serving"
 	saysOver    = "another process is the stack now"
 )
 
-// transmitted returns the bytes that a stack has sent.
-func (l *lab) transmitted(h *netnstest.Host) float64 {
+// received returns the bytes that the programs of a host have received, as the statistics
+// of its stack say.
+func (l *lab) received(h *netnstest.Host) (bytes int) {
 	l.t.Helper()
-	var all map[string]any
+	var rows []struct {
+		SMCR struct {
+			RX struct{ Bytes int }
+		}
+	}
 	out := l.smcr(h, "--backend", "user", "stats", "show", "--output", "json")
-	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		var rows []map[string]any
-		if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) == 0 {
-			l.t.Fatal(err, out)
-		}
-		all = rows[0]
+	if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) == 0 {
+		l.t.Fatal(err, out)
 	}
-	n, ok := find(all, "txBytes")
-	if !ok {
-		l.t.Fatalf("no txBytes in %s", out)
+	for _, r := range rows {
+		bytes += r.SMCR.RX.Bytes
 	}
-	return n
-}
-
-// find looks for a number in nested objects.
-func find(v any, name string) (float64, bool) {
-	m, ok := v.(map[string]any)
-	if !ok {
-		return 0, false
-	}
-	if n, ok := m[name].(float64); ok {
-		return n, true
-	}
-	for _, x := range m {
-		if n, ok := find(x, name); ok {
-			return n, true
-		}
-	}
-	return 0, false
+	return bytes
 }
 
 // placeOf returns the names in the directory of the stack of a host.
@@ -189,7 +173,7 @@ func testTakeover(t *testing.T, who string) {
 		return l.B.GoCmd(t, cmd), func(s string) { _, _ = in.Write([]byte(s)) }
 	}
 	load, _ := launched(loader, l.A.Addr(), path, "2")
-	hold, tell := launched(holderProgram, l.A.Addr(), strconv.Itoa(each))
+	hold, tell := launched(keeper, l.A.Addr(), strconv.Itoa(each))
 	made := func(n int) {
 		t.Helper()
 		wantLines(t, hold, "made SMC", n*each)
@@ -199,12 +183,12 @@ func testTakeover(t *testing.T, who string) {
 		t.Fatal(err)
 	}
 	all := &attempts{file: file, in: bufio.NewReader(file)}
-	sent := l.transmitted(h)
+	sent := l.received(h)
 	for n := 1; n <= takeovers; n++ {
 		stacks = append(stacks, l.takeOver(h))
 		wantLines(t, stacks[n-1], saysOver, 1)
-		if now := l.transmitted(h); now < sent {
-			t.Errorf("takeover %d: %v bytes sent, %v before", n, now, sent)
+		if now := l.received(h); now < sent {
+			t.Errorf("takeover %d: %d bytes received, %d before", n, now, sent)
 		} else {
 			sent = now
 		}
@@ -258,8 +242,8 @@ func testTakeover(t *testing.T, who string) {
 	if names := l.placeOf(h); countPrefix(names, "ending-") != 0 || countPrefix(names, "part-") != 1 {
 		t.Errorf("left in the place of the stack: %q", names)
 	}
-	if now := l.transmitted(h); now < sent {
-		t.Errorf("%v bytes sent, %v before the end of the old stacks", now, sent)
+	if now := l.received(h); now < sent {
+		t.Errorf("%d bytes received, %d before the end of the old stacks", now, sent)
 	}
 	server.Kill()
 	if err := stacks[takeovers].Signal(unix.SIGTERM); err != nil {
@@ -332,7 +316,6 @@ func TestTakeoverFails(t *testing.T) {
 		}
 		l.wantWorks()
 	}
-	fmt.Fprintln(os.Stderr)
 	next := l.takeOver(l.A)
 	l.wantWorks()
 	if err := next.Signal(unix.SIGTERM); err != nil {

@@ -8,7 +8,6 @@ import "smcr/userstack/network"
 // one.
 type Host struct {
 	Network network.Network
-	Option  network.OptionMarker
-	// CloseOption has the stack close Option at its end.
-	CloseOption bool
+	// Option belongs to the stack, which closes it, if it is a network.Sharer.
+	Option network.OptionMarker
 }

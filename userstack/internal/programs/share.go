@@ -33,6 +33,6 @@ func Adopt(cfg *userstack.Config, files []*os.File, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	inside.SetHost(cfg, inside.Host{Option: network.NewOptionMarker(p), CloseOption: true})
+	inside.SetHost(cfg, inside.Host{Option: network.NewOptionMarker(p)})
 	return nil
 }
