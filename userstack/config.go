@@ -95,10 +95,15 @@ type Config struct {
 	network network.Network      // nil: the network namespace of the thread that calls New
 	option  network.OptionMarker // nil: the eBPF program of package tcpopt
 
-	release0   bool                              // tests: a stack from before version 2.1
-	tuneTimers func(smc.Role, *linkgroup.Timers) // tests
-	random     func() uint32                     // simulations; else the runtime's
-	sendChunk  int                               // tests: linkgroup.Config.SendChunk
+	release0 bool          // tests: a stack from before version 2.1
+	tune     tuning        // tests
+	random   func() uint32 // simulations; else the runtime's
+}
+
+// tuning is what tests change in link groups.
+type tuning struct {
+	timers    func(smc.Role, *linkgroup.Timers) // nil: nothing
+	sendChunk int                               // linkgroup.Config.SendChunk
 }
 
 // DefaultBuf is the size in bytes of send buffers and RMB elements if Config has no other

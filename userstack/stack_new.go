@@ -42,8 +42,8 @@ func New(cfg Config) (*Stack, error) {
 	s.driver = driver.New(driver.Config{
 		Network: s.net, Devices: s.devices, Stats: &s.stats, Guard: &s.guard, Log: s.log,
 		Engines: s.cfg.Engines, Loop: s.loop,
-		RecvBuf: s.cfg.RecvBuf, SendBuf: s.cfg.SendBuf, SendChunk: s.cfg.sendChunk, EyeCatcher: s.cfg.EyeCatcher,
-		GroupIdle: s.cfg.GroupIdle, StallTime: s.cfg.StallTime, Limits: s.cfg.Limits.forDriver(), Random: s.cfg.random, TuneTimers: s.cfg.tuneTimers,
+		RecvBuf: s.cfg.RecvBuf, SendBuf: s.cfg.SendBuf, SendChunk: s.cfg.tune.sendChunk, EyeCatcher: s.cfg.EyeCatcher,
+		GroupIdle: s.cfg.GroupIdle, StallTime: s.cfg.StallTime, Limits: s.cfg.Limits.forDriver(), Random: s.cfg.random, TuneTimers: s.cfg.tune.timers,
 	})
 	var diag network.SockDiag
 	if s.own.net != nil {

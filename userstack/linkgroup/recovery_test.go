@@ -377,7 +377,7 @@ func TestPointOfNoReturn(t *testing.T) {
 	}{
 		{"server: CONFIRM LINK fails", smc.Server, fail, false},
 		{"server: wrong CONFIRM LINK", smc.Server, func(r *rig) { m := r.confirmLink(true, r.link); m.QPN++; r.recv(r.link, m) }, false},
-		{"server: no CONFIRM LINK", smc.Server, func(r *rig) { r.wait(time.Minute) }, true},
+		{"server: no CONFIRM LINK", smc.Server, func(r *rig) { r.unanswered() }, true},
 		{"server: ADD LINK fails", smc.Server, func(r *rig) { r.recv(r.link, r.confirmLink(true, r.link)); fail(r) }, false},
 		{"server: after ADD LINK was delivered", smc.Server, func(r *rig) {
 			r.recv(r.link, r.confirmLink(true, r.link))
@@ -389,14 +389,19 @@ func TestPointOfNoReturn(t *testing.T) {
 			r.recv(r.link, reply)
 			fail(r)
 		}, true},
-		{"server: no ADD LINK reply", smc.Server, func(r *rig) { r.recv(r.link, r.confirmLink(true, r.link)); r.wait(time.Minute) }, true},
+		{"server: no ADD LINK reply", smc.Server, func(r *rig) { r.recv(r.link, r.confirmLink(true, r.link)); r.unanswered() }, true},
+		{"server: CONFIRM LINK is not acknowledged", smc.Server, func(r *rig) { r.wait(DefaultTimers(smc.Server).FirstSend) }, false},
+		{"client: the reply to CONFIRM LINK is not acknowledged", smc.Client, func(r *rig) {
+			r.recv(r.link, r.confirmLink(false, r.link))
+			r.wait(DefaultTimers(smc.Client).FirstSend)
+		}, false},
 		{"client: no CONFIRM LINK", smc.Client, func(r *rig) { r.wait(time.Minute) }, true},
 		{"client: reply to CONFIRM LINK fails", smc.Client, func(r *rig) { r.recv(r.link, r.confirmLink(false, r.link)); fail(r) }, false},
 		{"client: no ADD LINK of a peer with eye catchers", smc.Client, func(r *rig) {
 			m := r.confirmLink(false, r.link)
 			m.NoEyecatcher = false
 			r.recv(r.link, m)
-			r.wait(time.Minute)
+			r.unanswered()
 		}, true},
 		{"client: ADD LINK reply fails", smc.Client, func(r *rig) {
 			r.recv(r.link, r.confirmLink(false, r.link))
@@ -412,7 +417,7 @@ func TestPointOfNoReturn(t *testing.T) {
 		{"client: no ADD LINK CONTINUATION", smc.Client, func(r *rig) {
 			r.recv(r.link, r.confirmLink(false, r.link))
 			r.recv(r.link, add)
-			r.wait(time.Minute)
+			r.unanswered()
 		}, true},
 	}
 	for _, tt := range tests {
@@ -484,4 +489,10 @@ func TestDeleteLinkOrderly(t *testing.T) {
 		}
 		s.finish()
 	}
+}
+
+// unanswered lets the peer acknowledge what was posted, and say nothing.
+func (r *rig) unanswered() {
+	r.done()
+	r.wait(time.Minute)
 }
