@@ -28,6 +28,16 @@ import (
 	"smcr/userstack/service"
 )
 
+// EngineOptions are the flags of smcr serve for its event loops.
+type EngineOptions struct {
+	// Off uses goroutines for the sockets.
+	Off bool
+	// Threads is the number of event loops; 0 means one for each two processors.
+	Threads int
+	// Spin is how long an event loop looks for more work before it sleeps.
+	Spin time.Duration
+}
+
 // Options are the flags of smcr serve.
 type Options struct {
 	Err         io.Writer
@@ -45,14 +55,9 @@ type Options struct {
 	OnDemand    bool
 	// NoDefaultEID leaves out the enterprise ID that all user-space stacks have.
 	NoDefaultEID bool
-	// NoEngine uses goroutines for the sockets. Spin is how long the engine looks
-	// for more work before it sleeps.
-	NoEngine bool
 	// NoLocal is NoLocal of service.Config.
 	NoLocal bool
-	// Threads is the number of event loops; 0 means one for each two processors.
-	Threads int
-	Spin    time.Duration
+	Engine  EngineOptions
 	// UserFDs and UserSessions are the fields of service.Config.
 	UserFDs, UserSessions int
 	// Limits are those of the stack.
@@ -213,7 +218,7 @@ func (o *Options) config() (service.Config, error) {
 	default:
 		return service.Config{}, fmt.Errorf("invalid RoCE version %q: must be v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
 	}
-	loops, err := o.engines()
+	loops, err := o.Engine.start()
 	if err != nil {
 		return service.Config{}, err
 	}
@@ -246,12 +251,12 @@ const maxThreads = 64
 // explains the value.
 const defaultBuf = 256 << 10
 
-// engines starts the event loops: Threads of them, or one for each two processors,
+// start starts the event loops: Threads of them, or one for each two processors,
 // because programs need processors too, but at most 8.
-func (o *Options) engines() (loops []*engine.Loop, err error) {
+func (o *EngineOptions) start() (loops []*engine.Loop, err error) {
 	n := o.Threads
 	switch {
-	case o.NoEngine:
+	case o.Off:
 		return nil, nil
 	case n < 0 || n > maxThreads:
 		return nil, fmt.Errorf("invalid number of threads %d: must be 1 to %d, or 0 to choose by the processors: %w", n, maxThreads, os.ErrInvalid)

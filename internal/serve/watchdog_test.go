@@ -28,7 +28,7 @@ func TestWatchdog(t *testing.T) {
 	asked := make(chan error)
 	w := &watchdog{
 		alive: func(ctx context.Context) error {
-			err := loop.Alive(ctx)
+			err := engine.Alive(ctx, loop)
 			select {
 			case asked <- err:
 			case <-t.Context().Done():

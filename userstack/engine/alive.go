@@ -4,9 +4,9 @@ package engine
 
 import "context"
 
-// Alive waits until the loop has run a task, and returns nil. It returns the cause of the end
+// Alive waits until loop l has run a task, and returns nil. It returns the cause of the end
 // of ctx if the loop does not come to it in time, and ErrClosed if the loop is closed.
-func (l *Loop) Alive(ctx context.Context) error {
+func Alive(ctx context.Context, l *Loop) error {
 	ran := make(chan struct{})
 	// A loop that does not work may hold its lock, so another goroutine schedules the task.
 	// No guard: it only takes the lock.

@@ -17,7 +17,7 @@ func TestAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if err := l.Alive(t.Context()); err != nil {
+		if err := Alive(t.Context(), l); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -29,24 +29,24 @@ func TestAlive(t *testing.T) {
 	<-stuck
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := l.Alive(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := Alive(ctx, l); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a loop in a round that does not end: %v", err)
 	}
 	l.mu.Lock() // a loop that does not give its lock back
 	ctx2, cancel2 := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel2()
-	if err := l.Alive(ctx2); !errors.Is(err, context.DeadlineExceeded) {
+	if err := Alive(ctx2, l); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a loop that keeps its lock: %v", err)
 	}
 	l.mu.Unlock()
 	close(release)
-	if err := l.Alive(t.Context()); err != nil {
+	if err := Alive(t.Context(), l); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Alive(t.Context()); !errors.Is(err, ErrClosed) {
+	if err := Alive(t.Context(), l); !errors.Is(err, ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }

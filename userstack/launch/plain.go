@@ -5,6 +5,7 @@
 package launch
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"time"
@@ -47,7 +48,7 @@ func (s *supervisor) plain(a *accepted, doubt bool) bool {
 	if age, sent := handshake(sock); doubt || s.sessions.mayHaveAnnounced(sent) {
 		wait = max(0, proposalTime-age)
 	}
-	declined, err := s.decline(sock, wait)
+	declined, err := decline(s.ctx, sock, wait)
 	if err != nil {
 		s.log.Debug("connection dropped", "err", err)
 		return false
@@ -78,8 +79,8 @@ var errProposal = errors.New("launch: the peer sent half a CLC proposal")
 
 // decline answers the PROPOSAL with which the peer begins, or begins within
 // wait, and reports whether there was one. Other data of the peer is left
-// unread.
-func (s *supervisor) decline(sock int, wait time.Duration) (bool, error) {
+// unread. The end of ctx ends the wait.
+func decline(ctx context.Context, sock int, wait time.Duration) (bool, error) {
 	var buf [wire.MaxCLCLen]byte
 	end := time.Now().Add(wait)
 	for {
@@ -118,7 +119,7 @@ func (s *supervisor) decline(sock int, wait time.Duration) (bool, error) {
 			p := []unix.PollFd{{Fd: int32(sock), Events: unix.POLLIN}}
 			_, _ = unix.Poll(p, int(min(left, validTick)/time.Millisecond)+1)
 		}
-		if s.ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return false, nil
 		}
 	}
@@ -237,7 +238,7 @@ func (c *conn) declineLate(sock int) error {
 	case info.Bytes_sent > 0:
 		return errAccepted
 	case info.Bytes_received == uint64(pending): // the service has read nothing
-		_, err := c.s.decline(sock, proposalTime)
+		_, err := decline(c.s.ctx, sock, proposalTime)
 		return err
 	case pending == 0:
 		return sendDecline(sock, 0)

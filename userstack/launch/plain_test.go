@@ -154,7 +154,7 @@ func TestDecline(t *testing.T) {
 				go send()
 			}
 			begin := time.Now()
-			declined, err := s.decline(sock, tt.wait)
+			declined, err := decline(s.ctx, sock, tt.wait)
 			if declined != (tt.want > 0) || (err != nil) != tt.fails {
 				t.Fatalf("%v, %v", declined, err)
 			}

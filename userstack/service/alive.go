@@ -5,6 +5,8 @@ package service
 import (
 	"context"
 	"fmt"
+
+	"smcr/userstack/engine"
 )
 
 // Alive returns nil if the service can carry data and answer commands now: each engine has
@@ -12,7 +14,7 @@ import (
 // ctx, which of them has not.
 func (s *Service) Alive(ctx context.Context) error {
 	for i, l := range s.cfg.Engines {
-		if err := l.Alive(ctx); err != nil {
+		if err := engine.Alive(ctx, l); err != nil {
 			return fmt.Errorf("service: engine %d of %d: %w", i+1, len(s.cfg.Engines), err)
 		}
 	}
