@@ -398,6 +398,7 @@ func (l *listener) offer(n *notif, a *accepted) {
 // false if a cannot be used.
 func (l *listener) offered(a *accepted) bool {
 	s := l.s
+	a.saved = l.saves
 	b := s.sessions.live()
 	if b == nil {
 		return s.withoutService(a, false)

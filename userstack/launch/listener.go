@@ -50,6 +50,7 @@ type accepted struct {
 	sock    int // the TCP socket
 	remote  netip.AddrPort
 	domain  int
+	saved   bool               // the program saves SYNs of the listening socket
 	syn     synSMC             // what readSYN found
 	broker  Broker             // of cc
 	cc      *broker.ClientConn // nil: native

@@ -37,12 +37,12 @@ func (s *supervisor) withoutService(a *accepted, doubt bool) bool {
 
 // plain makes an accepted connection plain TCP. If doubt is set, a stack may
 // just have announced SMC to the peer. A PROPOSAL that has arrived is never left to the
-// program, also if the stack does not take the connection because the peer has given up.
+// program (unless the program itself saves SYNs), also if the stack does not take the connection because the peer has given up.
 // It returns false if the connection cannot be used.
 func (s *supervisor) plain(a *accepted, doubt bool) bool {
 	sock := a.sock
-	if a.readSYN() != synWith {
-		return true
+	if a.saved && !doubt && !s.sessions.everEnded() || a.readSYN() != synWith {
+		return true // a saved SYN can be read once, and the program wants it
 	}
 	wait := time.Duration(0)
 	if age, sent := handshake(sock); doubt || s.sessions.mayHaveAnnounced(sent) {

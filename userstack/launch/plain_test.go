@@ -199,11 +199,11 @@ func TestMayHaveAnnounced(t *testing.T) {
 	}
 	over := make(chan struct{})
 	x := newSessions(doneBroker{over: over}, nil)
-	if x.mayHaveAnnounced(time.Now()) {
+	if x.mayHaveAnnounced(time.Now()) || x.everEnded() {
 		t.Error("an announcement, although no session has ended")
 	}
 	close(over)
-	if !x.mayHaveAnnounced(time.Now()) {
+	if !x.mayHaveAnnounced(time.Now()) || !x.everEnded() {
 		t.Error("no announcement by a session that has just ended")
 	}
 	x.lastEnded, x.maybeAlive = x.last(), 1

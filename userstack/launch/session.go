@@ -294,6 +294,20 @@ func (x *sessions) mayHaveAnnounced(sent time.Time) bool {
 	return x.maybeAlive > 0 || over && x.lastEnded != b || sent.Before(x.lastDead)
 }
 
+// everEnded reports whether a session has ever ended.
+func (x *sessions) everEnded() bool {
+	b := x.last()
+	if b == nil {
+		return false
+	}
+	select {
+	case <-b.Done():
+		return true
+	default:
+		return b != x.first
+	}
+}
+
 // Broker is a session with the stack service. *broker.Client implements it; see
 // there for the methods.
 type Broker interface {
