@@ -143,11 +143,9 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 	if want == 0 {
 		return m, nil, nil
 	}
-	// All descriptors that a message may have are streams. A launcher that passed its own end
-	// of the session would keep the session open after its end.
-	if typ, err := unix.GetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_TYPE); err != nil || typ != unix.SOCK_STREAM {
+	if err := passable(fds[0]); err != nil {
 		closeAll()
-		return Message{}, nil, fmt.Errorf("%w: %v with a socket of type %d", ErrMalformed, m.Type, typ)
+		return Message{}, nil, fmt.Errorf("%w: %v with %w", ErrMalformed, m.Type, err)
 	}
 	return m, NewDescriptor(fds[0]), nil
 }
@@ -210,4 +208,22 @@ func parseRights(oob []byte) ([]int, error) {
 		fds = append(fds, f...)
 	}
 	return fds, nil
+}
+
+// passable returns an error for a descriptor that no message may have: one that is not a
+// socket, and a unix socket that is not a stream. A launcher that passed its own end of the
+// session would keep the session open after its end. The service checks everything else.
+func passable(fd int) error {
+	typ, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil {
+		return fmt.Errorf("a descriptor that is not a socket: %w", err)
+	}
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return fmt.Errorf("a socket without a domain: %w", err)
+	}
+	if domain == unix.AF_UNIX && typ != unix.SOCK_STREAM {
+		return fmt.Errorf("a unix socket of type %d", typ)
+	}
+	return nil
 }

@@ -79,7 +79,7 @@ func TestAdapt(t *testing.T) {
 			kinds := strings.TrimSpace(res.out)
 			asked := int(f.connects.Load())
 			// The end of a connection is known a little after the program's next one.
-			if res.status != 0 || len(kinds) != n || asked < test.first || !test.noAdapt && asked > test.first+shortRow/2 {
+			if res.status != 0 || len(kinds) != n || asked < test.first || !test.noAdapt && asked > test.first+shortRow {
 				t.Errorf("status %d, asked for %d, want %d: %s", res.status, asked, test.first, kinds)
 			}
 			until(t, "the stack knows of each", func() bool { return asked+int(f.noted.Load()) == n })

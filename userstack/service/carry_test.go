@@ -289,8 +289,9 @@ func TestCarryReset(t *testing.T) {
 	})
 }
 
-// TestKeepAliveOption: a program that asks for keepalive learns of a peer that
-// is gone when it wanted to.
+// TestKeepAliveOption: a program that asks for keepalive learns of a peer that is gone after
+// the time that it asked for, and the time for which the peer may stand still: 7 s of
+// Config.StallTime, within 16/7 of that.
 func TestKeepAliveOption(t *testing.T) {
 	c := newCarried(t, os.Geteuid())
 	one := []byte{1, 0, 0, 0}
@@ -303,7 +304,7 @@ func TestKeepAliveOption(t *testing.T) {
 	start := time.Now()
 	brokenBy(t, c.cc, c.cprog)
 	c.cprog.wantEnd(unix.ECONNRESET)
-	if d := time.Since(start); d > 6*time.Second {
+	if d := time.Since(start); d > 20*time.Second {
 		t.Errorf("noticed after %v", d)
 	}
 	c.sprog.close()

@@ -28,8 +28,12 @@ var ErrPredecessorEnded = errors.New("the stack that was to hand over has ended"
 var ErrCannotTakeOver = errors.New("cannot take over from the stack that runs")
 
 const (
-	// stepTime is how long the other process may take for one step of a takeover.
+	// stepTime is how long the other process may take for one step of a takeover, and how
+	// long a process that is refused tries again: another process may be taking over, or
+	// the stack may be ending.
 	stepTime = 10 * time.Second
+	// approachPause is the time between two attempts.
+	approachPause = 50 * time.Millisecond
 	// preparing is how long the new process may take to start what can fail, and to
 	// read its configuration. Until then, the old one waits.
 	preparing = time.Minute
@@ -48,7 +52,21 @@ type Predecessor struct {
 // release is that of this process, for the log of the other one. The result is nil if no
 // stack runs. Nothing changes for the other stack before Service.Assume. Errors:
 // ErrCannotTakeOver if the stack is of another release, refuses, or belongs to another user.
-func Approach(ctx context.Context, release string) (_ *Predecessor, err error) {
+func Approach(ctx context.Context, release string) (*Predecessor, error) {
+	for end := time.Now().Add(stepTime); ; {
+		p, err := approach(ctx, release)
+		if !errors.Is(err, takeover.ErrRefused) || time.Now().After(end) {
+			return p, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(approachPause):
+		}
+	}
+}
+
+func approach(ctx context.Context, release string) (_ *Predecessor, err error) {
 	c, err := place.Dial(ctx, place.Takeover)
 	if errors.Is(err, place.ErrAbsent) {
 		return nil, cannotHandOver(ctx)

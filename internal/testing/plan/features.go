@@ -28,7 +28,6 @@ var features = []struct{ feature, test string }{
 	{"the stack runs as a user of its own, with three capabilities", "TestServeAsUser"},
 	{"the rights of a container are enough, or the reason is said", "TestContainerRights"},
 	{"the systemd unit runs the stack, and its watchdog ends one that stands still", "TestSystemd"},
-	{"a new stack takes over without a lost connection", "TestTakeover"},
 }
 
 // featurePattern returns the argument of -run that selects the tests of the features.
