@@ -67,10 +67,5 @@ func closeAfter(t testing.TB, g *Guest) {
 		if err := g.Close(); err != nil {
 			t.Error(err)
 		}
-		if st := g.proc.cmd.ProcessState; st != nil {
-			f, _ := os.OpenFile("/tmp/tt/cpu.txt", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-			f.WriteString(t.Name() + " " + g.Name() + " " + st.UserTime().String() + " " + st.SystemTime().String() + "\n")
-			f.Close()
-		}
 	})
 }
