@@ -94,7 +94,7 @@ func TestGrown(t *testing.T) {
 }
 
 // TestRow: a row counts each class of failures in its column, and has the fields that
-// docs/reliability-long.md is made of.
+// docs/reliability.md is made of.
 func TestRow(t *testing.T) {
 	r := &Row{Fault: "none", Traffic: "all", Times: 2, Connections: 3, Bytes: 4}
 	if !r.ok() {
