@@ -46,10 +46,12 @@ func TestRead(t *testing.T) {
 	if got := after.Goroutines - before.Goroutines; got < goroutines || got > goroutines+3 {
 		t.Errorf("%d more goroutines, want %d", got, goroutines)
 	}
-	for what, grew := range map[string]int64{"heap": after.Heap - before.Heap, "resident memory": after.RSS - before.RSS} {
-		if grew < bytesHeld*3/4 || grew > 2*bytesHeld {
-			t.Errorf("%s grew by %d bytes, want %d", what, grew, bytesHeld)
-		}
+	if grew := after.Heap - before.Heap; grew < bytesHeld*3/4 || grew > 2*bytesHeld {
+		t.Errorf("the heap grew by %d bytes, want %d", grew, bytesHeld)
+	}
+	// The race detector needs memory of its own for what is written to.
+	if grew := after.RSS - before.RSS; grew < bytesHeld*3/4 || grew > 8*bytesHeld {
+		t.Errorf("resident memory grew by %d bytes, want at least %d", grew, bytesHeld)
 	}
 	runtime.KeepAlive(held)
 	close(stop)
