@@ -41,7 +41,7 @@ func TestConnections(t *testing.T) {
 		find(t, "connections", "-n", "300", "-first", "100", "-step", "100")
 		return
 	}
-	find(t, "connections", "-n", "15000", "-first", "5000", "-step", "5000")
+	find(t, "connections", "-n", "9000", "-first", "3000", "-step", "3000")
 }
 
 // TestOpen: connections that are open at the same time carry bytes, and nothing remains of
@@ -58,7 +58,7 @@ func TestFloods(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")
 	}
-	find(t, "flood", "-time", "10s")
+	find(t, "flood", "-time", "4s")
 }
 
 // TestSoak: traffic under faults for a minute.
