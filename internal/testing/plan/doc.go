@@ -22,7 +22,7 @@
 //	with Linux kernels (kernelPackages)       TestPeer of package   all, long form
 //	                                          interop
 //	end-to-end (package e2e)                  one for each feature  all, race detector
-//	long runs and floods (package soak)       300 connections       floods of 4 s, a soak
+//	long runs and floods (package soak)       300 connections       three floods, a soak
 //	                                                                of a minute
 //	simulation of whole stacks                300 seeds             3000 seeds
 //	faults (package faults)                   no                    a part, another

@@ -53,12 +53,13 @@ func TestOpen(t *testing.T) {
 	find(t, "open", "-n", "1000")
 }
 
-// TestFloods: whatever one source sends, others connect, and no connection is lost.
+// TestFloods: whatever one source sends, others connect, and no connection is lost. One flood
+// each of a host, a peer and a user; `make flood` has all of them.
 func TestFloods(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")
 	}
-	find(t, "flood", "-time", "4s")
+	find(t, "flood", "-time", "6s", "-run", "PROPOSALs|LLC|sessions")
 }
 
 // TestSoak: traffic under faults for a minute.
