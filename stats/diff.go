@@ -7,17 +7,10 @@ import "time"
 // Sub returns what happened since the snapshot before: the difference of each
 // counter, and the value of each gauge in s. A counter that is smaller than before
 // belongs to a stack that was started again: Sub returns all of it.
-func (s Stats) Sub(before Stats) Stats {
-	return Stats{
-		SMCD:                  s.SMCD.Sub(before.SMCD),
-		SMCR:                  s.SMCR.Sub(before.SMCR),
-		ClientHandshakeErrors: since(s.ClientHandshakeErrors, before.ClientHandshakeErrors),
-		ServerHandshakeErrors: since(s.ServerHandshakeErrors, before.ServerHandshakeErrors),
-		ClientLocal:           since(s.ClientLocal, before.ClientLocal),
-		ServerLocal:           since(s.ServerLocal, before.ServerLocal),
-		Panics:                since(s.Panics, before.Panics),
-	}
-}
+func (s Stats) Sub(before Stats) Stats { return s.merge(before, since) }
+
+// An operation combines two values of a counter.
+type operation func(a, b uint64) uint64
 
 func since(now, before uint64) uint64 {
 	if now < before {
@@ -26,42 +19,65 @@ func since(now, before uint64) uint64 {
 	return now - before
 }
 
+// merge returns s with op of each of its counters and that of b.
+func (s Stats) merge(b Stats, op operation) Stats {
+	s.SMCD, s.SMCR = s.SMCD.merge(b.SMCD, op), s.SMCR.merge(b.SMCR, op)
+	op.to(&s.ClientHandshakeErrors, b.ClientHandshakeErrors)
+	op.to(&s.ServerHandshakeErrors, b.ServerHandshakeErrors)
+	op.to(&s.ClientLocal, b.ClientLocal)
+	op.to(&s.ServerLocal, b.ServerLocal)
+	op.to(&s.Panics, b.Panics)
+	return s
+}
+
+// to changes a counter.
+func (op operation) to(counter *uint64, b uint64) { *counter = op(*counter, b) }
+
 // Sub is [Stats.Sub] for one technology.
-func (t Tech) Sub(b Tech) Tech {
-	return Tech{
-		TXBufSizes: t.TXBufSizes.Sub(b.TXBufSizes), RXBufSizes: t.RXBufSizes.Sub(b.RXBufSizes),
-		TXSizes: t.TXSizes.Sub(b.TXSizes), RXSizes: t.RXSizes.Sub(b.RXSizes),
-		TXBufs: t.TXBufs.Sub(b.TXBufs), RXBufs: t.RXBufs.Sub(b.RXBufs),
-		ClientV1: since(t.ClientV1, b.ClientV1), ClientV2: since(t.ClientV2, b.ClientV2),
-		ServerV1: since(t.ServerV1, b.ServerV1), ServerV2: since(t.ServerV2, b.ServerV2),
-		Sendpage: since(t.Sendpage, b.Sendpage), Splice: since(t.Splice, b.Splice), Cork: since(t.Cork, b.Cork),
-		NoDelay: since(t.NoDelay, b.NoDelay), Urgent: since(t.Urgent, b.Urgent),
-		RXBytes: since(t.RXBytes, b.RXBytes), TXBytes: since(t.TXBytes, b.TXBytes),
-		RXCalls: since(t.RXCalls, b.RXCalls), TXCalls: since(t.TXCalls, b.TXCalls),
-		RXUsage: t.RXUsage, TXUsage: t.TXUsage,
-		NotCounted: t.NotCounted,
-	}
+func (t Tech) Sub(b Tech) Tech { return t.merge(b, since) }
+
+func (t Tech) merge(b Tech, op operation) Tech {
+	t.TXBufSizes, t.RXBufSizes = t.TXBufSizes.merge(b.TXBufSizes, op), t.RXBufSizes.merge(b.RXBufSizes, op)
+	t.TXSizes, t.RXSizes = t.TXSizes.merge(b.TXSizes, op), t.RXSizes.merge(b.RXSizes, op)
+	t.TXBufs, t.RXBufs = t.TXBufs.merge(b.TXBufs, op), t.RXBufs.merge(b.RXBufs, op)
+	op.to(&t.ClientV1, b.ClientV1)
+	op.to(&t.ClientV2, b.ClientV2)
+	op.to(&t.ServerV1, b.ServerV1)
+	op.to(&t.ServerV2, b.ServerV2)
+	op.to(&t.Sendpage, b.Sendpage)
+	op.to(&t.Splice, b.Splice)
+	op.to(&t.Cork, b.Cork)
+	op.to(&t.NoDelay, b.NoDelay)
+	op.to(&t.Urgent, b.Urgent)
+	op.to(&t.RXBytes, b.RXBytes)
+	op.to(&t.TXBytes, b.TXBytes)
+	op.to(&t.RXCalls, b.RXCalls)
+	op.to(&t.TXCalls, b.TXCalls)
+	return t
 }
 
 // Sub is [Stats.Sub] for a histogram.
-func (h Histogram) Sub(before Histogram) Histogram {
+func (h Histogram) Sub(before Histogram) Histogram { return h.merge(before, since) }
+
+func (h Histogram) merge(b Histogram, op operation) Histogram {
 	for i := range h {
-		h[i] = since(h[i], before[i])
+		op.to(&h[i], b[i])
 	}
 	return h
 }
 
 // Sub is [Stats.Sub] for the events of buffers.
-func (b Buffers) Sub(before Buffers) Buffers {
-	return Buffers{
-		SmallPeer: since(b.SmallPeer, before.SmallPeer),
-		Small:     since(b.Small, before.Small),
-		FullPeer:  since(b.FullPeer, before.FullPeer),
-		Full:      since(b.Full, before.Full),
-		Reuse:     since(b.Reuse, before.Reuse),
-		Alloc:     since(b.Alloc, before.Alloc),
-		Downgrade: since(b.Downgrade, before.Downgrade),
-	}
+func (b Buffers) Sub(before Buffers) Buffers { return b.merge(before, since) }
+
+func (b Buffers) merge(other Buffers, op operation) Buffers {
+	op.to(&b.SmallPeer, other.SmallPeer)
+	op.to(&b.Small, other.Small)
+	op.to(&b.FullPeer, other.FullPeer)
+	op.to(&b.Full, other.Full)
+	op.to(&b.Reuse, other.Reuse)
+	op.to(&b.Alloc, other.Alloc)
+	op.to(&b.Downgrade, other.Downgrade)
+	return b
 }
 
 // Sub returns the fallbacks since the snapshot before. It has only the reasons

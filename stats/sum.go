@@ -6,56 +6,18 @@ import "slices"
 
 // Add returns the sum of each counter of s and other, and the gauges of s. It is the
 // inverse of [Stats.Sub].
-func (s Stats) Add(other Stats) Stats {
-	s.SMCD, s.SMCR = s.SMCD.Add(other.SMCD), s.SMCR.Add(other.SMCR)
-	s.ClientHandshakeErrors += other.ClientHandshakeErrors
-	s.ServerHandshakeErrors += other.ServerHandshakeErrors
-	s.ClientLocal += other.ClientLocal
-	s.ServerLocal += other.ServerLocal
-	s.Panics += other.Panics
-	return s
-}
+func (s Stats) Add(other Stats) Stats { return s.merge(other, sum) }
+
+func sum(a, b uint64) uint64 { return a + b }
 
 // Add is [Stats.Add] for one technology.
-func (t Tech) Add(b Tech) Tech {
-	t.TXBufSizes, t.RXBufSizes = t.TXBufSizes.Add(b.TXBufSizes), t.RXBufSizes.Add(b.RXBufSizes)
-	t.TXSizes, t.RXSizes = t.TXSizes.Add(b.TXSizes), t.RXSizes.Add(b.RXSizes)
-	t.TXBufs, t.RXBufs = t.TXBufs.Add(b.TXBufs), t.RXBufs.Add(b.RXBufs)
-	t.ClientV1 += b.ClientV1
-	t.ClientV2 += b.ClientV2
-	t.ServerV1 += b.ServerV1
-	t.ServerV2 += b.ServerV2
-	t.Sendpage += b.Sendpage
-	t.Splice += b.Splice
-	t.Cork += b.Cork
-	t.NoDelay += b.NoDelay
-	t.Urgent += b.Urgent
-	t.RXBytes += b.RXBytes
-	t.TXBytes += b.TXBytes
-	t.RXCalls += b.RXCalls
-	t.TXCalls += b.TXCalls
-	return t
-}
+func (t Tech) Add(b Tech) Tech { return t.merge(b, sum) }
 
 // Add is [Stats.Add] for a histogram.
-func (h Histogram) Add(other Histogram) Histogram {
-	for i := range h {
-		h[i] += other[i]
-	}
-	return h
-}
+func (h Histogram) Add(other Histogram) Histogram { return h.merge(other, sum) }
 
 // Add is [Stats.Add] for the events of buffers.
-func (b Buffers) Add(other Buffers) Buffers {
-	b.SmallPeer += other.SmallPeer
-	b.Small += other.Small
-	b.FullPeer += other.FullPeer
-	b.Full += other.Full
-	b.Reuse += other.Reuse
-	b.Alloc += other.Alloc
-	b.Downgrade += other.Downgrade
-	return b
-}
+func (b Buffers) Add(other Buffers) Buffers { return b.merge(other, sum) }
 
 // Add returns the fallbacks of f and other together. It is the inverse of
 // [Fallbacks.Sub].
