@@ -80,6 +80,21 @@ func newLab(t testing.TB, o netnstest.Options) *lab {
 	return &lab{Pair: netnstest.New(t, o), t: t, stacks: map[*netnstest.Host]*netnstest.Process{}, watched: map[string]func() (int, error){}}
 }
 
+// newServedLab makes the hosts with their stacks and the server, and measures what they have
+// when nothing happens.
+func newServedLab(t testing.TB) *lab {
+	t.Helper()
+	l := newLab(t, netnstest.Options{})
+	l.serve(l.A)
+	l.serve(l.B)
+	l.serveTraffic()
+	if err := l.healthy(2); err != nil {
+		t.Fatal(err)
+	}
+	l.measure()
+	return l
+}
+
 // serve starts the stack of a host.
 func (l *lab) serve(h *netnstest.Host, args ...string) {
 	l.t.Helper()

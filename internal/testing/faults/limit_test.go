@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"smcr/internal/testing/netnstest"
 )
 
 // limitRoom is how many more descriptors a process may open in the runs of
@@ -25,14 +23,7 @@ const limitRoom = 8
 // room again.
 func TestDescriptorLimit(t *testing.T) {
 	skipShort(t)
-	l := newLab(t, netnstest.Options{})
-	l.serve(l.A)
-	l.serve(l.B)
-	l.serveTraffic()
-	if err := l.healthy(2); err != nil {
-		t.Fatal(err)
-	}
-	l.measure()
+	l := newServedLab(t)
 	for _, what := range slices.Sorted(maps.Keys(l.watched)) {
 		sum := Row{Fault: "no descriptor left (RLIMIT_NOFILE)", Traffic: what, Outcome: "the connection is SMC-R or TCP, or ends with an error"}
 		for room := 0; room <= limitRoom; room++ {

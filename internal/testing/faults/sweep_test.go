@@ -254,14 +254,7 @@ func TestServerLauncherCalls(t *testing.T) {
 // TestClientLauncherCalls fails calls of the launcher of a client, from its start on.
 func TestClientLauncherCalls(t *testing.T) {
 	skipShort(t)
-	l := newLab(t, netnstest.Options{})
-	l.serve(l.A)
-	l.serve(l.B)
-	l.serveTraffic()
-	if err := l.healthy(2); err != nil {
-		t.Fatal(err)
-	}
-	l.measure()
+	l := newServedLab(t)
 	run := func(fault request) (Row, answer) {
 		i := inject(t, l.B, "all", fault, l.clientArgs(sweepConns, "-bytes", sweepBytes)...)
 		err := i.Wait(trafficTime)
