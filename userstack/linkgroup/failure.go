@@ -62,9 +62,8 @@ func (c *linkChanges) fail(l *Link, reason wire.DeleteLinkReason, err error) {
 	}
 	l.state = smc.LinkInactive
 	l.closeQP()
-	via := c.g.links.best(l)
-	if via == nil {
-		c.g.end.die(errors.Join(conn.ErrReset, err))
+	if c.g.links.best(l) == nil {
+		c.lastFailed(l, reason, err)
 		return
 	}
 	c.g.log.Warn("link is down", "link", l.id, "dev", l.dev.Name, "err", err)
@@ -78,6 +77,11 @@ func (c *linkChanges) fail(l *Link, reason wire.DeleteLinkReason, err error) {
 	if l.del.phase == deleteReply || l.del.phase == deleteReplied {
 		return // the server is deleting it
 	}
+	c.deleteFailed(l, reason)
+}
+
+// deleteFailed has the server delete a link that failed.
+func (c *linkChanges) deleteFailed(l *Link, reason wire.DeleteLinkReason) {
 	l.del.reason, l.del.orderly = reason, false
 	if c.g.cfg.Role == smc.Server {
 		if l.del.phase == deleteNone {
@@ -85,6 +89,43 @@ func (c *linkChanges) fail(l *Link, reason wire.DeleteLinkReason, err error) {
 		}
 	} else {
 		c.g.deletion.ask(l)
+	}
+}
+
+// lastFailed acts on the failure of the only active link. The group ends, unless another
+// link lacks only CONFIRM LINK. The peer may have confirmed that link already, and use it.
+// Then the connections wait for its confirmation.
+func (c *linkChanges) lastFailed(l *Link, reason wire.DeleteLinkReason, err error) {
+	ex := &c.g.llc.ex
+	if ex.kind != exAdd || ex.step != waitConfirm || !ex.link.qpOpen {
+		c.g.end.die(errors.Join(conn.ErrReset, err))
+		return
+	}
+	c.g.log.Warn("link is down, and the next one is not confirmed yet", "link", l.id, "dev", l.dev.Name, "next", ex.link.id, "err", err)
+	ex.via = nil
+	c.g.llc.abandon(l)
+	for _, m := range c.g.links.list {
+		if m.del.via == l {
+			m.del.via = nil
+		}
+	}
+	l.del.reason, l.del.orderly = reason, false
+}
+
+// resume moves the connections that waited for a link to be confirmed, and has the links
+// deleted that failed meanwhile.
+func (c *linkChanges) resume() {
+	for _, l := range c.g.Links() {
+		if l.state != smc.LinkInactive {
+			continue
+		}
+		c.moveConns(l)
+		switch {
+		case l.del.phase == deleteNone && !l.qpOpen:
+			c.deleteFailed(l, l.del.reason)
+		case l.del.phase == deleteAsked && l.del.via == nil:
+			c.g.deletion.ask(l)
+		}
 	}
 }
 
@@ -196,6 +237,10 @@ func (a *linkAddition) failed(err error) {
 	a.g.llc.end()
 	l.state = smc.LinkInactive
 	l.closeQP()
+	if a.g.links.best(nil) == nil {
+		a.g.end.die(errors.Join(conn.ErrReset, err))
+		return
+	}
 	l.del.reason, l.del.orderly = wire.DeleteLinkLostPath, false
 	if errors.Is(err, ErrProtocol) {
 		l.del.reason = wire.DeleteLinkProtocolViolation

@@ -27,6 +27,7 @@ import (
 //	addCont       | reply, counts do not match    | -           | free; the carrier fails              | C.7.1
 //	confirm       | CONFIRM LINK reply            | -           | link is active                       | 3.5.1.6.2
 //	confirm       | timer, failure, wrong values  | delete link | free, DELETE LINK, timer             | C.7.1
+//	confirm       | the last active link fails    | confirm     | its connections wait                 | -
 //
 //	Client: step  | Event                         | Next step   | Actions                              | RFC section
 //	--------------+-------------------------------+-------------+--------------------------------------+------------
@@ -41,6 +42,7 @@ import (
 //	confirm       | timer, failure, wrong values  | -           | free, DELETE LINK to the server,     | C.7.1
 //	              |                               |             | opens when that is answered          |
 //	              |                               |             | timer AddLinkRetry                   | C.7.1
+//	confirm       | the last active link fails    | confirm     | its connections wait                 | -
 //	-             | new device, that timer        | -           | ADD LINK to the server (no answer)   | 3.5.5.1.2
 //
 // In version 2, ADD LINK and its reply carry the RTokens themselves. So no
@@ -399,6 +401,7 @@ func (a *linkAddition) done() {
 	a.g.llc.end()
 	a.g.timers.stop(timerAdd)
 	a.tries, a.offered = 0, false
+	a.g.change.resume()
 	if a.g.cfg.Role == smc.Client {
 		if a.g.phase == phaseSecond {
 			a.g.first.open()

@@ -64,7 +64,10 @@ func (m *llcPhase) linkFailed(now time.Time, ev Event) {
 	}
 	m.failure = &f
 	wait := LateGrace
-	if m.client != nil && !f.NoFallback {
+	switch {
+	case m.client == nil && f.NoFallback:
+		wait += declineWait // the client may still decline: it waits that long for ours
+	case m.client != nil && !f.NoFallback:
 		wait = declineWait
 	}
 	m.await(AwaitDecline, now.Add(wait))

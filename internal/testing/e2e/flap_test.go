@@ -283,11 +283,12 @@ func (p *programs) client(out io.Writer, limit time.Duration, argv ...string) er
 	return err
 }
 
-var linkGoneRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: .*no active link to queue pair`)
+var linkGoneRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: .*(?:no active link to queue pair|link \d+ failed|is down)`)
 
 // linkGone returns how many connections in the log of smcr run -v are TCP because the
 // link in the server's message had ended when the client received the message: their TCP
-// connections used the device that was down meanwhile (RFC 7609, section 3.5.2.3).
+// connections used the device that was down meanwhile (RFC 7609, section 3.5.2.3). Also
+// counted are those whose link group lost its only link in its first contact.
 func linkGone(log string) (n int) {
 	for _, m := range linkGoneRE.FindAllStringSubmatch(log, -1) {
 		k, _ := strconv.Atoi(m[1])

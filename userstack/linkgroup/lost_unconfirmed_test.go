@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/conn"
+)
+
+// TestLostBeforeConfirmed: the only active link fails while CONFIRM LINK of the next one
+// is under way. The connections go on over the next link, since its other end may have
+// confirmed it already.
+func TestLostBeforeConfirmed(t *testing.T) {
+	for _, when := range []string{"confirm-link", "re:confirm-link"} {
+		for _, first := range []bool{true, false} {
+			for _, role := range []smc.Role{smc.Server, smc.Client} {
+				t.Run(fmt.Sprintf("%s/first=%t/%s", when, first, role), func(t *testing.T) {
+					testLostBeforeConfirmed(t, when, first, role)
+				})
+			}
+		}
+	}
+}
+
+// testLostBeforeConfirmed has the link fail on the host with that role when a message
+// arrives, and later on the other host.
+func testLostBeforeConfirmed(t *testing.T, when string, first bool, role smc.Role) {
+	const total = 200_000
+	devices := 1
+	if first {
+		devices = 2
+	}
+	s := newSim(t, 1)
+	for _, r := range []smc.Role{smc.Server, smc.Client} {
+		s.addHost(r, devices, noTest)
+	}
+	lose := func(r smc.Role) {
+		h := s.hosts[r]
+		if l := h.g.links.byID(1); l != nil {
+			h.g.LinkFailed(s.now, l, errAny)
+			h.drain()
+		}
+	}
+	lost := false
+	s.tap = func(_ *host, l *Link, msg []byte) {
+		if l.id == 1 || describe(msg) != when {
+			return
+		}
+		lost = true
+		s.at(s.now, func() { lose(role) }) // before the message is handled
+		s.after(time.Millisecond, func() { lose(1 - role) })
+	}
+	srv, cli := s.connectFirst(0, 4096)
+	srv.total, cli.total = total, total
+	srv.wake()
+	cli.wake()
+	if !first {
+		for _, r := range []smc.Role{smc.Server, smc.Client} {
+			s.group(r).DeviceUp(s.now, device(r, 1))
+			s.hosts[r].drain()
+		}
+	}
+	s.run(time.Minute, func() bool { return srv.closed && cli.closed })
+	if !lost {
+		t.Fatal("the second link was not added")
+	}
+	for _, p := range []*app{srv, cli} {
+		if p.read != total || p.closeErr != nil {
+			t.Errorf("%s: read %d of %d bytes, closed with %v", p.h.role, p.read, total, p.closeErr)
+		}
+	}
+	if got := s.types(); got != "SINGLE/SINGLE" {
+		t.Errorf("types %s", got)
+	}
+	s.finish()
+}
+
+// TestNextLinkNotConfirmed: the only active link fails, and the next one is never
+// confirmed. The group ends when the time for CONFIRM LINK is over.
+func TestNextLinkNotConfirmed(t *testing.T) {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
+		r := newRig(t, role, func(c *Config) {
+			noTest(c)
+			c.Devices = append(c.Devices, device(role, 1))
+		})
+		r.two(func(*Link) { r.g.LinkFailed(r.s.now, r.link, errAny) })
+		if r.take(); len(r.dead) > 0 {
+			t.Errorf("%s: the group ended at once: %v", role, r.dead)
+		}
+		if err := r.g.Check(); err != nil {
+			t.Error(err)
+		}
+		r.wait(time.Minute)
+		if len(r.dead) != 1 || !errors.Is(r.dead[0], conn.ErrReset) || !errors.Is(r.dead[0], ErrTimeout) {
+			t.Errorf("%s: the group ended with %v", role, r.dead)
+		}
+	}
+}
