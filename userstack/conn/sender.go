@@ -34,9 +34,12 @@ const (
 //	room for all waiting data  | no
 //	a tenth of the element, or | no: what fits is written
 //	more                       |
-//	less than a tenth          | yes: a blocked writer is told of each byte
-//	                           | read, so a slow reader would have the rest
-//	                           | sent byte by byte
+//	less than a tenth, and the | yes: what fits is written with the message
+//	peer was not told B        | that sets B
+//	less than a tenth, and the | yes: the data waits for a tenth. The peer
+//	peer was told B            | tells a blocked writer of each byte read,
+//	                           | so a slow reader would otherwise get the
+//	                           | rest byte by byte
 //	any, data to be repeated   | no: such data always has its room
 type sender struct {
 	buf       sendBuffer
@@ -100,10 +103,11 @@ func (s *sender) newlyUrgent() bool {
 	return s.urgent.at > s.written && s.blocked() && s.flags&wire.ProdUrgentPending == 0
 }
 
-// sendable returns how many bytes may be written now.
+// sendable returns how many bytes may be written now. A blocked writer fills the
+// element with the message that sets B, and then waits for a tenth of it.
 func (s *sender) sendable() int {
 	end := s.limit()
-	if end <= s.written || s.blocked() {
+	if end <= s.written || s.blocked() && !s.newlyBlocked() {
 		return 0
 	}
 	n := min(int(end-s.written), s.window())
