@@ -22,7 +22,7 @@ import (
 //	slowLLC        | yes       |           | yes
 //	lateDelete     |           |           | yes
 //	rkeyFirst      |           |           | yes
-//	conns          |           |           | StopsAtUrgent from release 1 of version 2
+//	conns          | LosesCursor |         | LosesCursor; StopsAtUrgent from release 1 of version 2
 type profile struct {
 	// layout is the layout of LLC messages until a message of the peer has another.
 	layout wire.LLCLayout
@@ -62,6 +62,7 @@ func newProfile(cfg *Config) profile {
 		lateDelete:     linux,
 		rkeyFirst:      linux,
 	}
+	p.conns.LosesCursor = p.slowLLC // Linux cannot be seen in version 1
 	if cfg.Version >= wire.Version2 {
 		p.extended, p.portByGID, p.leastLinks, p.rkeysPerDelete = true, true, 1, 9
 		// Linux 6.7 has release 1.
