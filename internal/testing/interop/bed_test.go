@@ -53,6 +53,7 @@ type side struct {
 // A setup is the configuration of both sides.
 type setup struct {
 	devices  int  // soft-RoCE devices of each side on the LAN
+	apart    bool // the second device of each side is on a LAN and in a subnet of its own
 	version1 bool // version 1 of SMC-R, without an enterprise ID
 	mtu      int  // of the LAN: 1500 is the default; the path MTU of RoCE is 1024 then, and 4096 for 9000
 
@@ -93,11 +94,20 @@ func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	// The bridge must not answer ARP for the addresses of k0 and k1.
 	kernel.run(t, "sysctl", "-qw", "net.ipv4.conf.lan.arp_ignore=8")
 	b.batch(t, nil, "link set lan up\n")
+	if with.apart {
+		b.batch(t, nil, "link add lan1 type bridge\n")
+		kernel.run(t, "sysctl", "-qw", "net.ipv4.conf.lan1.arp_ignore=8")
+		b.batch(t, nil, "link set lan1 up\n")
+	}
 	b.batch(t, user.prefix, "link set lo up\n")
 	for i := range with.devices {
 		// k0 and k1 are the kernel's ends of separate links to the bridge.
-		b.wire(t, kernel, fmt.Sprintf("k%d", i), addrOf(kernelAddr, i), mtu)
-		b.wire(t, user, fmt.Sprintf("u%d", i), addrOf(userAddr, i), mtu)
+		lan, addr := "lan", addrOf
+		if with.apart && i == 1 {
+			lan, addr = "lan1", addrApart
+		}
+		b.wire(t, kernel, lan, fmt.Sprintf("k%d", i), addr(kernelAddr, i), mtu)
+		b.wire(t, user, lan, fmt.Sprintf("u%d", i), addr(userAddr, i), mtu)
 		rxe := fmt.Sprintf("rxe%d", i)
 		if err := g.AddRXE(t.Context(), rxe, fmt.Sprintf("k%d", i)); err != nil {
 			t.Fatal(err)
@@ -111,6 +121,11 @@ func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	user.serve(t, with.options...)
 	if !with.version1 {
 		user.smcrun(t, "ueid", "add", eid)
+	}
+	for i := range with.devices {
+		if with.apart { // otherwise the subnet tells which devices are on one LAN
+			user.smcrun(t, "pnet", "add", "SMC1", "-I", fmt.Sprintf("u%d", i))
+		}
 	}
 	return kernel, user
 }
@@ -161,11 +176,18 @@ func addrOf(first string, i int) string {
 	return netip.AddrFrom4(a).String()
 }
 
-// wire gives a side a netdev on the LAN.
-func (b *bed) wire(t *testing.T, s *side, name, addr string, mtu int) {
+// addrApart is addrOf in a subnet for each device.
+func addrApart(first string, i int) string {
+	a := netip.MustParseAddr(first).As4()
+	a[2] += byte(i)
+	return netip.AddrFrom4(a).String()
+}
+
+// wire gives a side a netdev on a LAN.
+func (b *bed) wire(t *testing.T, s *side, lan, name, addr string, mtu int) {
 	t.Helper()
 	port := "p" + name
-	lines := fmt.Sprintf("link add %[1]s mtu %[3]d type veth peer name %[2]s mtu %[3]d\nlink set %[1]s master lan up\n", port, name, mtu)
+	lines := fmt.Sprintf("link add %[1]s mtu %[3]d type veth peer name %[2]s mtu %[3]d\nlink set %[1]s master %[4]s up\n", port, name, mtu, lan)
 	if len(s.prefix) > 0 {
 		lines += fmt.Sprintf("link set %s netns %s\n", name, netns)
 	}

@@ -157,7 +157,7 @@ func newKernelOnLAN(t *testing.T, g *guest.Guest, addr string) *side {
 	s.run(t, "ip", "link", "set", "eth0", "master", "lan", "up")
 	for i := range 2 {
 		netdev, rxe := fmt.Sprintf("k%d", i), fmt.Sprintf("rxe%d", i)
-		b.wire(t, s, netdev, addrOf(addr, i), 1500)
+		b.wire(t, s, "lan", netdev, addrOf(addr, i), 1500)
 		if err := g.AddRXE(t.Context(), rxe, netdev); err != nil {
 			t.Fatal(err)
 		}

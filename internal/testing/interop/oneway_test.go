@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"smcr/internal/testing/guest"
+)
+
+// oneWayBytes is what is sent in one direction, and oneWayFirst what has arrived when the
+// device goes down.
+const (
+	oneWayBytes = 64 << 20
+	oneWayFirst = 16 << 20
+)
+
+// TestOneWay sets each of the two devices of either side down while data is sent in one
+// direction only, with the kernel as client and as server, in both directions. The receiver
+// has nothing to say meanwhile. No transfer may end early or stop. By default, it sends only
+// into the kernel, with both devices in one LAN. With SMCR_INTEROP_ONEWAY=1 it does all.
+func TestOneWay(t *testing.T) {
+	t.Parallel()
+	all := os.Getenv("SMCR_INTEROP_ONEWAY") != ""
+	for _, bed := range []struct {
+		name string
+		setup
+		always bool
+	}{
+		{"Version1", setup{devices: 2, version1: true}, true},
+		{"Apart", setup{devices: 2, version1: true, apart: true}, false},
+		{"Version2", setup{devices: 2}, false},
+	} {
+		if !bed.always && !all {
+			continue
+		}
+		t.Run(bed.name, func(t *testing.T) {
+			t.Parallel()
+			kernel, user := newBedOf(t, bed.setup)
+			port := uint16(5600)
+			for _, d := range directions(kernel, user) {
+				for sends, s := range map[string]*side{"client": d.client, "server": d.server} {
+					if s == kernel && !all {
+						continue
+					}
+					for _, device := range []string{"u0", "u1", "k0", "k1"} {
+						port++
+						at := netip.AddrPortFrom(netip.MustParseAddr(d.server.addr), port)
+						t.Run(fmt.Sprintf("%s/%s/%s", d.name, sends, device), func(t *testing.T) {
+							of := user
+							if strings.HasPrefix(device, "k") {
+								of = kernel
+							}
+							d.oneWay(t, at, sends, of, device)
+						})
+						restart(t, kernel, user) // see TestDeviceDown
+					}
+				}
+			}
+		})
+	}
+}
+
+// oneWay makes a transfer during which a device goes down.
+func (d direction) oneWay(t *testing.T, at netip.AddrPort, sends string, of *side, device string) {
+	dir, done := d.client.exchange(t, d.server)
+	defer done()
+	steps := map[string]string{
+		"client": "send=10 recv=10",
+		"server": "recv=10 send=10",
+	}
+	for who := range steps {
+		if who == sends {
+			steps[who] += fmt.Sprintf(" wait=go send=%d recv=1 close", oneWayBytes)
+		} else {
+			steps[who] += fmt.Sprintf(" recv=%d touch=down recv=%d send=1 drain close", oneWayFirst, oneWayBytes-oneWayFirst)
+		}
+	}
+	server := d.server.script(t, "accept", dir, commandLimit, at, steps["server"])
+	ctx, cancel := context.WithTimeout(t.Context(), 2*commandLimit)
+	defer cancel()
+	if err := server.WaitStdout(ctx, "listening"); err != nil {
+		t.Fatal(err)
+	}
+	client := d.client.script(t, "connect", dir, commandLimit, at, steps["client"])
+	both := []*side{d.client, d.server}
+	for _, s := range both {
+		eventually(t, s.backend+": a link group of two links", func() bool {
+			list := types(t, s)
+			return len(list) == 1 && list[0] == "SYM"
+		})
+	}
+	if t.Failed() {
+		return
+	}
+	of.run(t, "sh", "-c", fmt.Sprintf("touch %[1]s/go; until test -e %[1]s/down; do sleep 0.01; done; ip link set %[2]s down", dir, device))
+	for who, c := range map[string]*guest.Cmd{"client": client, "server": server} {
+		r, err := c.Wait(ctx)
+		if err != nil || strings.Contains(r.Stdout, "wrong") || strings.Contains(r.Stdout, "then") || strings.Contains(r.Stdout, "hangs") {
+			t.Errorf("%s: %v: %s", who, err, strings.ReplaceAll(strings.TrimSpace(r.Stdout), "\n", ", "))
+		}
+	}
+	of.run(t, "ip", "link", "set", device, "up")
+}
