@@ -201,6 +201,7 @@ func (x *sessions) ended(b Broker) {
 			what = "the session with the stack has ended because the kernel had no memory for a message"
 		}
 		if fell, ok := errors.AsType[*guard.Error](e.Err()); ok {
+			x.tasks.count()
 			x.log.Error("internal error, please report it: the session with the stack has ended", "err", fell, "stack", string(fell.Stack))
 		}
 	}
