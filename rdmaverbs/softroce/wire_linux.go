@@ -397,6 +397,12 @@ func (w *netWire) release() {
 	if w.watch != nil {
 		w.watch.Close()
 	}
+	// The close of a packet socket takes some 10 ms, or much longer on a busy machine. A
+	// Poller that still has other sockets would find packets in each of its rounds, which
+	// nobody reads any more.
+	for _, s := range w.readers() {
+		s.leavePoller()
+	}
 	if w.v2 != nil {
 		w.v2.tap.close()
 		w.v2.close()
@@ -411,6 +417,26 @@ func (w *netWire) release() {
 	if w.v1 != nil {
 		w.v1.unmap()
 	}
+}
+
+// readers returns the sockets that receive. w.v2.hand is held.
+func (w *netWire) readers() (all []*socket) {
+	if w.v1 != nil {
+		all = append(all, w.v1.sock)
+	}
+	if w.ll != nil {
+		all = append(all, w.ll.sock)
+	}
+	if w.v2 == nil {
+		return all
+	}
+	for family := range w.v2.sock {
+		all = append(all, w.v2.receivers(family)...)
+		if t := w.v2.tap; t != nil && t.sock[family] != nil {
+			all = append(all, t.sock[family])
+		}
+	}
+	return all
 }
 
 // ringReader returns a function that gives packets of a packet socket to h. The

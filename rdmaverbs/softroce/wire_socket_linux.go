@@ -41,9 +41,7 @@ func newSocket(fd int, name string) (*socket, error) {
 // close closes the socket. whenReadable returns, and a Poller does not read it
 // any more.
 func (s *socket) close() {
-	if s.unwatch != nil {
-		s.unwatch()
-	}
+	s.leavePoller()
 	if s.file == nil {
 		unix.Close(s.fd)
 		return
@@ -84,6 +82,11 @@ func (s *socket) watch(p Poller, stop *atomic.Bool, take func() bool) (err error
 // socket.
 func (s *socket) pause() {
 	s.paused.Store(true)
+	s.leavePoller()
+}
+
+// leavePoller ends the reading by a Poller.
+func (s *socket) leavePoller() {
 	if s.unwatch != nil {
 		s.unwatch()
 		s.unwatch = nil

@@ -26,6 +26,9 @@ type Peer struct {
 	// StopsAtUrgent: the consumer cursor of the peer may stay before an urgent
 	// byte for good. See placement.
 	StopsAtUrgent bool
+	// LosesCursor: the peer does not repeat its consumer cursor when a link is lost. See
+	// lostCursor.
+	LosesCursor bool
 }
 
 // Timers are the times after which a connection stops waiting.

@@ -53,7 +53,7 @@ func (m *move) cancel() { *m = move{} }
 //
 //	event                                   | then
 //	----------------------------------------+------------------------------------------
-//	validation, that message was processed  | nothing
+//	validation, that message was processed  | the cursor may be lost (see lostCursor)
 //	validation, that message is missing     | timer validateWait; later ones are deferred
 //	the missing message comes               | the deferred one is processed
 //	timer                                   | reset: data was lost with a link

@@ -30,6 +30,8 @@ type Remote struct {
 	// LinkGone: CONFIRM named a link that was removed while it was under way. The
 	// peer has to move the connection to another one.
 	LinkGone bool
+	// Redundant: the link group has more than one active link.
+	Redundant bool
 }
 
 // Establish opens the connection. What the peer has sent before is processed now.
@@ -37,6 +39,9 @@ func (p *Protocol) Establish(r Remote) {
 	now := p.group.Now()
 	p.peer, p.state = r.Token, smc.StateActive
 	p.out.elem = newRing(r.Size, r.Eye)
+	if r.Redundant {
+		p.SetRedundant()
+	}
 	if p.peerMove.missing {
 		p.start(&p.peerMove.timer, now.Add(validateWait))
 	}

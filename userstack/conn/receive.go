@@ -123,6 +123,7 @@ func (p *Protocol) processDeferred(now time.Time) {
 func (p *Protocol) receiveValidation(now time.Time, seq uint16) {
 	v := &p.peerMove
 	v.done = true
+	p.CursorLost()
 	last := p.in.seq
 	if !p.Established() {
 		last = v.early

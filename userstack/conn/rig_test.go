@@ -61,6 +61,7 @@ type settings struct {
 	autocork, chunk int
 	eye             bool
 	stopsAtUrgent   bool
+	losesCursor     bool
 }
 
 func newRig(t *testing.T, set settings) *rig {
@@ -76,7 +77,7 @@ func newRig(t *testing.T, set settings) *rig {
 			CloseWait: time.Minute, AbortWait: 10 * time.Second, UrgentWait: time.Minute,
 			TCPGrace: 2 * time.Second, TCPGraceAlive: 10 * time.Second,
 		},
-		Peer: Peer{StopsAtUrgent: set.stopsAtUrgent}, Autocork: set.autocork, Log: slog.New(slog.DiscardHandler),
+		Peer: Peer{StopsAtUrgent: set.stopsAtUrgent, LosesCursor: set.losesCursor}, Autocork: set.autocork, Log: slog.New(slog.DiscardHandler),
 	}
 	r.c = New(&r.cfg, r, 0x1111, r.mem, set.eye, sendSize, set.chunk)
 	r.c.p.Establish(Remote{Token: peerToken, Size: elemSize, Eye: set.eye})

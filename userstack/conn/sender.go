@@ -24,7 +24,7 @@ const (
 // sender is the stream to the peer: what is produced, written to the peer's RMB
 // element, delivered and read there. Positions count the bytes of the stream:
 //
-//	read <= written <= produced,  delivered <= written,  written - read <= window size
+//	read <= written <= produced,  delivered <= written,  written - read <= element size
 //
 // After failover, written goes back to what is known to have arrived; repeat is
 // what it was before.
@@ -34,9 +34,12 @@ const (
 //	room for all waiting data  | no
 //	a tenth of the element, or | no: what fits is written
 //	more                       |
-//	less than a tenth          | yes: a blocked writer is told of each byte
-//	                           | read, so a slow reader would have the rest
-//	                           | sent byte by byte
+//	less than a tenth, and the | yes: what fits is written with the message
+//	peer was not told B        | that sets B
+//	less than a tenth, and the | yes: the data waits for a tenth. The peer
+//	peer was told B            | tells a blocked writer of each byte read,
+//	                           | so a slow reader would otherwise get the
+//	                           | rest byte by byte
 //	any, data to be repeated   | no: such data always has its room
 type sender struct {
 	buf       sendBuffer
@@ -53,6 +56,7 @@ type sender struct {
 	hold      hold
 	urgent    urgentMark
 	placement placement
+	lost      lostCursor
 
 	update   bool // a message with the consumer cursor is due, or one again
 	validate bool // the failover data validation is due
@@ -75,8 +79,18 @@ func (s *sender) limit() uint64 {
 	return s.urgent.limit(s.buf.produced, s.buf.delivered, s.placement.lag)
 }
 
-// window returns how many bytes the peer's element has room for.
-func (s *sender) window() int { return s.elem.size - int(s.written-s.read) }
+// room returns how many bytes of the peer's element are free.
+func (s *sender) room() int { return s.elem.size - int(s.written-s.read) }
+
+// window returns how many bytes may be written into the peer's element: without the
+// reserve, which only data to be repeated may have used.
+func (s *sender) window() int {
+	n := max(s.room()-s.lost.reserve, 0)
+	if s.repeat > s.written {
+		n = max(n, int(s.repeat-s.written))
+	}
+	return n
+}
 
 // blocked reports whether data waits for the peer to read.
 func (s *sender) blocked() bool {
@@ -100,10 +114,17 @@ func (s *sender) newlyUrgent() bool {
 	return s.urgent.at > s.written && s.blocked() && s.flags&wire.ProdUrgentPending == 0
 }
 
-// sendable returns how many bytes may be written now.
+// sendable returns how many bytes may be written now. A blocked writer fills the
+// element with the message that sets B, and then waits for a tenth of it.
 func (s *sender) sendable() int {
 	end := s.limit()
-	if end <= s.written || s.blocked() {
+	if end <= s.written {
+		return 0
+	}
+	if s.blocked() && (!s.newlyBlocked() || s.window() == 0) {
+		if s.asks() {
+			return 1
+		}
 		return 0
 	}
 	n := min(int(end-s.written), s.window())
@@ -161,6 +182,7 @@ func (s *sender) cut(n int, pieces *[maxPieces]piece) (np int) {
 // advance takes note that n bytes are being written.
 func (s *sender) advance(n int) {
 	s.written += uint64(n)
+	s.lost.wrote(s.written)
 	if s.written >= s.repeat {
 		s.repeat = 0
 	}
@@ -172,6 +194,7 @@ func (s *sender) advance(n int) {
 // peerRead moves the peer's consumer cursor n bytes further.
 func (s *sender) peerRead(n uint64) {
 	s.read += n
+	s.lost.learn(s.read)
 	if s.written < s.read && s.repeat > 0 {
 		s.written = s.read // read by the peer before it was written again
 		if s.written >= s.repeat {
@@ -226,6 +249,7 @@ func (s *sender) skipStuck() {
 // read needs no repetition: its place in the element may be taken already by what
 // follows.
 func (s *sender) rewind() {
+	s.loseCursor()
 	if from := max(s.buf.delivered, s.read); from < s.written {
 		s.repeat = max(s.repeat, s.written)
 		s.written = from

@@ -119,11 +119,15 @@ func (p *core) setEnd(n int) {
 // cursorRequest returns the R flag for a message of n bytes of data, or 0.
 func (p *core) cursorRequest(n int) wire.ProducerFlags {
 	s := &p.out
-	if !p.asksForCursor() || aborting(p.state) {
+	if aborting(p.state) {
 		s.placement.repeat = false
 		return 0
 	}
-	return s.placement.request(p.group.Now(), n, s.urgent.waits(s.written), s.seq+1)
+	if !p.asksForCursor() {
+		s.placement.repeat = false
+		return s.lost.flag()
+	}
+	return s.lost.flag() | s.placement.request(p.group.Now(), n, s.urgent.waits(s.written), s.seq+1)
 }
 
 // asksForCursor reports whether the peer has to be asked about urgent bytes (see

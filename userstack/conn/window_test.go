@@ -184,6 +184,35 @@ func TestBlocked(t *testing.T) {
 	}
 }
 
+// TestBlockedFillsWindow: a writer that has more than the window takes fills the
+// element with the message that sets B (RFC 7609, section 4.5.2). After that, it waits
+// until a tenth of the element is free.
+func TestBlockedFillsWindow(t *testing.T) {
+	r := newRig(t, settings{})
+	for _, n := range []int{4096, 4096, 4096, 3000} {
+		r.send(n)
+		r.done()
+	}
+	r.acts = nil
+	const free = elemSize - 15288
+	r.send(4000)
+	if w := r.acts[0]; w.k == nil || w.n != free || w.at != 15288 {
+		t.Errorf("wrote %d bytes at %d, want %d at 15288", w.n, w.at, free)
+	}
+	r.expect("cdc+B")
+	if w := r.at().Window; w != 0 {
+		t.Errorf("window %d, want 0", w)
+	}
+	r.done()
+	r.got(elemSize/10 - 1)
+	r.expect("")
+	r.got(1)
+	r.expect("cdc+B")
+	if at := r.at(); at.Window != 0 || at.Written != 15288+free+elemSize/10 {
+		t.Errorf("%d bytes are written, window %d", at.Written, at.Window)
+	}
+}
+
 // TestWindowNeverOverrun checks the writes against the cursors, with any
 // pattern of reading.
 func TestWindowNeverOverrun(t *testing.T) {

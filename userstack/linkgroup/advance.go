@@ -50,7 +50,7 @@ func (e *llcEngine) schedule() {
 			if e.g.phase == phaseSecond && e.g.adding.tried {
 				e.g.first.open()
 			}
-			if e.g.adding.wanted {
+			if e.g.adding.wanted && !e.g.adding.paused() {
 				e.g.adding.wanted, e.g.adding.tried = false, true
 				e.g.adding.start()
 				continue
@@ -72,6 +72,8 @@ func (e *llcEngine) timeout() {
 	switch {
 	case e.ex.kind == exAdd && e.ex.step == waitConfirm:
 		e.g.adding.failed(fmt.Errorf("%w: CONFIRM LINK", ErrTimeout))
+	case e.lastCarrier():
+		e.unanswered()
 	case e.ex.kind == exAdd:
 		e.carrierFailed(fmt.Errorf("%w: ADD LINK", ErrTimeout))
 	case e.ex.kind == exDelete && e.ex.step == waitDrain:
@@ -80,4 +82,23 @@ func (e *llcEngine) timeout() {
 		via := e.ex.via
 		e.g.change.fail(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: DELETE LINK", ErrTimeout))
 	}
+}
+
+// lastCarrier reports whether the exchange waits for an answer over the only active link,
+// and the peer may just be slow.
+func (e *llcEngine) lastCarrier() bool {
+	return e.g.phase == phaseOpen && e.g.profile.slowLLC && e.ex.step != waitDrain && e.g.links.best(e.ex.via) == nil
+}
+
+// unanswered acts on a missing answer over the last link: TEST LINK decides whether the
+// link works. A link that was to be added is given up, and a deletion begins again.
+func (e *llcEngine) unanswered() {
+	e.g.tests.ask(e.ex.via)
+	if e.ex.kind == exAdd {
+		e.g.adding.failed(fmt.Errorf("%w: ADD LINK", ErrTimeout))
+		return
+	}
+	l := e.ex.link
+	e.end()
+	l.del.phase = deleteWanted
 }

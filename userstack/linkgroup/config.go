@@ -210,6 +210,10 @@ type Timers struct {
 	// add a link after an attempt failed or was rejected; zero means only
 	// when a device comes up.
 	AddLinkRetry time.Duration
+	// AddLinkPause is how long the server waits with ADD LINK after a link was deleted, if
+	// the peer may be Linux. Linux rejects or drops ADD LINK while it still ends the
+	// exchange before, which takes some 100 ms.
+	AddLinkPause time.Duration
 	// Terminate is how long the message that deletes all links may take.
 	Terminate time.Duration
 	// RMBIdle is how long an RMB without connections is kept.
@@ -247,6 +251,7 @@ func DefaultTimers(role smc.Role) Timers {
 		LLCStart:       20 * time.Second,
 		Terminate:      2 * time.Second,
 		AddLinkRetry:   300 * time.Second,
+		AddLinkPause:   time.Second,
 		RMBIdle:        60 * time.Second,
 	}
 	if role == smc.Client {

@@ -35,7 +35,7 @@ func TestFailoverReplay(t *testing.T) {
 			t.Error("action on the failed link")
 		}
 	}
-	want := fmt.Sprintf("cdc+F write(1000+500) cdc delete-link(%d)", from.id)
+	want := fmt.Sprintf("cdc+F write(1000+500) cdc+R delete-link(%d)", from.id)
 	if s := strings.Join(got, " "); s != want {
 		t.Errorf("actions %q, want %q", s, want)
 	}

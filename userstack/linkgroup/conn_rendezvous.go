@@ -132,7 +132,7 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 		c.named = on
 	}
 	c.Protocol().Establish(conn.Remote{
-		Token: peer.Token, Size: peer.SizeCode.Bytes(), Eye: g.peerEye, LinkGone: on == nil,
+		Token: peer.Token, Size: peer.SizeCode.Bytes(), Eye: g.peerEye, LinkGone: on == nil, Redundant: g.links.redundant(c.link),
 	})
 	g.advance(now)
 	return nil

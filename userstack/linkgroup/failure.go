@@ -74,6 +74,7 @@ func (c *linkChanges) fail(l *Link, reason wire.DeleteLinkReason, err error) {
 		}
 	}
 	c.moveConns(l)
+	c.loseCursors(l)
 	if l.del.phase == deleteReply || l.del.phase == deleteReplied {
 		return // the server is deleting it
 	}
@@ -169,6 +170,16 @@ func (c *linkChanges) moveConns(l *Link) {
 			continue // wait for the completions on a link that works
 		}
 		c.move(c.g.links.best(l))
+	}
+}
+
+// loseCursors tells the connections which write over other links that the peer may have
+// lost a message on l.
+func (c *linkChanges) loseCursors(l *Link) {
+	for _, c := range c.g.connsSorted() {
+		if c.link != l && c.peerLink() == l {
+			c.Protocol().CursorLost()
+		}
 	}
 }
 

@@ -17,11 +17,16 @@ import (
 //	--------------+-------------------------------+-------------+--------------------------------------+------------
 //	-             | link wanted, device found     | addReply    | queue pair INIT, ADD LINK            | 3.5.1.6
 //	-             | no device                     | -           | timer AddLinkRetry                   | C.8
+//	-             | link wanted soon after a      | -           | timer AddLinkPause, if the peer may  | -
+//	              | deletion                      |             | be Linux                             |
 //	addReply      | reply, rejected               | -           | free, timer AddLinkRetry             | 3.5.1.6.2
+//	addReply      | rejection of a deleted link   | -           | free, timer AddLinkPause             | -
 //	addReply      | reply, good                   | addCont     | RTR, CONTINUATION                    | 3.5.1.6.2
 //	addReply      | reply, parallel or wrong MTU  | delete link | free, DELETE LINK                    | C.7.1
 //	addReply,Cont | timer, first contact          | dead        | ActFirstLink err                     | C.7.1
 //	addReply,Cont | timer, later                  | -           | free; the carrier fails              | C.7.1
+//	              | the same, over the last link  | delete link | free, TEST LINK, DELETE LINK, if the | -
+//	              |                               |             | peer may be Linux                    |
 //	addCont       | reply, RTokens left           | addCont     | CONTINUATION                         | A.3.3
 //	addCont       | reply, no RTokens left        | confirm     | RTS, CONFIRM LINK on the new link    | 3.5.1.6.2
 //	addCont       | reply, counts do not match    | -           | free; the carrier fails              | C.7.1
@@ -38,6 +43,8 @@ import (
 //	addCont       | CONTINUATION, the last one    | confirm     | reply with local RTokens             | A.3.3
 //	addCont       | timer, first contact          | dead        | ActFirstLink err                     | C.7.1
 //	addCont       | timer, wrong counts, later    | -           | free; the carrier fails              | C.7.1
+//	              | timer, the last link          | -           | free, TEST LINK, DELETE LINK to the  | -
+//	              |                               |             | server, if this may be Linux         |
 //	confirm       | CONFIRM LINK                  | -           | RTS, reply, link is active           | 3.5.1.6.2
 //	confirm       | timer, failure, wrong values  | -           | free, DELETE LINK to the server,     | C.7.1
 //	              |                               |             | opens when that is answered          |
@@ -280,10 +287,14 @@ func refusal(r wire.AddLinkReason) string {
 // recvReply is the server's second step.
 func (a *linkAddition) recvReply(via *Link, m wire.AddLink) {
 	ex := &a.g.llc.ex
-	if ex.kind != exAdd || ex.step != waitAddReply || ex.via != via || ex.link.id != m.LinkNum {
+	if ex.kind != exAdd || ex.step != waitAddReply || ex.via != via {
 		return
 	}
 	l := ex.link
+	if l.id != m.LinkNum {
+		a.rejectedOther(m)
+		return
+	}
 	a.g.first.committed = true
 	if m.Rejected {
 		a.g.log.Info(refusal(m.Reason))
@@ -314,6 +325,37 @@ func (a *linkAddition) recvReply(via *Link, m wire.AddLink) {
 		return
 	}
 	a.sendCont(false)
+}
+
+// rejectedOther acts on a rejection that names another link. Linux rejects a request this
+// way if it comes while Linux still ends the exchange about that link. The request is
+// repeated after a pause.
+func (a *linkAddition) rejectedOther(m wire.AddLink) {
+	if !m.Rejected || !a.g.profile.slowLLC || !a.g.links.used[m.LinkNum] || a.g.links.byID(m.LinkNum) != nil {
+		return
+	}
+	a.g.log.Info("the peer still ends the exchange about another link", "link", m.LinkNum)
+	l := a.g.llc.ex.link
+	a.g.llc.end()
+	a.g.change.remove(l)
+	a.pause()
+	a.wanted = true
+}
+
+// pause lets the peer finish an exchange before the next ADD LINK.
+func (a *linkAddition) pause() {
+	if a.g.profile.slowLLC {
+		a.notBefore = a.g.now.Add(a.g.cfg.Timers.AddLinkPause)
+	}
+}
+
+// paused reports whether the next attempt has to wait. If so, it sets the timer for it.
+func (a *linkAddition) paused() bool {
+	if !a.g.now.Before(a.notBefore) {
+		return false
+	}
+	a.g.timers.set(timerAdd, a.notBefore)
+	return true
 }
 
 // sendCont sends up to two local RTokens on the new link.

@@ -173,5 +173,10 @@ func (f *firstContact) negotiate(m wire.ConfirmLink) {
 func (c *linkChanges) activate(l *Link, peerUID uint32) {
 	l.state, l.peerUID = smc.LinkActive, peerUID
 	c.g.tests.start(l)
+	if c.g.links.redundant(l) {
+		for _, m := range c.g.conns {
+			m.Protocol().SetRedundant()
+		}
+	}
 	c.g.log.Info("link is active", "link", l.id, "dev", l.dev.Name, "peer", l.peer.GID, "qpn", l.local.QPN, "peerqpn", l.peer.QPN, "group", c.g.Type())
 }

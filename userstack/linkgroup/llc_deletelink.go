@@ -19,6 +19,8 @@ import (
 //	drain         | all completed, timer, failed  | deleteReply | DELETE LINK                         | 3.5.5.1.3
 //	deleteReply   | reply                         | -           | free                                | 3.5.5.1.3
 //	deleteReply   | timer, carrier fails          | -           | carrier fails, both again or dead   | C.7.1
+//	              | timer, the last link, and the | drain       | TEST LINK, asked again              | -
+//	              | peer may be Linux             |             |                                     |
 //	any           | client: DELETE LINK, orderly  | same        | deletion wanted                     | 3.5.5.1.4
 //	any           | the same, disorderly or lost  | same        | link fails, deletion wanted         | 3.5.5.1.4
 //	any           | client: unknown link          | same        | ignored if it existed, else reply 1 | C.7.1
@@ -28,7 +30,7 @@ import (
 //	--------------+-------------------------------+-------------+-------------------------------------+------------
 //	active        | link fails, other link        | asked       | connections move, DELETE LINK       | 3.5.5.1.4
 //	asked         | timer, carrier fails          | asked, dead | carrier fails, asked over another   | C.7.1
-//	asked         | timer, the peer is Linux      | asked       | TEST LINK, asked again              | -
+//	asked         | timer, the peer may be Linux  | asked       | TEST LINK, asked again              | -
 //	any           | DELETE LINK, orderly          | drain       | connections move                    | 3.5.5.1.3
 //	any           | DELETE LINK, disorderly       | replied     | connections move, reply             | 3.5.5.1.3
 //	drain         | all completed, half the timer | replied     | reply                               | 3.5.5.1.3
@@ -86,13 +88,8 @@ func (d *linkDeletion) timeout(l *Link) {
 			d.ask(l)
 			return
 		}
-		if d.g.profile.lateDelete {
-			// Linux can take longer than any timer, even if it has moved its
-			// connections and the carrier is in use. TEST LINK finds out whether the
-			// carrier works.
-			if !via.testing {
-				d.g.tests.send(via)
-			}
+		if d.g.profile.lateDelete || d.g.profile.slowLLC && d.g.links.best(via) == nil {
+			d.g.tests.ask(via)
 			d.ask(l)
 			return
 		}
@@ -182,6 +179,7 @@ func (d *linkDeletion) recvReply(via *Link, m wire.DeleteLink) {
 	l := d.g.llc.ex.link
 	d.g.llc.end()
 	d.g.change.remove(l)
+	d.g.adding.pause()
 	if _, ok := d.g.links.pickDevice(d.g.adding.traffic); ok && d.g.phase == phaseOpen && d.g.timers[timerAdd].IsZero() {
 		d.g.adding.retryLater()
 	}

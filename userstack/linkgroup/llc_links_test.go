@@ -75,12 +75,14 @@ func TestLinkDeletion(t *testing.T) {
 }
 
 // TestDeletionTimeouts: a deletion without answer costs the link that
-// carries it (RFC 7609, appendix C.7.1). The last one has more time: Linux first
-// waits for what it has sent on the link that is deleted.
+// carries it (RFC 7609, appendix C.7.1). The last one has more time, and is tested before
+// it fails: Linux first waits for what it has sent on the link that is deleted.
 func TestDeletionTimeouts(t *testing.T) {
 	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		s := started(t, 2, 2, noTest)
-		s.block = func(from *host, _ *Link, msg []byte) bool { return strings.Contains(describe(msg), "delete-link(") }
+		s.block = func(from *host, _ *Link, msg []byte) bool {
+			return strings.Contains(describe(msg), "delete-link(") || strings.Contains(describe(msg), "test-link")
+		}
 		g := s.group(role)
 		g.LinkFailed(s.now, g.links.list[0], errAny)
 		s.hosts[role].drain()
@@ -88,7 +90,7 @@ func TestDeletionTimeouts(t *testing.T) {
 		if s.hosts[role].gone {
 			t.Errorf("the %s has not waited: %v", role, s.hosts[role].deadE)
 		}
-		s.pass(4 * time.Second)
+		s.pass(6 * time.Second)
 		if !s.hosts[role].gone || !errors.Is(s.hosts[role].deadE, conn.ErrReset) {
 			t.Errorf("%s: %v", role, s.hosts[role].deadE)
 		}

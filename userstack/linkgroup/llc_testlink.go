@@ -55,6 +55,13 @@ func (t *linkTests) look(l *Link) {
 	t.send(l)
 }
 
+// ask sends TEST LINK if no test of the link is under way.
+func (t *linkTests) ask(l *Link) {
+	if !l.testing {
+		t.send(l)
+	}
+}
+
 // send sends TEST LINK.
 func (t *linkTests) send(l *Link) {
 	for i := 0; i < len(l.testData); i += 4 {

@@ -54,6 +54,8 @@ type linkAddition struct {
 	offered bool // server: the client has reported a device since the last link
 	tried   bool // server: a second link was tried
 	tries   int  // failed ones in a row
+	// notBefore is when the server may start the next attempt.
+	notBefore time.Time
 }
 
 // linkDeletion is DELETE LINK (see llc_deletelink.go).

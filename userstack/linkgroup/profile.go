@@ -19,9 +19,10 @@ import (
 //	portByGID      | no        | yes       |
 //	leastLinks     | 2         | 1         |
 //	rkeysPerDelete | 8         | 9         |
+//	slowLLC        | yes       |           | yes
 //	lateDelete     |           |           | yes
 //	rkeyFirst      |           |           | yes
-//	conns          |           |           | StopsAtUrgent from release 1 of version 2
+//	conns          | LosesCursor |         | LosesCursor; StopsAtUrgent from release 1 of version 2
 type profile struct {
 	// layout is the layout of LLC messages until a message of the peer has another.
 	layout wire.LLCLayout
@@ -37,9 +38,12 @@ type profile struct {
 	// rkeysPerDelete is how many RKeys fit into one DELETE RKEY. In version 2 the
 	// message then has the same length as the others.
 	rkeysPerDelete int
-	// lateDelete: the server may take longer to delete a link than any timer
-	// allows, with its connections moved and the carrier in use. TEST LINK tells
-	// whether the carrier works.
+	// slowLLC: the peer may be Linux, which cannot be seen in version 1. Linux may take
+	// longer for an exchange of links than any timer allows, and drops a request that
+	// comes while it still ends the exchange before. So the last link may work although
+	// an answer is missing: TEST LINK tells.
+	slowLLC bool
+	// lateDelete: the server may take minutes to delete a link, also if it has others.
 	lateDelete bool
 	// rkeyFirst: a client answers ADD LINK only after its CONFIRM RKEY is
 	// answered, and leaves the connection to TCP if that is refused.
@@ -54,9 +58,11 @@ func newProfile(cfg *Config) profile {
 		layout:         wire.LLCLayoutFor(cfg.Version, cfg.PeerOS),
 		leastLinks:     2,
 		rkeysPerDelete: len(wire.DeleteRKey{}.RKeys),
+		slowLLC:        linux || cfg.Version < wire.Version2,
 		lateDelete:     linux,
 		rkeyFirst:      linux,
 	}
+	p.conns.LosesCursor = p.slowLLC // Linux cannot be seen in version 1
 	if cfg.Version >= wire.Version2 {
 		p.extended, p.portByGID, p.leastLinks, p.rkeysPerDelete = true, true, 1, 9
 		// Linux 6.7 has release 1.

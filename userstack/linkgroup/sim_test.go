@@ -132,6 +132,7 @@ func (s *sim) addHost(role smc.Role, devices int, edit func(*Config)) *host {
 		cfg.Devices = append(cfg.Devices, device(role, i))
 	}
 	cfg.Timers = DefaultTimers(role)
+	cfg.Timers.AddLinkPause = 0
 	if edit != nil {
 		edit(&cfg)
 	}
