@@ -107,7 +107,7 @@ faults:
 	$(say) 'faults under traffic'
 	@mkdir -p bin && rm -f bin/faults.jsonl
 	@SMCR_FAULTS=full SMCR_FAULTS_RESULTS='$(CURDIR)/bin/faults.jsonl' $(GO) test -count=1 -v -timeout 0 $(if $(RUN),-run '$(RUN)') ./internal/testing/faults
-	@$(if $(RUN),,SMCR_FAULTS_RESULTS='$(CURDIR)/bin/faults.jsonl' $(GO) test -count=1 -v -timeout 0 -run 'TestNetem$$' ./internal/testing/interop)
+	@$(if $(RUN),,SMCR_FAULTS_RESULTS='$(CURDIR)/bin/faults.jsonl' $(GO) test -count=1 -v -timeout 0 -run 'TestNetem$$|TestClock$$' ./internal/testing/interop)
 	@$(if $(RUN),,$(GO) run -buildvcs=false ./internal/testing/faults/table bin/faults.jsonl docs/reliability.md)
 
 soak:

@@ -264,7 +264,7 @@ func (c *Client) genl(ctx context.Context, op, family string, cmd uint8, flags n
 				Header: netlink.Header{Type: netlink.HeaderType(id), Flags: netlink.Request | flags},
 				Data:   append(appendGenl(nil, cmd), attrs...),
 			}
-			return retry(func() error {
+			return repeatDump(func() error {
 				if a.begin != nil {
 					a.begin()
 				}
@@ -286,8 +286,8 @@ func (c *Client) genl(ctx context.Context, op, family string, cmd uint8, flags n
 	return c.opError(op, "", err)
 }
 
-// retry calls fn again while it is interrupted, at most dumpRetries times.
-func retry(fn func() error) error {
+// repeatDump calls fn again while it is interrupted, at most dumpRetries times.
+func repeatDump(fn func() error) error {
 	for range dumpRetries {
 		if err := fn(); !errors.Is(err, ErrInterrupted) {
 			return err

@@ -257,7 +257,7 @@ func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 				Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump},
 				Data:   appendDiagRequest(nil, diagExtConnInfo|diagExtLgrInfo|diagExtDMBInfo),
 			}
-			err := retry(func() error {
+			err := repeatDump(func() error {
 				s = nil
 				return exchange(conn, req, func(m netlink.Message) error {
 					if m.Header.Type != sockDiagByFamily {

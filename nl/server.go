@@ -243,10 +243,7 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 			if err != nil {
 				return
 			}
-			out := &replies{req: &request{peer: peer, Message: m}, send: func(b []byte) error {
-				_, err := conn.Write(b)
-				return err
-			}}
+			out := &replies{req: &request{peer: peer, Message: m}, send: func(b []byte) error { return writeDatagram(conn, b) }}
 			out.fail(why)
 			out.flush()
 		})
@@ -297,8 +294,7 @@ func (s *Server) serveRequest(conn *net.UnixConn, peer Peer, u *user, datagram [
 		if err := conn.SetWriteDeadline(limit); err != nil {
 			return err
 		}
-		_, err := conn.Write(b)
-		return err
+		return writeDatagram(conn, b)
 	})
 }
 

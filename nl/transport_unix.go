@@ -17,6 +17,7 @@ import (
 	"github.com/mdlayher/netlink"
 
 	"smcr/internal/place"
+	"smcr/internal/retry"
 )
 
 // Sizes of datagrams in bytes.
@@ -56,8 +57,7 @@ var _ Transport = (*unixSocket)(nil)
 func (s *unixSocket) Close() error { return s.conn.Close() }
 
 func (s *unixSocket) Send(m netlink.Message) error {
-	_, err := s.conn.Write(appendMessage(nil, m.Header, m.Data))
-	return err
+	return writeDatagram(s.conn, appendMessage(nil, m.Header, m.Data))
 }
 
 func (s *unixSocket) SendMessages(ms []netlink.Message) error {
@@ -65,8 +65,7 @@ func (s *unixSocket) SendMessages(ms []netlink.Message) error {
 	for _, m := range ms {
 		b = appendMessage(b, m.Header, m.Data)
 	}
-	_, err := s.conn.Write(b)
-	return err
+	return writeDatagram(s.conn, b)
 }
 
 // receive returns a datagram in memory that has exactly its size: a table can have
@@ -105,6 +104,17 @@ func (s *unixSocket) ReceiveIter() iter.Seq2[netlink.Message, error] {
 func (s *unixSocket) SetDeadline(t time.Time) error      { return s.conn.SetDeadline(t) }
 func (s *unixSocket) SetReadDeadline(t time.Time) error  { return s.conn.SetReadDeadline(t) }
 func (s *unixSocket) SetWriteDeadline(t time.Time) error { return s.conn.SetWriteDeadline(t) }
+
+// memoryTime is how long a datagram is sent again while the kernel has no memory for it.
+const memoryTime = time.Second
+
+// writeDatagram sends one packet on a unix socket, whole or not at all.
+func writeDatagram(conn io.Writer, b []byte) error {
+	return retry.While(retry.NoMemory, memoryTime, func() error {
+		_, err := conn.Write(b)
+		return err
+	})
+}
 
 // readDatagram reads one packet into b. It fails if the packet does not fit, and returns
 // io.EOF if the other side has closed the connection.

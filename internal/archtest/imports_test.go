@@ -41,18 +41,19 @@ var edges = []struct {
 	{"userstack/wire", nil},
 	{"internal/place", nil},
 	{"internal/printable", nil},
+	{"internal/retry", nil},
 
 	// Packages that import only leaves.
 	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/...", "guard"}},
-	{"nl", []string{"pnet", "quota", "stats", "guard", "internal/place", "internal/printable"}},
+	{"nl", []string{"pnet", "quota", "stats", "guard", "internal/place", "internal/printable", "internal/retry"}},
 	{"nl/nltest", []string{"nl", "pnet", "stats"}},
 	{"userstack/internal/bounded", nil},
 	{"userstack/internal/rights", []string{"guard"}},
 	{"userstack/internal/sockopt", []string{"userstack/internal/rights"}},
 	{"userstack/internal/epollset", []string{"guard"}},
 	{"userstack/internal/connector", []string{"userstack/internal/bounded", "userstack/internal/epollset", "guard"}},
-	{"userstack/internal/takeover", []string{"stats"}},
-	{"userstack/broker", []string{"userstack/internal/bounded", "userstack/internal/rights", "guard", "quota", "internal/place", "internal/printable"}},
+	{"userstack/internal/takeover", []string{"stats", "internal/retry"}},
+	{"userstack/broker", []string{"userstack/internal/bounded", "userstack/internal/rights", "guard", "quota", "internal/place", "internal/printable", "internal/retry"}},
 	{"userstack/relay", []string{"userstack/internal/bounded", "guard"}},
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds", "guard"}},
@@ -75,8 +76,8 @@ var edges = []struct {
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
 	{"userstack/internal/programs", []string{"userstack", "userstack/internal/inside", "userstack/network", "userstack/tcpopt", "guard", "smc"}},
-	{"userstack/service", []string{"userstack", "userstack/internal/programs", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/internal/takeover", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
-	{"userstack/launch", []string{"userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/wire", "guard", "internal/place"}},
+	{"userstack/service", []string{"userstack", "userstack/internal/programs", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/internal/takeover", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place", "internal/retry"}},
+	{"userstack/launch", []string{"userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/wire", "guard", "internal/place", "internal/retry"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// What only tests and benches use. The tests of all layers use the first two.
@@ -216,8 +217,9 @@ func TestImportEdges(t *testing.T) {
 }
 
 // leaves are the internal packages that public packages may import: the one that knows where
-// the stack of a network namespace is, and the one that makes text of others printable.
-var leaves = []string{"internal/place", "internal/printable"}
+// the stack of a network namespace is, the one that makes text of others printable, and the
+// one that repeats calls.
+var leaves = []string{"internal/place", "internal/printable", "internal/retry"}
 
 // TestRoof checks that what ships imports nothing that is for tests and benches
 // alone. The examples do not ship.

@@ -34,6 +34,14 @@ func summary(w io.Writer, s launch.Stats) {
 	fmt.Fprintln(w)
 	reasons(w, overTCP, s.TCP)
 	reasons(w, func(n uint64) string { return fmt.Sprint(n, " failed") }, s.Failed)
+	panics(w, s)
+}
+
+// panics prints how many internal errors of smcr run there were, if any.
+func panics(w io.Writer, s launch.Stats) {
+	if s.Panics > 0 {
+		fmt.Fprintf(w, "smcr: %s: please report them, the log has the details\n", output.Count(s.Panics, "internal error"))
+	}
 }
 
 // kernelCounters are the kernel's counters of a network namespace.
@@ -74,6 +82,7 @@ func kernelSummary(w io.Writer, s launch.Stats, before, after kernelCounters) {
 	}
 	fmt.Fprintf(w, "smcr: created %s and %s\n", output.Count(s.KernelSockets, "SMC socket"), output.Count(total(s.NativeSockets), "TCP socket"))
 	reasons(w, func(n uint64) string { return output.Count(n, "TCP socket") }, s.NativeSockets)
+	panics(w, s)
 }
 
 // fallbackText returns why a connection became TCP.

@@ -59,16 +59,26 @@ func DialStack(ctx context.Context, command string) (*Client, error) {
 // NewClient opens a session on c, of network "unixpacket". It owns c, and closes it if it
 // fails. command is as in DialStack.
 func NewClient(ctx context.Context, c *net.UnixConn, command string) (*Client, error) {
-	cl := &Client{
-		t: newTransport(c), done: make(chan struct{}),
-		results: make(map[uint32]chan Message), conns: make(map[uint64]*ClientConn),
-		dead: make(chan struct{}), handedOver: make(chan struct{}),
-	}
+	cl := newClient(newTransport(c))
 	if err := cl.hello(ctx, command); err != nil {
 		_ = c.Close()
 		return nil, err
 	}
-	pidfd := peerPidfd(c)
+	cl.start()
+	return cl, nil
+}
+
+func newClient(t *transport) *Client {
+	return &Client{
+		t: t, done: make(chan struct{}),
+		results: make(map[uint32]chan Message), conns: make(map[uint64]*ClientConn),
+		dead: make(chan struct{}), handedOver: make(chan struct{}),
+	}
+}
+
+// start begins to receive the messages of the service.
+func (cl *Client) start() {
+	pidfd := peerPidfd(cl.t.c)
 	dctx, stop := context.WithCancel(context.Background())
 	cl.stop = stop
 	// No guard: each message has one.
@@ -79,7 +89,6 @@ func NewClient(ctx context.Context, c *net.UnixConn, command string) (*Client, e
 			close(cl.dead)
 		}
 	})
-	return cl, nil
 }
 
 func (cl *Client) hello(ctx context.Context, command string) error {

@@ -70,6 +70,9 @@
 // get the end: Attach failed, or Closed reports that the service gave up before. A service
 // that ends a session marks the ends that it receives afterwards.
 //
+// A message for which the kernel has no memory (ENOBUFS, ENOMEM) is sent or received again.
+// If this lasts for more than five seconds, the session ends with ErrNoMemory.
+//
 // # Another stack
 //
 // HandedOver tells that another process has become the stack, which listens at the same

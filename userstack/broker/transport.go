@@ -16,12 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/printable"
+	"smcr/internal/retry"
 	"smcr/userstack/internal/bounded"
 )
 
-// sendTimeout is how long a message may wait for room in the socket. A process that does not
-// read for this time is regarded as dead.
-const sendTimeout = 5 * time.Second
+const (
+	// sendTimeout is how long a message may wait for room in the socket. A process that
+	// does not read for this time is regarded as dead.
+	sendTimeout = 5 * time.Second
+	// memoryTimeout is how long sending or receiving is tried again while the kernel has
+	// no memory for it. After that the session ends.
+	memoryTimeout = 5 * time.Second
+)
+
+// ErrNoMemory is the error of a session that has ended because the kernel had no memory
+// for a message for too long. The process at the other end may still run.
+var ErrNoMemory = errors.New("broker: the kernel had no memory for a message")
 
 // errDescriptorLost is the error of a message whose descriptor did not arrive: this process
 // has too many open files, or the message had too many descriptors. The message itself is
@@ -35,6 +45,10 @@ type transport struct {
 	sendMu sync.Mutex
 	sbuf   []byte
 
+	// write and read are sendMessage and receiveMessage. Tests replace them.
+	write func(b, oob []byte) error
+	read  func() (n, oobn, flags int, err error)
+
 	rbuf []byte // used by the receiving goroutine only, like oob
 	oob  []byte
 
@@ -46,12 +60,14 @@ type transport struct {
 }
 
 func newTransport(c *net.UnixConn) *transport {
-	return &transport{
+	t := &transport{
 		c: c, rbuf: make([]byte, MaxMessage+1),
 		// Room for more descriptors than a message may have, so that extra ones are
 		// received and closed here, and not truncated.
 		oob: make([]byte, unix.CmsgSpace(4*4)),
 	}
+	t.write, t.read = t.sendMessage, t.receiveMessage
+	return t
 }
 
 // send sends m, with the descriptor fd unless it is negative. The caller still owns fd.
@@ -67,13 +83,28 @@ func (t *transport) send(m *Message, fd int) error {
 	if fd >= 0 {
 		oob = unix.UnixRights(fd)
 	}
-	if err := t.c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
-		return fmt.Errorf("broker: send %v: %w", m.Type, err)
-	}
-	if _, _, err := t.c.WriteMsgUnix(b, oob, nil); err != nil {
-		return fmt.Errorf("broker: send %v: %w", m.Type, err)
+	// A message is sent whole or not at all, so it can be sent again after an error.
+	if err := retry.While(retry.NoMemory, memoryTimeout, func() error { return t.write(b, oob) }); err != nil {
+		return fmt.Errorf("broker: send %v: %w", m.Type, noMemory(err))
 	}
 	return nil
+}
+
+// sendMessage calls sendmsg(2), and waits up to sendTimeout for room in the socket.
+func (t *transport) sendMessage(b, oob []byte) error {
+	if err := t.c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return err
+	}
+	_, _, err := t.c.WriteMsgUnix(b, oob, nil)
+	return err
+}
+
+// noMemory marks an error that says that the kernel has no memory with ErrNoMemory.
+func noMemory(err error) error {
+	if retry.NoMemory(err) {
+		return fmt.Errorf("%w: %w", ErrNoMemory, err)
+	}
+	return err
 }
 
 // shutdown ends the session: neither side can send any more, but messages that the other
@@ -90,12 +121,16 @@ func (t *transport) shutdown() {
 // the caller. The error is io.EOF if the other side has closed the session. With
 // errDescriptorLost the message is valid too.
 func (t *transport) receive() (Message, *Descriptor, error) {
-	n, oobn, flags, err := t.read()
+	var n, oobn, flags int
+	err := retry.While(retry.NoMemory, memoryTimeout, func() (err error) {
+		n, oobn, flags, err = t.read()
+		return err
+	})
 	if err != nil {
 		if errors.Is(err, net.ErrClosed) {
 			return Message{}, nil, io.EOF
 		}
-		return Message{}, nil, err
+		return Message{}, nil, noMemory(err)
 	}
 	fds, err := parseRights(t.oob[:oobn])
 	closeAll := func() {
@@ -150,10 +185,10 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 	return m, NewDescriptor(fds[0]), nil
 }
 
-// read calls recvmsg(2). If a message has too many descriptors, the kernel closes those for
+// receiveMessage calls recvmsg(2). If a message has too many descriptors, the kernel closes those for
 // which there is no room within the call. That could take as long as their SO_LINGER, so
 // the call is interrupted.
-func (t *transport) read() (n, oobn, flags int, err error) {
+func (t *transport) receiveMessage() (n, oobn, flags int, err error) {
 	rc, err := t.c.SyscallConn()
 	if err != nil {
 		return 0, 0, 0, err

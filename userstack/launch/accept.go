@@ -386,12 +386,20 @@ func (l *listener) carry(a *accepted) {
 	l.s.tasks.begin(connTask, c.carried) // a new goroutine, because the stack of this one has grown
 }
 
-// offer asks the service about a, then delivers it.
+// offer asks the service about a, then delivers it. After a panic nobody has the socket, so
+// offer closes it: the peer must not wait.
 func (l *listener) offer(n *notif, a *accepted) {
+	over := false
+	defer func() {
+		if !over {
+			a.reset(l.s.ctx)
+		}
+	}()
 	if !l.offered(a) {
 		a.unusable = !l.makeReset(a)
 	}
 	l.deliver(n, a)
+	over = true
 }
 
 // offered asks the service about a and sets a up for the answer. It returns

@@ -132,6 +132,18 @@ func (a *attempt) cleanup() {
 	}
 }
 
+// abandon ends an attempt whose state is not known. The service gives the connection up, all
+// calls that wait for the attempt go on, and the next connect() of the socket begins anew.
+func (a *attempt) abandon() {
+	if a.cc != nil {
+		a.cancel()
+	}
+	a.cleanup()
+	if n := a.steps.n; n != nil {
+		a.s.fail(n, unix.ECONNABORTED) // too late if the call has its answer
+	}
+}
+
 // exists reports whether there is a thread tid.
 func exists(tid int) bool { return unix.Kill(tid, 0) != unix.ESRCH }
 

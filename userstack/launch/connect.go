@@ -156,8 +156,20 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 	return a, ""
 }
 
-// start passes the socket to the service and runs the attempt.
+// start makes the attempt. After a panic nobody follows the connection, so start gives it up.
 func (a *attempt) start() {
+	over := false
+	defer func() {
+		if !over {
+			a.abandon()
+		}
+	}()
+	a.passAndRun()
+	over = true
+}
+
+// passAndRun passes the socket to the service and runs the attempt.
+func (a *attempt) passAndRun() {
 	s := a.s
 	var err error
 	a.broker, err = s.sessions.open(func(b Broker) (err error) {

@@ -32,6 +32,7 @@ func newSupervisor(ctx context.Context, cutOrphans <-chan struct{}, fd int, sess
 		s.worth = new(worth)
 	}
 	s.l.syncWakeUp()
+	s.tasks.guard.Count = s.stats.panicked
 	s.tasks.guard.Log, x.guard, poll.guard, s.quiet.guard = log, &s.tasks.guard, &s.tasks.guard, &s.tasks.guard
 	s.connector.Guard = &s.tasks.guard
 	sessions.ctx, sessions.log, sessions.tasks, sessions.renew = ctx, log, &s.tasks, s.renewAll

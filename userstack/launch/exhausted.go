@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/retry"
 )
 
 // roomTime is how long the launcher waits for descriptors or memory in the middle of
@@ -31,14 +33,10 @@ func exhausted(err error) bool {
 // calls that need no descriptor and no memory in the kernel. A program in Go, for
 // example, waits without end for its connection if getpeername() fails.
 func withRoom[T any](f func() (T, error)) (T, error) {
-	v, err := f()
-	if err == nil || !exhausted(err) {
-		return v, err
-	}
-	deadline := time.Now().Add(roomTime)
-	for wait := time.Millisecond; exhausted(err) && time.Now().Before(deadline); wait *= 2 {
-		time.Sleep(wait)
+	var v T
+	err := retry.While(exhausted, roomTime, func() (err error) {
 		v, err = f()
-	}
+		return err
+	})
 	return v, err
 }

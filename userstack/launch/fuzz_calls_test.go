@@ -6,6 +6,7 @@ package launch
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -96,9 +97,17 @@ func startCalls(how byte, addrs []string) (*callsProgram, error) {
 	return p, nil
 }
 
-// run has the program make calls. The error is what went wrong.
-func (p *callsProgram) run(calls []byte) error {
+// begin has the program make calls. What becomes of them comes from the channel: what went
+// wrong, or nil. A call hangs if the program has not answered after patience.
+func (p *callsProgram) begin(calls []byte) <-chan error {
+	done := make(chan error, 1)
 	frame := append(binary.BigEndian.AppendUint16(nil, uint16(len(calls))), calls...)
+	go func() { done <- p.made(frame) }()
+	return done
+}
+
+// made waits until the program has made the calls of a frame.
+func (p *callsProgram) made(frame []byte) error {
 	if _, err := p.in.Write(frame); err != nil {
 		return err
 	}
@@ -114,6 +123,78 @@ func (p *callsProgram) run(calls []byte) error {
 		return fmt.Errorf("%s%s", line, rest)
 	}
 	return p.complaint()
+}
+
+// inputTime is how long the fuzzer waits for an input. Go's fuzzer ends its worker, as if it
+// hung, after 10 seconds for one input. On a busy machine, the start of a program alone may
+// take longer.
+const inputTime = 5 * time.Second
+
+// callsPrograms are the programs of a fuzzer, by what the stack answers to them.
+type callsPrograms struct {
+	addrs []string
+	now   [8]*callsProgram
+	late  []lateCalls
+}
+
+// lateCalls are calls that were not over after inputTime.
+type lateCalls struct {
+	*callsProgram
+	calls []byte
+	done  <-chan error
+}
+
+// run has a program make calls. If they take longer than inputTime, a later call of run, or
+// end, returns what went wrong with them. how chooses what the stack answers.
+func (x *callsPrograms) run(how byte, calls []byte) error {
+	for i, l := range x.late {
+		select {
+		case err := <-l.done:
+			x.late = append(x.late[:i], x.late[i+1:]...)
+			return l.over(err)
+		default:
+		}
+	}
+	p := x.now[how]
+	if p == nil {
+		var err error
+		if p, err = startCalls(how, x.addrs); err != nil {
+			return err
+		}
+		x.now[how] = p
+	}
+	done := p.begin(calls)
+	timer := time.NewTimer(inputTime)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		x.now[how] = nil
+		x.late = append(x.late, lateCalls{p, bytes.Clone(calls), done})
+		return nil
+	}
+}
+
+// over ends the program of late calls, whose result is err.
+func (l *lateCalls) over(err error) error {
+	if err = errors.Join(err, l.end()); err != nil {
+		return fmt.Errorf("the earlier calls %q: %w", l.calls, err)
+	}
+	return nil
+}
+
+// end ends all programs.
+func (x *callsPrograms) end() (err error) {
+	for _, l := range x.late {
+		err = errors.Join(err, l.over(<-l.done))
+	}
+	for _, p := range x.now {
+		if p != nil {
+			err = errors.Join(err, p.end())
+		}
+	}
+	return err
 }
 
 // complaint returns what a part of the launcher or the stack has found wrong.
@@ -201,22 +282,17 @@ func FuzzCalls(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	if err := first.run([]byte{0, 0, 0, 0, 0, 16, 0, 5, 0, 0}); err != nil {
+	if err := <-first.begin([]byte{0, 0, 0, 0, 0, 16, 0, 5, 0, 0}); err != nil {
 		f.Fatal(err)
 	}
 	if err := first.end(); err != nil {
 		f.Fatal(err)
 	}
-	var programs [8]*callsProgram
+	programs := &callsPrograms{addrs: []string{v4, v6}}
 	before := socktest.OpenFiles(f)
 	f.Cleanup(func() {
-		for _, p := range programs {
-			if p == nil {
-				continue
-			}
-			if err := p.end(); err != nil {
-				f.Error(err)
-			}
+		if err := programs.end(); err != nil {
+			f.Error(err)
 		}
 		for end := time.Now().Add(patience); socktest.OpenFiles(f) > before; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
@@ -228,15 +304,7 @@ func FuzzCalls(f *testing.F) {
 		if len(in) == 0 {
 			return
 		}
-		p := &programs[in[0]%8]
-		if *p == nil {
-			started, err := startCalls(in[0]%8, []string{v4, v6})
-			if err != nil {
-				t.Fatal(err)
-			}
-			*p = started
-		}
-		if err := (*p).run(in[1:min(len(in), 1+8*fuzzCallLen)]); err != nil {
+		if err := programs.run(in[0]%8, in[1:min(len(in), 1+8*fuzzCallLen)]); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -111,6 +111,7 @@ func newKernelSupervisor(fd int, k Kernel, log *slog.Logger) (*kernelSupervisor,
 	s := &kernelSupervisor{
 		l: &notify{fd: fd, looks: newLooks(ctx)}, k: k, log: log, stats: newCounters(), stop: stop, root: os.Geteuid() == 0, end: end,
 	}
+	s.tasks.guard.Count = s.stats.panicked
 	s.tasks.guard.Log, s.l.looks.guard = log, &s.tasks.guard
 	s.l.syncWakeUp()
 	return s, nil

@@ -211,8 +211,10 @@ func (n *notif) addFD(a *seccompAddFD) (int, error) {
 }
 
 // isGone reports whether an answer came too late because the call was
-// interrupted or its thread died.
-func isGone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
+// interrupted, its thread died, or the call had another answer (EINPROGRESS).
+func isGone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINPROGRESS)
+}
 
 // fdArg returns the first argument of n, which is a descriptor in most trapped
 // calls.

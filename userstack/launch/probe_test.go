@@ -50,6 +50,7 @@ var probes = map[string]func(args []string) error{
 	"absentquick": probeAbsentQuick,
 	"deaf":        probeDeaf,
 	"calls":       probeCalls,
+	"unlucky":     probeUnlucky,
 
 	"kernelsockets": probeKernelSockets,
 	"kernelecho":    probeKernelEcho,

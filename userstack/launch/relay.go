@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/guard"
 	"smcr/userstack/relay"
 )
 
@@ -41,7 +40,7 @@ func (c *conn) relayed() {
 	}
 	r := &relay.Relay{
 		App: app, Net: tcp, Broken: c.reset,
-		LauncherGone: c.s.ctx.Done(), CutOrphans: c.s.cutOrphans, OrphanLimit: lastBytesTime, Guard: &guard.Guard{Log: c.s.log},
+		LauncherGone: c.s.ctx.Done(), CutOrphans: c.s.cutOrphans, OrphanLimit: lastBytesTime, Guard: &c.s.tasks.guard,
 	}
 	r.Run(nil)
 }

@@ -195,15 +195,20 @@ func (x *sessions) ended(b Broker) {
 	x.lastEnded = b
 	x.maybeAlive++
 	x.mu.Unlock()
+	what := "the stack has ended"
 	if e, ok := b.(interface{ Err() error }); ok {
+		if errors.Is(e.Err(), broker.ErrNoMemory) {
+			what = "the session with the stack has ended because the kernel had no memory for a message"
+		}
 		if fell, ok := errors.AsType[*guard.Error](e.Err()); ok {
+			x.tasks.count()
 			x.log.Error("internal error, please report it: the session with the stack has ended", "err", fell, "stack", string(fell.Stack))
 		}
 	}
 	if x.redial != nil {
-		x.log.Warn("the stack has ended: connections use plain TCP until another stack starts")
+		x.log.Warn(what + ": connections use plain TCP until there is a new session")
 	} else {
-		x.log.Warn("the stack has ended: new connections use plain TCP")
+		x.log.Warn(what + ": new connections use plain TCP")
 	}
 	x.tasks.begin("the wait for the end of the stack", func() {
 		end := time.NewTimer(endTime)

@@ -28,6 +28,9 @@ type Stats struct {
 	// Ended counts the connections that ended among those that the service
 	// carried, Broken those among them that ended abortively.
 	Ended, Broken uint64
+	// Panics counts the internal errors that ended the answer to a call or another part
+	// of the launcher. The log has each of them.
+	Panics uint64
 }
 
 // Reasons for TCP that the launcher itself finds. The service has its own.
@@ -104,6 +107,12 @@ func (c *counters) tcp(reason string) {
 func (c *counters) failed(reason string) {
 	c.mu.Lock()
 	count(c.s.Failed, reason)
+	c.mu.Unlock()
+}
+
+func (c *counters) panicked() {
+	c.mu.Lock()
+	c.s.Panics++
 	c.mu.Unlock()
 }
 

@@ -17,6 +17,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/retry"
 )
 
 // stubName is argv[0] of the stub. Its further arguments are the descriptor of
@@ -106,7 +108,7 @@ func report(sock, step int, err error, fd int) {
 	if fd >= 0 {
 		oob = unix.UnixRights(fd)
 	}
-	_ = unix.Sendmsg(sock, b, oob, nil, unix.MSG_NOSIGNAL)
+	_ = retry.While(retry.NoMemory, roomTime, func() error { return unix.Sendmsg(sock, b, oob, nil, unix.MSG_NOSIGNAL) })
 }
 
 // startStub starts the stub and waits until it has executed the program.
@@ -181,7 +183,11 @@ func followStub(ctx context.Context, sock int, program string) (listener int, er
 	deadline := time.Now().Add(stubTimeout)
 	for seen := false; ; {
 		b, oob := make([]byte, 8), make([]byte, unix.CmsgSpace(4))
-		n, oobn, _, _, err := unix.Recvmsg(sock, b, oob, unix.MSG_CMSG_CLOEXEC)
+		n, oobn := 0, 0
+		err := retry.While(retry.NoMemory, roomTime, func() (err error) {
+			n, oobn, _, _, err = unix.Recvmsg(sock, b, oob, unix.MSG_CMSG_CLOEXEC)
+			return err
+		})
 		switch {
 		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR):
 			if ctx.Err() != nil {

@@ -18,12 +18,13 @@ import (
 //	panic                             | then
 //	----------------------------------+--------------------------------------------------
 //	in the answer to a call           | the call fails with ECONNABORTED
+//	in the answer to listen()         | the kernel does the call, and the socket stays TCP
 //	in a look into a process          | the look fails, and its caller decides
 //	in the handling of a message of   | the session ends, and the launcher looks for
 //	the stack                         | another one
 //	in any other task or timer        | what it works on stays as it is
 //
-// In each case the panic is logged with its stack.
+// In each case the panic is logged with its stack and counted (Stats.Panics).
 type tasks struct {
 	wg    sync.WaitGroup
 	guard guard.Guard
@@ -31,6 +32,13 @@ type tasks struct {
 
 // begin calls f in a goroutine. what names it in the log.
 func (t *tasks) begin(what string, f func()) { t.wg.Go(t.guard.Func(what, f)) }
+
+// count counts a panic that another package has caught and this one logs.
+func (t *tasks) count() {
+	if t.guard.Count != nil {
+		t.guard.Count()
+	}
+}
 
 // connTask names what follows a connection of the program in the log.
 const connTask = "a connection of the program"

@@ -23,6 +23,9 @@ type OptionMarker interface {
 	// error is tcpopt.ErrNoGate if the kernel cannot do that.
 	GateConnect(fd int) error
 	GateListen(fd int) error
+	// UnmarkConnect takes back MarkConnect and GateConnect if no connection was
+	// established.
+	UnmarkConnect(fd int) error
 	// Gate returns the gate of a connected or accepted socket, or nil if it has
 	// none.
 	Gate(fd int) (Gate, error)

@@ -56,6 +56,7 @@ func (n loopback) NetDevs() (out []network.NetDev, _ error) {
 // what the test wants.
 type option struct {
 	connects, listens atomic.Int32
+	unmarked          atomic.Int32 // how often UnmarkConnect was called
 	smc               atomic.Bool
 	broken            atomic.Bool  // cannot tell
 	gate              network.Gate // nil: one that lets everything pass
@@ -64,6 +65,10 @@ type option struct {
 
 func (o *option) MarkConnect(int) error { o.connects.Add(1); return nil }
 func (o *option) MarkListen(int) error  { o.listens.Add(1); return nil }
+func (o *option) UnmarkConnect(int) error {
+	o.unmarked.Add(1)
+	return nil
+}
 func (o *option) GateConnect(fd int) error {
 	if o.noGate != nil {
 		return o.noGate

@@ -111,6 +111,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		defer s.local.finish(here, outcomeClosed) // unless it has
 	}
 	if err := s.connector.Connect(ctx, sock, req.Remote); err != nil {
+		s.withdraw(sock) // before the launcher may use the socket
 		if ending(ctx) {
 			return
 		}
@@ -173,6 +174,13 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		_ = tcp.SetLinger(0)
 		_ = tcp.Close()
 		_ = c.Failed(errnoOf(err), err.Error())
+	}
+}
+
+// withdraw takes the mark off a socket whose connection was not made.
+func (s *Service) withdraw(sock *broker.Descriptor) {
+	if err := sock.Control(s.programs.Withdraw); err != nil {
+		s.log.Warn("cannot take the mark off a socket", "err", err)
 	}
 }
 

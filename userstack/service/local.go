@@ -84,7 +84,9 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		err = s.programs.CandidateHere(ownerOf(c.Launcher()), fd)
 	}
 	if err == nil {
-		err = s.local.add(f)
+		if err = s.local.add(f); err != nil {
+			err = errors.Join(err, s.programs.Withdraw(fd))
+		}
 	}
 	if err != nil {
 		_ = p.Close()

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/retry"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/bounded"
 )
@@ -236,8 +237,11 @@ func sendNeighbour(u *net.UnixConn, m *neighbourMessage, ends ...*broker.Descrip
 	if err := u.SetWriteDeadline(time.Now().Add(neighbourTime)); err != nil {
 		return err
 	}
-	_, _, err := u.WriteMsgUnix(m.encode(), oob, nil)
-	return err
+	b := m.encode()
+	return retry.While(retry.NoMemory, neighbourTime, func() error {
+		_, _, err := u.WriteMsgUnix(b, oob, nil)
+		return err
+	})
 }
 
 // receiveNeighbour receives a message and the descriptors that came with it. The
@@ -270,8 +274,10 @@ func sendWord(u *net.UnixConn, word byte) error {
 	if err := u.SetWriteDeadline(time.Now().Add(neighbourTime)); err != nil {
 		return err
 	}
-	_, err := u.Write([]byte{word})
-	return err
+	return retry.While(retry.NoMemory, neighbourTime, func() error {
+		_, err := u.Write([]byte{word})
+		return err
+	})
 }
 
 // receiveWord waits for a word, for at most limit. A limit of 0 means no limit.

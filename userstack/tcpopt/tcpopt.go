@@ -127,8 +127,8 @@ func (p *Program) acquire() error {
 func (p *Program) release() { p.mu.RUnlock() }
 
 // MarkConnect makes the next connection of the socket announce SMC-R. It must be called
-// before connect(2). The mark ends when the connection is established; it remains after a
-// failed attempt. The application must not send data in the SYN (MSG_FASTOPEN): then the
+// before connect(2). The mark ends when the connection is established. It remains after a
+// failed attempt until UnmarkConnect. The application must not send data in the SYN (MSG_FASTOPEN): then the
 // SYN has no option. But if the Fast Open cookie is not known yet, the SYN has the
 // option, and the queued data follows after the handshake.
 // Errors: ErrUnsupportedSocket, ErrSocketState.
@@ -157,6 +157,37 @@ func (p *Program) markConnect(fd int, flags uint32) error {
 		return err
 	}
 	return p.objs.update(fd, mark{Flags: m.Flags&(flagListen|flagGateListen|flagSavesSYN|flagOwnState) | flags})
+}
+
+// UnmarkConnect takes back MarkConnect and GateConnect if no connection was established: the
+// next connection of the socket does not announce SMC-R and has no gate. It does nothing to
+// a socket that is connected, or is being connected.
+//
+// If another process connects the socket at the same moment, this connection may keep a
+// gate that nobody opens, so no data can be sent on it. It never loses its gate.
+// Errors: ErrUnsupportedSocket.
+func (p *Program) UnmarkConnect(fd int) error {
+	if err := p.acquire(); err != nil {
+		return err
+	}
+	defer p.release()
+	state, err := tcpState(fd)
+	if err != nil || state != unix.BPF_TCP_CLOSE {
+		return err
+	}
+	m, err := p.objs.lookup(fd)
+	switch {
+	case errors.Is(err, ErrNotMarked):
+		return nil
+	case err != nil:
+		return err
+	case m.Flags&flagConnect == 0:
+		return nil
+	}
+	// flagGated stays. The next connect(2) clears it.
+	m.Flags &^= flagConnect | flagArmed | flagReserved | flagSent | flagFastOpen
+	m.State = Unknown
+	return p.objs.update(fd, m)
 }
 
 // MarkListen makes the socket answer SYNs that announce SMC-R with SYN-ACKs that do the

@@ -6,7 +6,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"strings"
+	"io"
 )
 
 // read returns the content of the file, or nil if it is empty.
@@ -58,21 +58,44 @@ func (c *cacheFile) read() (*counters, error) {
 	return &out, nil
 }
 
-// write replaces the content of the file.
+// write replaces the content of the file. If there is no room for the new content, the file
+// keeps the old one. The file stays the same inode, because other programs that wait for its
+// lock, also those of smc-tools, have it open.
 func (c *cacheFile) write(v *counters) error {
-	if err := c.f.Truncate(0); err != nil {
-		return fmt.Errorf("ftruncate: %s", reasonOf(err))
+	old, err := io.ReadAll(io.NewSectionReader(c.f, 0, maxContent))
+	if err != nil {
+		return fmt.Errorf("read cache file: %w", err)
 	}
-	var b strings.Builder
+	if err := c.replace(v.content()); err != nil {
+		// The old content had its room before, so it has it now.
+		return errors.Join(err, c.replace(old))
+	}
+	return nil
+}
+
+// maxContent is more than the content of a cache file can have, in bytes.
+const maxContent = 64 << 10
+
+// content returns the counters in the form of the file.
+func (v *counters) content() []byte {
+	var b []byte
 	for i, n := range v.numbers() {
-		fmt.Fprintf(&b, "%-12d%-16d\n", i, *n)
+		b = fmt.Appendf(b, "%-12d%-16d\n", i, *n)
 	}
 	for i, r := range append(v.server[:], v.client[:]...) {
-		fmt.Fprintf(&b, "%-12d%-16d%-16d\n", i, r.code, r.count)
+		b = fmt.Appendf(b, "%-12d%-16d%-16d\n", i, r.code, r.count)
 	}
-	fmt.Fprintf(&b, "%16d\n%16d\n", v.serverSum, v.clientSum)
-	if _, err := c.f.WriteAt([]byte(b.String()), 0); err != nil {
-		return fmt.Errorf("write cache file: %s", reasonOf(err))
+	return fmt.Appendf(b, "%16d\n%16d\n", v.serverSum, v.clientSum)
+}
+
+// replace writes the content over the present one. It truncates the file afterwards, so that
+// no other file can get the room of the present content meanwhile.
+func (c *cacheFile) replace(content []byte) error {
+	if _, err := c.f.WriteAt(content, 0); err != nil {
+		return &cacheError{"write cache file", err}
+	}
+	if err := c.f.Truncate(int64(len(content))); err != nil {
+		return &cacheError{"ftruncate", err}
 	}
 	return nil
 }

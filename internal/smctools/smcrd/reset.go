@@ -53,7 +53,8 @@ func SinceReset(e *tool.Env, stack string, s nl.Stats, f nl.Fallbacks) (nl.Stats
 	return now.since(before).Stats, reasons, nil
 }
 
-// Reset makes the counters of a stack count from these values on.
+// Reset makes the counters of a stack count from these values on. If this cannot be kept, they
+// count from the reset before.
 func Reset(e *tool.Env, stack string, s nl.Stats, f nl.Fallbacks) error {
 	file, err := openCache(cachePathOf(e, stack), e.UID, unix.O_RDWR)
 	if err != nil {
@@ -61,5 +62,8 @@ func Reset(e *tool.Env, stack string, s nl.Stats, f nl.Fallbacks) error {
 	}
 	defer file.Close()
 	now := newCounters(s, f)
-	return file.write(&now)
+	if err := file.write(&now); err != nil {
+		return fmt.Errorf("the counters are not reset: %w; %s can name another file", err, CacheEnv)
+	}
+	return nil
 }

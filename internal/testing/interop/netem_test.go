@@ -4,15 +4,10 @@ package interop
 
 import (
 	"context"
-	"encoding/json"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"smcr/internal/testing/faults"
-	"smcr/internal/testing/guest"
 )
 
 // badNetworks are what netem does to the packets that leave either host. It sees the packets
@@ -44,40 +39,8 @@ const (
 // kernel of the guest has netem.
 func TestNetem(t *testing.T) {
 	t.Parallel()
-	g := guest.New(t, guest.Config{Name: "netem", Limit: guestLimit})
-	b := &bed{Guest: g}
-	b.programs(t)
-	file, err := guest.Program(t.Context(), "smcr/internal/testing/programs/checked")
-	if err != nil {
-		t.Fatal(err)
-	}
-	checked, err := g.Push(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	near := &side{bed: b, backend: "user", addr: kernelAddr, prefix: []string{"env", "SMCR_HOST_ID=near"}}
-	far := &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"ip", "netns", "exec", netns, "env", "SMCR_HOST_ID=far"}}
+	near, far, checked := twoStacks(t, "netem")
 	near.run(t, "modprobe", "sch_netem")
-	if err := g.AddVeth(t.Context(), "n0", "f0", netns); err != nil {
-		t.Fatal(err)
-	}
-	near.run(t, "ip", "addr", "add", kernelAddr+"/24", "dev", "n0")
-	far.run(t, "ip", "addr", "add", userAddr+"/24", "dev", "f0")
-	for _, s := range []*side{near, far} {
-		s.begin(t, s.smcr, "serve")
-		eventually(t, "the stack answers", func() bool {
-			ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
-			defer cancel()
-			_, err := s.try(ctx, s.smcr, "--backend", "user", "info")
-			return err == nil
-		})
-	}
-	server := near.begin(t, near.smcr, "run", "--mode", "user", "--no-adapt", "--", checked, "server", near.addr+":7070")
-	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
-	defer cancel()
-	if err := server.WaitStdout(ctx, "listening"); err != nil {
-		t.Fatal(err)
-	}
 	// The first contact is not part of what is measured.
 	far.run(t, far.smcr, "run", "--mode", "user", "--no-adapt", "--", checked, "client", near.addr+":7070", "-bytes", "1000", "-limit", netemTime.String())
 	for _, n := range badNetworks {
@@ -89,8 +52,8 @@ func TestNetem(t *testing.T) {
 			defer cancel()
 			r, err := far.try(ctx, far.smcr, "run", "--mode", "user", "-v", "--no-adapt", "--", checked, "client", near.addr+":7070",
 				"-conns", strconv.Itoa(netemConns), "-bytes", netemBytes, "-limit", netemTime.String())
-			row := netemRow(r)
-			row.Fault, row.Outcome = n.name, "the connections live on"
+			row := checkedRow(r, netemConns)
+			row.Fault, row.Traffic, row.Outcome = n.name, "netem, Linux guest", "the connections live on"
 			if err != nil || row.Failed > 0 || !row.Good() || row.SMC+row.TCP != netemConns {
 				t.Errorf("%v: %+v\n%s%s", err, row, r.Stdout, r.Stderr)
 			}
@@ -106,53 +69,4 @@ func TestNetem(t *testing.T) {
 			}
 		})
 	}
-}
-
-// begin starts a command on a side, which ends with the test.
-func (s *side) begin(t *testing.T, argv ...string) *guest.Cmd {
-	t.Helper()
-	c := s.Command(append(append([]string{}, s.prefix...), argv...)...)
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if r := s.stop(t, c); t.Failed() {
-			t.Logf("%q:\n%s%s", argv, r.Stdout, r.Stderr)
-		}
-	})
-	return c
-}
-
-var carriedRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP`)
-
-// netemRow makes a row of what a client of program checked under smcr run -v wrote.
-func netemRow(r guest.Result) faults.Row {
-	row := faults.Row{Traffic: "netem, Linux guest", Runs: 1, Conns: netemConns}
-	ended := 0
-	for line := range strings.Lines(r.Stdout) {
-		var c struct {
-			Received        int64
-			Error           string
-			Corrupted, Hung bool
-		}
-		if !strings.HasPrefix(line, "{") || json.Unmarshal([]byte(line), &c) != nil {
-			continue
-		}
-		ended++
-		row.Bytes += 2 * c.Received // the server has received as much
-		for _, x := range []struct {
-			count *int
-			holds bool
-		}{{&row.Failed, c.Error != ""}, {&row.Corrupted, c.Corrupted}, {&row.Hung, c.Hung}} {
-			if x.holds {
-				*x.count++
-			}
-		}
-	}
-	row.Failed += netemConns - ended
-	if m := carriedRE.FindStringSubmatch(r.Stderr); m != nil {
-		row.SMC, _ = strconv.Atoi(m[1])
-		row.TCP, _ = strconv.Atoi(m[2])
-	}
-	return row
 }

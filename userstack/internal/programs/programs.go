@@ -80,6 +80,17 @@ func (p *Programs) CandidateHere(o inside.Owner, fd int) error {
 	return p.gated(o, fd, option.GateConnect, option.MarkConnect)
 }
 
+// Withdraw takes the mark of Candidate or CandidateHere off the socket fd, because no
+// connection was made. The program or its launcher may connect the socket again. With the
+// mark, that connection would announce SMC, and its gate would never open.
+func (p *Programs) Withdraw(fd int) error {
+	option := p.in.Option()
+	if option == nil {
+		return nil
+	}
+	return option.UnmarkConnect(fd)
+}
+
 // MarkListen has the SYN-ACKs of a program's listening socket answer the SMC option.
 func (p *Programs) MarkListen(o inside.Owner, fd int) error {
 	option := p.in.Option()

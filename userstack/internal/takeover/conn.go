@@ -11,20 +11,29 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/retry"
 )
 
-// sendTimeout is how long a message may wait for room in the socket.
+// sendTimeout is how long a message may wait for room in the socket, and how long it is sent
+// again while the kernel has no memory for it.
 const sendTimeout = 5 * time.Second
 
 // A Conn sends and receives messages.
 type Conn struct {
 	c   *net.UnixConn
 	old bool // this process hands over
+
+	write func(b, oob []byte) error // sendMessage, which tests replace
 }
 
 // New makes a Conn of c, of network "unixpacket", which it owns. old says that this process
 // is the one that hands over, for the text of a VersionError.
-func New(c *net.UnixConn, old bool) *Conn { return &Conn{c, old} }
+func New(c *net.UnixConn, old bool) *Conn {
+	conn := &Conn{c: c, old: old}
+	conn.write = conn.sendMessage
+	return conn
+}
 
 // Close closes the connection.
 func (c *Conn) Close() error { return c.c.Close() }
@@ -43,13 +52,19 @@ func (c *Conn) Send(m Message) error {
 		}
 		oob = unix.UnixRights(fds...)
 	}
-	if err := c.c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
-		return fmt.Errorf("takeover: send %v: %w", m.Type, err)
-	}
-	if _, _, err := c.c.WriteMsgUnix(b, oob, nil); err != nil {
+	if err := retry.While(retry.NoMemory, sendTimeout, func() error { return c.write(b, oob) }); err != nil {
 		return fmt.Errorf("takeover: send %v: %w", m.Type, err)
 	}
 	return nil
+}
+
+// sendMessage sends one message, whole or not at all.
+func (c *Conn) sendMessage(b, oob []byte) error {
+	if err := c.c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return err
+	}
+	_, _, err := c.c.WriteMsgUnix(b, oob, nil)
+	return err
 }
 
 // Receive waits for the next message, no longer than limit. Errors: io.EOF if the other

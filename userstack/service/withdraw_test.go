@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+// silent returns the address of a listening socket that does not answer any more SYNs,
+// because its queue is full.
+func silent(t *testing.T) broker.ConnectRequest {
+	t.Helper()
+	fd := tcpSocket(t, 0)
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	addr, err := socketAddr(unix.Getsockname(fd))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		c, err := net.DialTimeout("tcp4", addr.String(), 100*time.Millisecond)
+		if err != nil {
+			break
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	return broker.ConnectRequest{Remote: addr}
+}
+
+// TestWithdraw: a socket whose connection was not made has no mark any more when the launcher
+// can use it again, whether the peer refused or the launcher left. With the mark, the next
+// connection of the socket would announce SMC, and the gate would keep its data back.
+func TestWithdraw(t *testing.T) {
+	t.Run("refused", func(t *testing.T) {
+		b := newServiceBed(t, host(t), nil)
+		l, addr := listenTCP(t)
+		_ = l.Close()
+		c, err := b.launcher(0).Connect(tcpSocket(t, 0), broker.ConnectRequest{Remote: addr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev := next(t, c, broker.EventFailed); ev.Errno != unix.ECONNREFUSED {
+			t.Errorf("%+v", ev)
+		}
+		if marks, unmarked := b.opt.connects.Load(), b.opt.unmarked.Load(); marks != 1 || unmarked != 1 {
+			t.Errorf("marked %d times, unmarked %d times", marks, unmarked)
+		}
+	})
+	t.Run("the session ends", func(t *testing.T) {
+		b := newServiceBed(t, host(t), nil)
+		cl := b.launcher(0)
+		if _, err := cl.Connect(tcpSocket(t, 0), silent(t)); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "a mark", func() bool { return b.opt.connects.Load() == 1 })
+		_ = cl.Close()
+		wait(t, "no mark", func() bool { return b.opt.unmarked.Load() == 1 })
+	})
+	t.Run("made", func(t *testing.T) {
+		b := newServiceBed(t, host(t), nil)
+		l, addr := listenTCP(t)
+		c, err := b.launcher(0).Connect(tcpSocket(t, 0), broker.ConnectRequest{Remote: addr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		accept(t, l)
+		next(t, c, broker.EventEstablished)
+		if unmarked := b.opt.unmarked.Load(); unmarked != 0 {
+			t.Errorf("the mark of a connection was taken off %d times", unmarked)
+		}
+	})
+}
+
+// wait waits until f returns true.
+func wait(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(testTime); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, testTime)
+		}
+	}
+}
