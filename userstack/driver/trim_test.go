@@ -133,7 +133,7 @@ func TestElementsAreZero(t *testing.T) {
 					c, s := b.connect()
 					dirty := 0
 					g.do(func(time.Time) {
-						for _, v := range rmb.mem {
+						for _, v := range rmb.mem[64<<10:] { // the first element is in use
 							if v != 0 {
 								dirty++
 							}
