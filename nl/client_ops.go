@@ -98,6 +98,31 @@ func (c *Client) Links(ctx context.Context) ([]Link, error) {
 	return s, err
 }
 
+// DeleteLink implements [Control].
+func (c *Client) DeleteLink(ctx context.Context, group LinkGroupID, link uint8) error {
+	return c.deletion(ctx, "delete link", cmdOwnDeleteLink, deleteRequest{group, link}, fmt.Sprintf("%s %d", group, link))
+}
+
+// DeleteLinkGroup implements [Control].
+func (c *Client) DeleteLinkGroup(ctx context.Context, group LinkGroupID) error {
+	return c.deletion(ctx, "delete link group", cmdOwnDeleteLinkGroup, deleteRequest{Group: group}, group.String())
+}
+
+// deletion performs a command of SMCR_STACK, which only a stack in user space has.
+func (c *Client) deletion(ctx context.Context, op string, cmd uint8, r deleteRequest, object string) error {
+	attrs, err := marshalAttrs(&r)
+	if err != nil {
+		return &OpError{Op: op, Backend: c.backend, Object: object, Err: err}
+	}
+	err = c.genl(ctx, op, OwnFamilyName, cmd, netlink.Acknowledge, attrs, answer{})
+	if errors.Is(err, ErrNoBackend) {
+		if _, serr := c.SysInfo(ctx); serr == nil {
+			err = &OpError{Op: op, Backend: c.backend, Err: ErrNotSupported} // it is the kernel
+		}
+	}
+	return withObject(err, object)
+}
+
 // Devices implements [Control].
 func (c *Client) Devices(ctx context.Context) ([]Device, error) {
 	return dumpRows[Device](ctx, c, "list RoCE devices", cmdGetDevSMCR, attrDevSMCR)

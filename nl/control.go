@@ -23,6 +23,19 @@ type Control interface {
 	// each other.
 	Links(ctx context.Context) ([]Link, error)
 
+	// DeleteLink deletes a link of a link group in order: its connections move to
+	// another link first (RFC 7609, section 3.5.5.1.3). link is its number in the group.
+	// It returns when the deletion has begun. The last byte of the group's ID does not
+	// matter. The error matches os.ErrNotExist if there is no such link, syscall.EBUSY if
+	// it is not active or if no other link is, and ErrNotSupported for the kernel.
+	DeleteLink(ctx context.Context, group LinkGroupID, link uint8) error
+
+	// DeleteLinkGroup ends a link group in order: the peer is told, and all connections
+	// are reset (RFC 7609, section 3.5.4). It returns when the end has begun. The last byte
+	// of the ID does not matter. The error matches os.ErrNotExist if there is no such link
+	// group, and ErrNotSupported for the kernel.
+	DeleteLinkGroup(ctx context.Context, group LinkGroupID) error
+
 	// Devices returns the RoCE devices the stack can use.
 	Devices(ctx context.Context) ([]Device, error)
 

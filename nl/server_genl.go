@@ -43,6 +43,7 @@ const (
 const (
 	familyID     = 0x23
 	pnetFamilyID = 0x24
+	ownFamilyID  = 0x25
 )
 
 type genlOp struct {
@@ -88,6 +89,10 @@ func families() []genlFamily {
 			{cmdPNETAdd, do, (*Server).doPNET},
 			{cmdPNETDel, do, (*Server).doPNET},
 			{cmdPNETFlush, do, (*Server).doFlushPNET},
+		}},
+		{ownFamilyID, OwnFamilyName, 2, []genlOp{
+			{cmdOwnDeleteLink, do, (*Server).doDelete},
+			{cmdOwnDeleteLinkGroup, do, (*Server).doDelete},
 		}},
 	}
 }

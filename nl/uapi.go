@@ -2,8 +2,10 @@
 
 package nl
 
-// Names and version of the two generic netlink families (linux/smc.h).
+// Names and version of the generic netlink families: two of the kernel (linux/smc.h), and
+// one of this module for what the kernel does not have.
 const (
+	OwnFamilyName  = "SMCR_STACK"      // family of operations that only a stack in user space has
 	FamilyName     = "SMC_GEN_NETLINK" // family of all objects except pnetids
 	PNETFamilyName = "SMC_PNETID"      // family of pnetids
 	familyVersion  = 1
@@ -47,6 +49,18 @@ const (
 	cmdPNETAdd
 	cmdPNETDel
 	cmdPNETFlush
+)
+
+// Commands of SMCR_STACK.
+const (
+	cmdOwnDeleteLink = iota + 1
+	cmdOwnDeleteLinkGroup
+)
+
+// Attributes of SMCR_STACK requests.
+const (
+	attrOwnLinkGroup = iota + 1
+	attrOwnLink
 )
 
 // Top-level attributes of SMC_GEN_NETLINK answers; each is a nest.

@@ -48,7 +48,9 @@ type PD interface {
 	io.Closer
 	// RegisterMR registers buf. The region's bytes are buf itself: remote
 	// writes appear in it. buf must not move or be freed before the region is
-	// closed; allocate it with AllocBuffer. It returns ErrInvalid if buf is
+	// closed; allocate it with AllocBuffer. A device without
+	// DeviceAttr.OnDemandPaging pins the pages of buf until the region is closed,
+	// as ibv_reg_mr does. It returns ErrInvalid if buf is
 	// empty or access has remote write without local write, ErrNoResources at
 	// DeviceAttr.MaxMR, and ErrClosed.
 	RegisterMR(buf []byte, access Access) (MR, error)

@@ -57,10 +57,11 @@ type Config struct {
 	// 2.2.2). A version 2 group of this stack has at most 2 links. The configuration of the
 	// server decides how many connections a group takes.
 	MaxLinks, MaxConns int
-	// RecvBuf is the size of an RMB element in bytes. It is rounded up to 16 KiB times a
+	// RecvBuf is the least size of an RMB element in bytes. It is rounded up to 16 KiB times a
 	// power of two, at most 512 KiB. SendBuf is the size of the send buffer, 4 KiB to 64 MiB.
-	// Zero means DefaultBuf. If SO_RCVBUF of a TCP socket was set to more than RecvBuf, its
-	// connection gets a larger element (RFC 7609, section 4.1).
+	// Zero means DefaultBuf. A connection gets a larger element if the receive buffer of its
+	// TCP socket is larger: SO_RCVBUF if the program has set it, otherwise the default of
+	// net.ipv4.tcp_rmem (RFC 7609, section 4.1).
 	RecvBuf, SendBuf int
 	// EyeCatcher makes RMB elements begin with the 4 bytes of RFC 7609, section 4.2. Linux
 	// peers refuse these. Without it, elements begin with data, as in Linux, unless a peer

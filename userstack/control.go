@@ -72,6 +72,22 @@ func (c *control) Links(ctx context.Context) ([]nl.Link, error) {
 	return c.s.driver.Links(), nil
 }
 
+// DeleteLink implements nl.Control.
+func (c *control) DeleteLink(ctx context.Context, group nl.LinkGroupID, link uint8) error {
+	if err := c.usable(ctx); err != nil {
+		return err
+	}
+	return c.s.driver.DeleteLink(group, link)
+}
+
+// DeleteLinkGroup implements nl.Control.
+func (c *control) DeleteLinkGroup(ctx context.Context, group nl.LinkGroupID) error {
+	if err := c.usable(ctx); err != nil {
+		return err
+	}
+	return c.s.driver.DeleteLinkGroup(group)
+}
+
 // Devices implements nl.Control. It lists the devices with a port on a netdev that may carry
 // RoCE, also if no connection has used them yet.
 func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {

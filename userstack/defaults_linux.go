@@ -16,7 +16,6 @@ import (
 // defaults sets what the configuration leaves open: the network of the host, software RoCE
 // and the eBPF program.
 func (s *Stack) defaults() error {
-	s.tcpRcv = network.DefaultRecvBuf()
 	if s.net == nil {
 		n, err := network.Open()
 		if err != nil {

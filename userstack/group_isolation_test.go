@@ -27,12 +27,16 @@ func TestVLANsApart(t *testing.T) {
 		{"OfTheNetdevBelow", []nl.PNET{{ID: "NET", NetDev: "eth0"}, device}, "NET"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) { testVLANsApart(t, tt.pnets, tt.id) })
+			bubble(t, func(t *testing.T) { testVLANsApart(t, tt.pnets, tt.id, nil) })
 		})
 	}
+	// Version 1 uses the link-local GID, which all VLANs of a netdev share.
+	t.Run("Version1", func(t *testing.T) {
+		bubble(t, func(t *testing.T) { testVLANsApart(t, nil, "", func(c *Config) { c.NoVersion2 = true }) })
+	})
 }
 
-func testVLANsApart(t *testing.T, pnets []nl.PNET, id string) {
+func testVLANsApart(t *testing.T, pnets []nl.PNET, id string, tune func(*Config)) {
 	b := &bed{t: t, w: simfabric.New(simfabric.Config{})}
 	t.Cleanup(b.w.Close)
 	t.Cleanup(b.noObjects)
@@ -45,7 +49,7 @@ func testVLANsApart(t *testing.T, pnets []nl.PNET, id string) {
 		return b.w.Host(name, devs...)
 	}
 	b.ch, b.sh = host(1, "client"), host(2, "server")
-	b.client, b.server = b.stack(b.ch, nil), b.stack(b.sh, nil)
+	b.client, b.server = b.stack(b.ch, tune), b.stack(b.sh, tune)
 	for _, s := range []*Stack{b.client, b.server} {
 		for _, p := range pnets {
 			if err := s.Control().AddPNET(t.Context(), p); err != nil {

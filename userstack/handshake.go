@@ -28,7 +28,7 @@ type handshake struct {
 	m     *rendezvous.Machine
 
 	gate    network.Gate // nil: nobody else can send on tcp
-	recvBuf int          // what the program has asked for with SO_RCVBUF, in bytes
+	recvBuf int          // the receive buffer of the TCP connection in bytes
 	reader  tcpReader
 	writes  tcpWrites
 	timer   *time.Timer

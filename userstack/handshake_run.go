@@ -263,7 +263,7 @@ func (h *handshake) prepare() (err error) {
 		return err
 	}
 	if sc, ok := h.tcp.(syscall.Conn); ok {
-		h.recvBuf = network.RecvBuf(sc, h.s.tcpRcv)
+		h.recvBuf = network.RecvBuf(sc)
 	}
 	return nil
 }

@@ -35,7 +35,6 @@ type Stack struct {
 	limit      handshakeLimit
 	own        ownParts
 	reg        registry
-	tcpRcv     int // SO_RCVBUF of a new TCP socket
 
 	loop   *engine.Loop    // nil without an engine
 	ctx    context.Context // ends with the stack: bounds handshakes

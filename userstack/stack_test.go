@@ -5,6 +5,7 @@ package userstack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -182,11 +183,14 @@ func TestIPv6(t *testing.T) {
 	tests := []struct {
 		name           string
 		client, server string
+		many           bool          // the client's netdev has fd00:11::1/64 to fd00:20::1/64
 		want           smc.Diagnosis // 0 means SMC-R
 	}{
-		{"SamePrefix", "fd00:1::1/64", "fd00:1::2/64", 0},
-		{"LinkLocal", "fe80::1/64", "fe80::2/64", 0},
-		{"OtherLength", "fd00:1::1/64", "fd00:1::2/48", smc.DiagPrefixMismatch},
+		{"SamePrefix", "fd00:1::1/64", "fd00:1::2/64", false, 0},
+		{"LinkLocal", "fe80::1/64", "fe80::2/64", false, 0},
+		{"OtherLength", "fd00:1::1/64", "fd00:1::2/48", false, smc.DiagPrefixMismatch},
+		{"EighthPrefix", "fd00:18::1/64", "fd00:18::2/64", true, 0},
+		{"NinthPrefix", "fd00:19::1/64", "fd00:19::2/64", true, smc.DiagPrefixMismatch}, // a proposal has eight
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -195,7 +199,14 @@ func TestIPv6(t *testing.T) {
 				t.Cleanup(w.Close)
 				cp, sp := netip.MustParsePrefix(tt.client), netip.MustParsePrefix(tt.server)
 				b := &bed{t: t, w: w}
-				b.ch = w.Host("client", simfabric.NetDev{Name: "eth0", Addrs: []netip.Prefix{cp}})
+				addrs := []netip.Prefix{cp}
+				if tt.many {
+					addrs = nil
+					for i := 11; i <= 20; i++ {
+						addrs = append(addrs, netip.MustParsePrefix(fmt.Sprintf("fd00:%d::1/64", i)))
+					}
+				}
+				b.ch = w.Host("client", simfabric.NetDev{Name: "eth0", Addrs: addrs})
 				b.sh = w.Host("server", simfabric.NetDev{Name: "eth0", Addrs: []netip.Prefix{sp}})
 				b.client, b.server = b.stack(b.ch, nil), b.stack(b.sh, nil)
 				ct, st, err := w.Connect(netip.AddrPortFrom(cp.Addr(), 0), netip.AddrPortFrom(sp.Addr(), 80))

@@ -18,8 +18,8 @@ var nouns = []struct {
 	words []string
 	verbs []string
 }{
-	{"linkgroup", []string{"linkgroups", "lgr"}, []string{"list"}},
-	{"link", []string{"links"}, []string{"list"}},
+	{"linkgroup", []string{"linkgroups", "lgr"}, []string{"list", "del"}},
+	{"link", []string{"links"}, []string{"list", "del"}},
 	{"device", []string{"devices", "dev"}, []string{"list"}},
 	{"connection", []string{"connections", "conn"}, []string{"list"}},
 	{"pnet", []string{"pnets", "pnetid"}, []string{"list", "add", "del", "flush"}},
@@ -84,6 +84,10 @@ func testVerb(t *testing.T, name string, words []string, verb string) {
 					args = append(args, "NET2", "-I", "eth1")
 				case "pnet del":
 					args = append(args, "NET1")
+				case "linkgroup del":
+					args = append(args, "100")
+				case "link del":
+					args = append(args, "100", "1")
 				case "ueid add":
 					args = append(args, "NEW.EID")
 				case "ueid del":
@@ -93,7 +97,8 @@ func testVerb(t *testing.T, name string, words []string, verb string) {
 				pnets, _ := fake.PNETs(t.Context())
 				eids, _ := fake.UEIDs(t.Context())
 				limit, _ := fake.HSLimitation(t.Context())
-				b, err := json.Marshal([]any{status, out, errOut, pnets, eids, limit})
+				links, _ := fake.Links(t.Context())
+				b, err := json.Marshal([]any{status, out, errOut, pnets, eids, limit, links})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -17,11 +17,11 @@ import (
 func newLink(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "link",
-		Short: "Show the links of SMC-R link groups",
+		Short: "Show and delete the links of SMC-R link groups",
 		Long: "A link is one pair of queue pairs between two RNICs. A link group has one or\n" +
 			"more, and moves its connections when one fails (RFC 7609, section 2.2).",
 	})
-	cmd.AddCommand(newLinkList(f))
+	cmd.AddCommand(newLinkDelete(f, nil), newLinkList(f))
 	return cmd
 }
 

@@ -19,11 +19,11 @@ func newLinkGroup(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:     "linkgroup",
 		Aliases: []string{"lgr"},
-		Short:   "Show SMC-R link groups",
+		Short:   "Show and end SMC-R link groups",
 		Long: "A link group connects two hosts. All their SMC-R connections that were set up in\n" +
 			"the same direction share its links and its memory (RFC 7609, section 2.2).",
 	})
-	cmd.AddCommand(newLinkGroupList(f))
+	cmd.AddCommand(newLinkGroupDelete(f, nil), newLinkGroupList(f))
 	return cmd
 }
 

@@ -141,7 +141,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringArrayVar(&assume, "assume-smc", nil, "assume that peers in this `prefix` use SMC if the TCP handshake cannot announce it; may be repeated")
 	fl.BoolVar(&o.NoOption, "no-tcp-option", false, "do not load the eBPF program that announces SMC in the TCP handshake")
 	fl.StringVar(&o.RoCE, "roce", "both", "RoCE `version` on the wire: v1, v2 or both")
-	fl.IntVar(&o.RecvBuf, "rcvbuf", defaultBuf, "size of receive buffers (RMB elements) in `bytes`, at most 524288")
+	fl.IntVar(&o.RecvBuf, "rcvbuf", defaultBuf, "least size of receive buffers (RMB elements) in `bytes`, at most 524288")
 	fl.IntVar(&o.SendBuf, "sndbuf", defaultBuf, "size of send buffers in `bytes`")
 	fl.IntVar(&o.MaxLinks, "max-links", 2, "maximum number of links in a link group, 2 to 8; Linux peers accept 2")
 	fl.BoolVar(&o.EyeCatcher, "eye-catcher", false, "start RMB elements with the eyecatcher of RFC 7609; Linux peers refuse it")

@@ -223,6 +223,35 @@ func (f *Fake) SetHSLimitation(ctx context.Context, enabled bool) error {
 	})
 }
 
+// DeleteLink implements [nl.Control].
+func (f *Fake) DeleteLink(ctx context.Context, group nl.LinkGroupID, link uint8) error {
+	return f.change(ctx, func(s *State) error {
+		is := func(l nl.Link) bool { return l.LinkGroup>>8 == group>>8 && l.ID == link }
+		switch i := slices.IndexFunc(s.Links, is); {
+		case i < 0:
+			return fmt.Errorf("no link %d of link group %s: %w", link, group, syscall.ENOENT)
+		case !slices.ContainsFunc(s.Links, func(l nl.Link) bool { return l.LinkGroup>>8 == group>>8 && l.ID != link }):
+			return fmt.Errorf("the last link: %w", syscall.EBUSY)
+		default:
+			s.Links = slices.Delete(slices.Clone(s.Links), i, i+1)
+		}
+		return nil
+	})
+}
+
+// DeleteLinkGroup implements [nl.Control].
+func (f *Fake) DeleteLinkGroup(ctx context.Context, group nl.LinkGroupID) error {
+	return f.change(ctx, func(s *State) error {
+		left := slices.DeleteFunc(slices.Clone(s.LinkGroups), func(g nl.LinkGroup) bool { return g.ID>>8 == group>>8 })
+		if len(left) == len(s.LinkGroups) {
+			return fmt.Errorf("no link group %s: %w", group, syscall.ENOENT)
+		}
+		s.LinkGroups = left
+		s.Links = slices.DeleteFunc(slices.Clone(s.Links), func(l nl.Link) bool { return l.LinkGroup>>8 == group>>8 })
+		return nil
+	})
+}
+
 // PNETs implements [nl.Control].
 func (f *Fake) PNETs(ctx context.Context) ([]nl.PNET, error) {
 	return get(f, ctx, func(*State) []nl.PNET { return f.pnets.Entries() })

@@ -47,6 +47,7 @@ func RunControlSuite(t *testing.T, open func(*testing.T) nl.Control, opts Option
 	run("Consistency", testConsistency)
 	run("Context", testContext)
 	if !opts.ReadOnly {
+		run("Deletion", testDeletion)
 		run("UEID", testUEID)
 		run("HSLimitation", testHSLimitation)
 		run("PNET", func(t *testing.T, ctx context.Context, c nl.Control) { testPNET(t, ctx, c, opts.NetDev) })
@@ -206,6 +207,15 @@ func testHSLimitation(t *testing.T, ctx context.Context, c nl.Control) {
 			t.Errorf("HSLimitation: got %v, want %v", got, want)
 		}
 	}
+}
+
+// testDeletion looks only for what does not exist: the Control may belong to a stack with
+// connections.
+func testDeletion(t *testing.T, ctx context.Context, c nl.Control) {
+	const none = nl.LinkGroupID(0xfffffe00)
+	supported(t, "DeleteLinkGroup", c.DeleteLinkGroup(ctx, none))
+	checkIs(t, "DeleteLinkGroup of an unknown link group", c.DeleteLinkGroup(ctx, none), os.ErrNotExist)
+	checkIs(t, "DeleteLink of an unknown link group", c.DeleteLink(ctx, none, 1), os.ErrNotExist)
 }
 
 func testPNET(t *testing.T, ctx context.Context, c nl.Control, netdev string) {

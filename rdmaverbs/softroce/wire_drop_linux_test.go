@@ -3,6 +3,7 @@
 package softroce
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -116,6 +117,79 @@ func TestWireDropsV1(t *testing.T) {
 			inject(t, pair.A, c.frame)
 			expectOne(t, b, before, c.want)
 		})
+	}
+}
+
+// TestNoAnswerFromQueuePairZero: a device answers nothing to a packet for queue pair 0 or 1.
+func TestNoAnswerFromQueuePairZero(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	a, b := openQuiet(t, pair.A, "eth0"), openIn(t, pair.B, "eth0")
+	end := endFor(t, b, b, rdmaverbs.RoCEv1)
+	gids, err := b.GIDs(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gid, mac := gids[end.SGIDIndex].GID, b.Attr().HWAddr
+	toB := a.pathV1(a)
+	toB.dmac, toB.dgid = mac, gid
+	toA := *toB
+	toA.dmac, toA.dgid, toA.sgid = a.info.HWAddr, toB.sgid, gid
+
+	var fd int
+	if err := pair.A.Do(func() (err error) {
+		dev, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		// The second socket of the host: what the first one receives arrives here, too.
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: dev.Index, Protocol: htons(unix.ETH_P_ALL)})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30}); err != nil {
+		t.Fatal(err)
+	}
+
+	w := b.wire.(*netWire)
+	before := w.counters().DropQP
+	for _, op := range []header.Opcode{header.SendOnly, header.WriteOnly} {
+		for qpn := range uint32(2) {
+			inject(t, pair.A, frameV1(toB, a.info.HWAddr, testPacket(op, 5, 44), func(_ header.GRH, data []byte) { header.BTH(data).SetDestQP(qpn) }))
+		}
+	}
+	if err := netnstest.Until(30*time.Second, func() error {
+		if n := w.counters().DropQP - before; n != 4 {
+			return fmt.Errorf("%d packets dropped, want 4", n)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// A frame of the same host that comes after any answer.
+	last := frameV1(&toA, mac, testPacket(header.SendOnly, 0x777, 8), nil)
+	inject(t, pair.B, last)
+	buf := make([]byte, 2048)
+	for {
+		n, err := unix.Read(fd, buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		frame := buf[:n]
+		if h := header.Ethernet(frame); n < header.EthernetLen || h.Src() != [6]byte(mac) || h.Type() != header.EtherTypeRoCE {
+			continue
+		}
+		if !bytes.Equal(frame, last) {
+			t.Errorf("the device answers: % x", frame)
+			continue
+		}
+		break
+	}
+	if n := w.counters().TxPackets; n != 0 {
+		t.Errorf("the device has sent %d packets", n)
 	}
 }
 

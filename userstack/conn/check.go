@@ -108,6 +108,10 @@ func (p *core) Check() error {
 	return nil
 }
 
+// unusedEye reports whether b, at the offset off of an element without an eye catcher, is
+// a byte of the eye catcher that the element had before that was settled.
+func unusedEye(off int, b byte) bool { return off < eyeCatcherLen && b == eyeCatcher[off] }
+
 // CheckWrite verifies a write of an honest peer to the RMB element at the offset at;
 // before and after are the bytes there. It must not touch the eye catcher nor bytes
 // that wait to be read, unless it repeats them, and nothing of an earlier connection
@@ -125,7 +129,7 @@ func (p *core) CheckWrite(at int, before, after []byte) error {
 	for i := range after {
 		// How far the byte is ahead of the first unread one.
 		d := (uint64(first+i) + size - in.read%size) % size
-		if in.read+d < size && before[i] != 0 && before[i] != after[i] {
+		if in.read+d < size && before[i] != 0 && before[i] != after[i] && !unusedEye(at+i, before[i]) {
 			return broken("connection %#x: byte %d of the RMBE is %#02x before anything is written to it", p.token, at+i, before[i])
 		}
 		if d < in.written-in.read && after[i] != before[i] {

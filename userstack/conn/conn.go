@@ -133,13 +133,30 @@ func (c *Conn) Push(now time.Time) {
 }
 
 // RecvData returns the unread part of the RMB element, in order, for one consumer.
-// It is empty if there is none and after a reset, and ends before an urgent byte.
+// It is empty if there is none and after a reset, and ends before an urgent byte. It is
+// also empty if the element was overwritten: see [Conn.Overlaid].
 func (c *Conn) RecvData() (a, b []byte) {
 	c.p.in.woken = false
 	if !c.readable() {
 		return nil, nil
 	}
 	return c.p.in.data()
+}
+
+// Overlaid reports whether the eye catcher of the RMB element was overwritten. The caller
+// of [Conn.RecvData] must then call [Conn.AbortOverlaid].
+func (c *Conn) Overlaid() bool { return c.readable() && !c.p.in.intact() }
+
+// AbortOverlaid resets the connection because its RMB element was overwritten (RFC 7609,
+// section 4.4.1). [Conn.ReadErr] then wraps [ErrReset] and [ErrProtocol], and
+// [Group.Closed] follows.
+func (c *Conn) AbortOverlaid(now time.Time) {
+	if !c.Overlaid() {
+		return
+	}
+	c.p.group.Begin(now)
+	c.p.abortOverlaid()
+	c.p.group.End()
 }
 
 // readable reports whether the program may still read.

@@ -58,7 +58,9 @@ func (p *core) Undisturbed() bool {
 }
 
 // LayOut says where the data begins in the RMB elements of both sides, when the
-// first contact has settled it. No data has been sent or received yet.
+// first contact has settled it. No data has been sent or received yet. It writes nothing
+// to the local element, because the peer knows it already. Without eye catchers, the
+// first data replaces the one that [New] has written.
 func (p *core) LayOut(eye, peerEye bool) {
 	p.in.layOut(eye)
 	if p.Established() {

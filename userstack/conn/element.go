@@ -13,6 +13,20 @@ const eyeCatcherLen = 4
 // eyeCatcher is "SMCR" in EBCDIC. Its content matters to the owner of the element only.
 var eyeCatcher = [eyeCatcherLen]byte{0xE2, 0xD4, 0xC3, 0xD9}
 
+// EyeCatcher says whether an RMB element begins with an eye catcher (RFC 7609, section
+// 4.2).
+type EyeCatcher uint8
+
+const (
+	// EyeNone: the data begins at the first byte.
+	EyeNone EyeCatcher = iota
+	// EyeUnsettled: the first contact has yet to settle it. The element gets an eye
+	// catcher, because nothing may be written to it later, and [Protocol.LayOut] follows.
+	EyeUnsettled
+	// EyeUsed: the data begins behind the eye catcher.
+	EyeUsed
+)
+
 // ring maps positions in a byte stream, counted from 0 and never wrapping,
 // to the wrapping cursors of one RMBE and back.
 type ring struct {

@@ -10,14 +10,13 @@ import (
 // connection. The program's side is [Conn].
 type Protocol struct{ core }
 
-// New returns a connection in smc.StateInit. mem is its RMB element, which begins with
-// an eye catcher if eye is set; sendBuf is the size of the send buffer and chunk the
+// New returns a connection in smc.StateInit. mem is its RMB element, which the peer does
+// not know yet; eye says whether it gets an eye catcher. sendBuf is the size of the send buffer and chunk the
 // least size of its chunks, in bytes; token is the local alert token, not 0.
-func New(cfg *Config, g Group, token uint32, mem []byte, eye bool, sendBuf, chunk int) Conn {
+func New(cfg *Config, g Group, token uint32, mem []byte, eye EyeCatcher, sendBuf, chunk int) Conn {
 	c := Conn{Protocol{core{cfg: cfg, group: g, token: token, state: smc.StateInit}}}
 	p := &c.p
-	p.in.mem = mem
-	p.in.layOut(eye)
+	p.in.initialize(mem, eye)
 	p.out.buf.size, p.out.buf.chunk = sendBuf, chunkFor(sendBuf, chunk)
 	return c
 }

@@ -101,11 +101,17 @@ func (p *Protocol) checkMessage(m wire.CDC) (dp, dc uint64, ok bool) {
 		return 0, 0, false
 	}
 	if !p.in.intact() {
-		p.cfg.Log.Error("connection aborted: the RMB element was overwritten", "token", p.token)
-		p.abort(fmt.Errorf("%w: eye catcher of RMB element overwritten", ErrProtocol))
+		p.abortOverlaid()
 		return 0, 0, false
 	}
 	return dp, dc, true
+}
+
+// abortOverlaid resets the connection because its RMB element was overwritten (RFC 7609,
+// section 4.4.1).
+func (p *Protocol) abortOverlaid() {
+	p.cfg.Log.Error("connection aborted: the RMB element was overwritten", "token", p.token)
+	p.abort(fmt.Errorf("%w: eye catcher of RMB element overwritten", ErrProtocol))
 }
 
 // processDeferred processes the message that had to wait, if there is one.

@@ -39,13 +39,18 @@ type receiver struct {
 	urgent  urgentInput
 }
 
-// layOut divides the element; eye says whether it begins with the eye catcher.
-func (r *receiver) layOut(eye bool) {
-	r.elem = newRing(len(r.mem), eye)
-	if eye {
+// initialize divides a new element. It is the only place that writes to an element: the
+// peer does not know the element yet (RFC 7609, section 4.4.1).
+func (r *receiver) initialize(mem []byte, eye EyeCatcher) {
+	r.mem = mem
+	r.layOut(eye == EyeUsed)
+	if eye != EyeNone {
 		copy(r.mem, eyeCatcher[:])
 	}
 }
+
+// layOut divides the element; eye says whether it begins with the eye catcher.
+func (r *receiver) layOut(eye bool) { r.elem = newRing(len(r.mem), eye) }
 
 // intact checks for an overlay of the element (RFC 7609, section 4.4.1).
 func (r *receiver) intact() bool {
@@ -55,9 +60,10 @@ func (r *receiver) intact() bool {
 // unread returns how many bytes can be read in one piece.
 func (r *receiver) unread() int { return r.urgent.unread(r.read, r.written) }
 
-// data returns these bytes, in two parts if they go round the end of the element.
+// data returns these bytes, in two parts if they go round the end of the element. It
+// returns nothing if the element was overwritten.
 func (r *receiver) data() (a, b []byte) {
-	if r.written == r.read {
+	if r.written == r.read || !r.intact() {
 		return nil, nil
 	}
 	return span(r.mem[r.elem.start:], r.read, r.unread())

@@ -79,7 +79,11 @@ func newRig(t *testing.T, set settings) *rig {
 		},
 		Peer: Peer{StopsAtUrgent: set.stopsAtUrgent, LosesCursor: set.losesCursor}, Autocork: set.autocork, Log: slog.New(slog.DiscardHandler),
 	}
-	r.c = New(&r.cfg, r, 0x1111, r.mem, set.eye, sendSize, set.chunk)
+	eye := EyeNone
+	if set.eye {
+		eye = EyeUsed
+	}
+	r.c = New(&r.cfg, r, 0x1111, r.mem, eye, sendSize, set.chunk)
 	r.c.p.Establish(Remote{Token: peerToken, Size: elemSize, Eye: set.eye})
 	return r
 }

@@ -36,25 +36,38 @@ func TestUrgentScenario5(t *testing.T) {
 }
 
 // TestUrgentScenario6 is RFC 7609, figure 21: urgent data before a closed
-// window is announced, and sent when the window opens.
+// window is announced, and sent when the window opens. In the figure, the peer knows
+// already that the writer is blocked.
 func TestUrgentScenario6(t *testing.T) {
-	r := newRig(t, settings{})
-	for range 4 {
-		r.send(4096)
-		r.done()
+	for name, waiting := range map[string]int{"figure": 100, "not blocked before": 0} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, settings{})
+			for range 4 {
+				r.send(4096)
+				r.done()
+			}
+			r.acts = nil
+			if waiting > 0 {
+				r.send(waiting)
+				r.expect("cdc+B")
+				r.done()
+			}
+			r.urge(500)
+			r.expect("cdc+B+P")
+			r.send(1000)
+			r.done()
+			r.expect("")
+			r.got(16384)
+			r.expect("cdc+P+U")
+			if n := r.last.Prod; n != r.tx(uint64(16384+waiting+500)) {
+				t.Errorf("producer cursor %+v, want the urgent byte", n)
+			}
+			r.done()
+			r.expect("")
+			r.got(waiting + 500)
+			r.expect("cdc")
+		})
 	}
-	r.acts = nil
-	r.urge(500)
-	r.expect("cdc+B+P")
-	r.send(1000)
-	r.done()
-	r.expect("")
-	r.got(16384)
-	r.expect("cdc+P+U")
-	r.done()
-	r.expect("")
-	r.got(500)
-	r.expect("cdc")
 }
 
 // TestUrgentMarks: a mark that has not gone out moves on; one that has makes

@@ -53,7 +53,14 @@ type side struct {
 // When the test ends, the bed closes the drivers and checks that nothing is left.
 func newBed(t testing.TB, tune func(*Config)) *bed {
 	t.Helper()
-	b := &bed{t: t, w: simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond, Jitter: 10 * time.Microsecond})}
+	return newBedOn(t, simfabric.Config{}, tune)
+}
+
+// newBedOn is newBed for hosts on a fabric with that configuration, except for the delay.
+func newBedOn(t testing.TB, fabric simfabric.Config, tune func(*Config)) *bed {
+	t.Helper()
+	fabric.Delay, fabric.Jitter = 10*time.Microsecond, 10*time.Microsecond
+	b := &bed{t: t, w: simfabric.New(fabric)}
 	t.Cleanup(b.w.Close)
 	t.Cleanup(func() { bedtest.NoObjects(t, b.w) })
 	b.client = b.side(1, "client", tune)

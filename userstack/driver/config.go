@@ -90,6 +90,7 @@ type ConnConfig struct {
 	Local, Remote netip.AddrPort
 	// Owner is the process that has the connection, for listings and limits.
 	Owner inside.Owner
-	// RecvBuf is what the program has asked for with SO_RCVBUF, in bytes, or 0.
+	// RecvBuf is the receive buffer of the TCP connection in bytes, or 0 if it is not
+	// known. The RMB element is not smaller (RFC 7609, section 4.1).
 	RecvBuf int
 }

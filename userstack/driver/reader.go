@@ -28,6 +28,9 @@ func (r *Reader) readable() (a, b []byte, err error) {
 	if a, b = c.core.RecvData(); len(a) > 0 {
 		return a, b, nil
 	}
+	if c.core.Overlaid() {
+		c.core.AbortOverlaid(time.Now())
+	}
 	return nil, nil, c.core.ReadErr()
 }
 

@@ -253,19 +253,25 @@ func TestErrors(t *testing.T) {
 	tests := []struct {
 		name, steps string
 		read, write error
+		data        int // bytes that can be read
 	}{
-		{"open", "", nil, nil},
-		{"peer done", "D", io.EOF, nil},
-		{"peer done, data left", "in D", nil, nil},
-		{"peer closed", "C", io.EOF, conn.ErrPeerClosed},
-		{"peer closed, data left", "in C", nil, conn.ErrPeerClosed},
-		{"shut", "shut", nil, conn.ErrWriteClosed},
-		{"shut, peer done", "shut D", io.EOF, conn.ErrWriteClosed},
-		{"closed", "close", conn.ErrClosed, conn.ErrClosed},
-		{"aborted", "abort", conn.ErrAborted, conn.ErrAborted},
-		{"reset", "A", conn.ErrReset, conn.ErrReset},
-		{"reset, data left", "in A", conn.ErrReset, conn.ErrReset},
-		{"link lost", "fail", conn.ErrReset, conn.ErrReset},
+		{"open", "", nil, nil, 0},
+		{"open, data left", "in", nil, nil, 1},
+		{"peer done", "D", io.EOF, nil, 0},
+		{"peer done, data left", "in D", nil, nil, 1},
+		{"peer closed", "C", io.EOF, conn.ErrPeerClosed, 0},
+		{"peer closed, data left", "in C", nil, conn.ErrPeerClosed, 1},
+		{"shut", "shut", nil, conn.ErrWriteClosed, 0},
+		{"shut, data left", "in shut", nil, conn.ErrWriteClosed, 1},
+		{"shut, peer done", "shut D", io.EOF, conn.ErrWriteClosed, 0},
+		{"closed", "close", conn.ErrClosed, conn.ErrClosed, 0},
+		{"closed, data left", "in close", conn.ErrAborted, conn.ErrAborted, 0},
+		{"aborted", "abort", conn.ErrAborted, conn.ErrAborted, 0},
+		{"aborted, data left", "in abort", conn.ErrAborted, conn.ErrAborted, 0},
+		{"reset", "A", conn.ErrReset, conn.ErrReset, 0},
+		{"reset, data left", "in A", conn.ErrReset, conn.ErrReset, 0},
+		{"link lost", "fail", conn.ErrReset, conn.ErrReset, 0},
+		{"link lost, data left", "in fail", conn.ErrReset, conn.ErrReset, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -280,8 +286,8 @@ func TestErrors(t *testing.T) {
 			if err := r.c.WriteErr(); !errors.Is(err, tt.write) || tt.write == nil && err != nil {
 				t.Errorf("write: %v, want %v", err, tt.write)
 			}
-			if a, _ := r.c.RecvData(); (len(a) > 0) != strings.Contains(tt.name, "data left") && !strings.HasPrefix(tt.name, "reset") {
-				t.Errorf("%d bytes to read", len(a))
+			if a, b := r.c.RecvData(); len(a) != tt.data || len(b) != 0 {
+				t.Errorf("%d bytes to read, want %d", len(a)+len(b), tt.data)
 			}
 			if a, _, _ := r.c.SendSpace(1, 1); (len(a) > 0) != (tt.write == nil) {
 				t.Errorf("%d bytes of room", len(a))

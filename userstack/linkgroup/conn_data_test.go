@@ -109,7 +109,8 @@ func TestWakeUps(t *testing.T) {
 }
 
 // TestEyeCatcher: who has eye catchers is agreed in CONFIRM LINK, for every
-// kind of peer.
+// kind of peer. The eye catcher is in the element before CLC names it. After that, only
+// the peer writes to the element (RFC 7609, section 4.4.1).
 func TestEyeCatcher(t *testing.T) {
 	tests := []struct {
 		name     string
@@ -132,6 +133,10 @@ func TestEyeCatcher(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, tt.role, func(c *Config) { noTest(c); c.EyeCatcher = tt.own })
 			r.begin()
+			before := bytes.Clone(r.c.element())
+			if !bytes.HasPrefix(before, eyeCatcher) {
+				t.Error("no eye catcher in the element that CLC names")
+			}
 			m := r.confirmLink(tt.role == smc.Server, r.link)
 			m.NoEyecatcher = tt.peerNone
 			r.take()
@@ -148,8 +153,8 @@ func TestEyeCatcher(t *testing.T) {
 			if err := r.c.Attach(r.s.now, peerRMB); err != nil {
 				t.Fatal(err)
 			}
-			if has := bytes.HasPrefix(r.c.element(), eyeCatcher); has != tt.eye {
-				t.Errorf("eye catcher in the element: %v", has)
+			if !bytes.Equal(r.c.element(), before) {
+				t.Error("the element has changed")
 			}
 			if got, want := r.c.ours().start > 0, tt.eye; got != want {
 				t.Errorf("our cursors skip it: %v", got)

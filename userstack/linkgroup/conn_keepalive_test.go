@@ -58,7 +58,19 @@ func TestKeepAlive(t *testing.T) {
 	r.wait(time.Millisecond)
 	r.expect("test-link")
 	answer()
+
+	// The other connection is used by this side alone: the peer sends nothing over the
+	// link. The idle time of this connection begins again, that of the first does not.
 	r.c.SetKeepAlive(r.s.now, 0)
+	r.wait(3 * time.Second)
+	produce(o, r.s.now, 1)
+	r.done()
+	r.acts = nil
+	r.wait(idle - time.Millisecond)
+	r.expect("")
+	r.wait(time.Millisecond)
+	r.expect("test-link")
+	answer()
 	o.SetKeepAlive(r.s.now, 0)
 	r.wait(time.Minute)
 	r.expect("")

@@ -57,7 +57,7 @@ func (g *Group) NewConnOf(now time.Time, owner uint32, rmbeCode smc.SizeCode, se
 	for token == 0 || g.conns[token] != nil {
 		token = g.env.Random()
 	}
-	c.Conn = conn.New(&g.connCfg, (*member)(c), token, r.element(i), g.eye, sendBuf, g.cfg.SendChunk)
+	c.Conn = conn.New(&g.connCfg, (*member)(c), token, r.element(i), g.first.eyeCatcher(), sendBuf, g.cfg.SendChunk)
 	g.conns[token] = c
 	g.timers.stop(timerIdle)
 	l.conns++

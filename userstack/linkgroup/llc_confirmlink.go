@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -167,6 +168,18 @@ func (f *firstContact) negotiate(m wire.ConfirmLink) {
 	for _, c := range f.g.connsSorted() {
 		c.Protocol().LayOut(f.g.eye, f.g.peerEye)
 	}
+}
+
+// eyeCatcher says whether the RMBE of a new connection begins with an eye catcher. CLC
+// names the first RMBE before negotiate settles that.
+func (f *firstContact) eyeCatcher() conn.EyeCatcher {
+	switch {
+	case f.g.eye:
+		return conn.EyeUsed
+	case f.g.phase != phaseOpen:
+		return conn.EyeUnsettled
+	}
+	return conn.EyeNone
 }
 
 // activate makes a confirmed link available to connections.

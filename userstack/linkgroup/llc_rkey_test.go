@@ -207,3 +207,60 @@ func TestRKeyRequests(t *testing.T) {
 		t.Errorf("dead: %v", r.dead)
 	}
 }
+
+// TestConfirmRKeyNewLink: the peer agrees to a CONFIRM RKEY that it received before it
+// added a link. It does not know the RMB on that link, so the RMB is announced once more
+// before the connection goes on (RFC 7609, sections 3.5.5.2.1 and 3.5.5.3.1).
+func TestConfirmRKeyNewLink(t *testing.T) {
+	r := newRig(t, smc.Client, func(c *Config) {
+		noTest(c)
+		c.RMBEsPerRMB = 1
+	})
+	r.open()
+	r.g.DeviceUp(r.s.now, device(smc.Client, 1))
+	r.done()
+	r.acts = nil
+	c, err := r.g.NewConn(r.s.now, 0, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.expect("confirm-rkey(0)")
+	reply := wire.ConfirmRKey{Reply: true, This: c.rmb.at[r.link.slot].RToken}
+
+	r.recv(r.link, wire.AddLink{MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: 3, MTU: 3})
+	pairs := [2]wire.RKeyPair{{RefRKey: peerRMB.RKey, New: smc.RToken{RKey: 0xBBBB, Addr: 9}}}
+	r.recv(r.link, wire.AddLinkCont{LinkNum: 3, Left: 1, Pairs: pairs})
+	added := r.g.links.byID(3)
+	r.recv(added, r.confirmLink(false, added))
+	r.expect("re:add-link re:add-link-continuation(1) re:confirm-link")
+	if added.state != smc.LinkActive {
+		t.Fatalf("the new link is %s", added.state)
+	}
+
+	ready := func() (n int) {
+		r.take()
+		for _, a := range r.acts {
+			if a.Kind == ActConnReady {
+				n++
+			}
+		}
+		return n
+	}
+	r.recv(r.link, reply)
+	if n := ready(); n != 0 {
+		t.Error("the connection goes on, and the peer does not know its RMB on the new link")
+	}
+	again, err := wire.ParseConfirmRKey(r.last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.expect("confirm-rkey(1)")
+	if o := again.Other[0]; o.LinkNum != 3 || o.RToken != c.rmb.at[added.slot].RToken {
+		t.Errorf("announced for link %d, %v", o.LinkNum, o.RToken)
+	}
+	again.Reply = true
+	r.recv(r.link, again)
+	if n := ready(); n != 1 {
+		t.Errorf("%d connections go on after the second answer, want 1", n)
+	}
+}

@@ -11,11 +11,15 @@ import (
 	"smcr/userstack/wire"
 )
 
-// TestCarrierLost: the link that carries an ADD LINK exchange fails in the
-// middle; the exchange is made up for over the other link.
+// TestCarrierLost: the link that carries an ADD LINK exchange fails in the middle, after
+// the message word. No message is repeated over the other link: the server deletes the
+// link, and begins the exchange again, with a new link number, when that is done (RFC 7609,
+// section 2.3).
 func TestCarrierLost(t *testing.T) {
 	for _, role := range []smc.Role{smc.Server, smc.Client} {
-		for _, word := range []string{"add-link", "re:add-link", "add-link-continuation(1)", "confirm-link"} {
+		begun := ""
+		for i, word := range []string{"add-link", "re:add-link", "add-link-continuation(1)", "confirm-link"} {
+			begun += " " + []string{"s2:add-link", "c2:re:add-link", "s2:add-link-continuation(1)", "c2:re:add-link-continuation(1) s4:confirm-link"}[i]
 			s := started(t, 3, 3, func(c *Config) { noTest(c); c.MaxLinks = 3 })
 			s.runUntilIdle()
 			g := s.group(smc.Server)
@@ -54,6 +58,7 @@ func TestCarrierLost(t *testing.T) {
 			if !hit {
 				t.Fatalf("%s, %s: not seen: %v", role, word, s.trace)
 			}
+			s.flow(begun + " " + afterCarrierLost[role][word == "confirm-link"])
 			for _, h := range s.hosts {
 				if h.gone || h.g.Conns() != 1 || h.g.Type() != smc.GroupSymmetric {
 					t.Errorf("%s, %s: %s: gone %v, %s, flow %s", role, word, h.role, h.gone, h.g.Type(), strings.Join(s.trace, " "))
@@ -68,6 +73,27 @@ func TestCarrierLost(t *testing.T) {
 		}
 	}
 }
+
+// afterCarrierLost is what follows in TestCarrierLost, by the role that loses the link and
+// whether it is the new link that is lost.
+var afterCarrierLost = [2]map[bool]string{
+	smc.Server: {
+		false: "s1:delete-link(2) c1:re:delete-link(2)" + addedAgain,
+		true: `s2:delete-link(4) c2:re:delete-link(4)
+			s2:add-link c2:re:add-link s2:add-link-continuation(1) c2:re:add-link-continuation(1) s5:confirm-link c5:re:confirm-link`,
+	},
+	smc.Client: {
+		false: "c1:delete-link(2) s1:delete-link(2) c1:re:delete-link(2)" + addedAgain,
+		true: `c2:delete-link(4) s2:delete-link(4) c2:re:delete-link(4) c1:add-link
+			s2:add-link c2:re:add-link s2:add-link-continuation(1) c2:re:add-link-continuation(1) s5:confirm-link c5:re:confirm-link`,
+	},
+}
+
+// addedAgain is how links 5 and 6 replace link 2, which was lost, and link 4, which was
+// not added.
+const addedAgain = ` s1:delete-link(4) c1:re:delete-link(4)-unknown
+	s1:add-link c1:re:add-link s1:add-link-continuation(1) c1:re:add-link-continuation(1) s5:confirm-link c5:re:confirm-link
+	s5:add-link c5:re:add-link s5:add-link-continuation(1) c5:re:add-link-continuation(1) s6:confirm-link c6:re:confirm-link`
 
 // TestLargeWrites: one message announces at most 128 KiB.
 func TestLargeWrites(t *testing.T) {

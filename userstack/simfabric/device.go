@@ -147,7 +147,7 @@ func (d *Device) Attr() rdmaverbs.DeviceAttr {
 	n := d.ports[0]
 	return rdmaverbs.DeviceAttr{
 		Provider: "sim", NodeGUID: guid(n.mac), NumPorts: len(d.ports), MaxQP: 1 << 16, MaxMR: 1 << 20, MaxMsg: maxMsg,
-		MaxSGE: 2, MaxQPWR: maxQPWR, MaxRead: maxReads, OnDemandPaging: true,
+		MaxSGE: 2, MaxQPWR: maxQPWR, MaxRead: maxReads, OnDemandPaging: !d.w.cfg.Pinned,
 		NetDev: n.Name, IfIndex: n.index, HWAddr: slices.Clone(n.mac),
 	}
 }

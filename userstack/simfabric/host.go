@@ -29,8 +29,9 @@ type NetDev struct {
 	Addrs []netip.Prefix
 	// VLAN is its VLAN ID, 0 for none.
 	VLAN uint16
-	// Lower has the names of the netdevs below a VLAN. Only the names matter: the VLAN
-	// and these netdevs have nothing else in common.
+	// Lower has the names of the netdevs below a VLAN. As with Linux, the VLAN has the MAC
+	// address of the first of these that is before it in the list, and so the same
+	// link-local GID. They have nothing else in common.
 	Lower []string
 	// NoRDMA means that the netdev has no RDMA device.
 	NoRDMA bool
@@ -98,6 +99,12 @@ func (w *World) Host(name string, devs ...NetDev) *Host {
 		n := &netdev{
 			NetDev: d, host: h, index: len(h.devs) + 2, lan: w.lan(d.LAN), up: true, rng: w.random(atNetDev, uint32(w.lastID)),
 			mac: net.HardwareAddr{2, 0, 0, 0, byte(w.lastID >> 8), byte(w.lastID)},
+		}
+		for _, name := range d.Lower {
+			if lower := h.find(name); lower != nil {
+				n.mac = lower.mac
+				break
+			}
 		}
 		n.gids = []rdmaverbs.GIDEntry{{GID: linkLocal(n.mac), Type: rdmaverbs.RoCEv1, NetDev: d.Name}}
 		for _, p := range d.Addrs {
@@ -271,11 +278,11 @@ func (n *netdev) reaches(o *netdev) bool {
 // hasRDMA reports whether an RDMA device can be opened on n.
 func (n *netdev) hasRDMA() bool { return !n.gone && !n.NoRDMA }
 
-// byGID returns the netdev with a GID on the LAN of n, or nil.
+// byGID returns the netdev with a GID on the LAN and VLAN of n, or nil.
 func (w *World) byGID(n *netdev, g smc.GID) *netdev {
 	for _, h := range w.hosts {
 		for _, o := range h.devs {
-			if o.lan == n.lan && slices.ContainsFunc(o.gids, func(e rdmaverbs.GIDEntry) bool { return e.GID == g }) {
+			if o.lan == n.lan && o.VLAN == n.VLAN && slices.ContainsFunc(o.gids, func(e rdmaverbs.GIDEntry) bool { return e.GID == g }) {
 				return o
 			}
 		}

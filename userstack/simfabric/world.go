@@ -29,6 +29,10 @@ type Config struct {
 	// acknowledged. They are lost if the adapter is removed meanwhile.
 	Hold time.Duration
 
+	// Pinned means that the devices pin registered memory: rdmaverbs.DeviceAttr has no
+	// OnDemandPaging.
+	Pinned bool
+
 	// Stall is the longest time that the thread of a [Loop] is delayed because another
 	// thread has its processor: between rounds, and before it sleeps.
 	Stall time.Duration
