@@ -90,11 +90,19 @@ func (p *epoll) poll(events []unix.EpollEvent) int {
 	return int(n)
 }
 
+// sleepAtOnce is how long one call of epoll_wait sleeps at most, in milliseconds. Go 1.26
+// overlooks a goroutine that enters a system call at the moment when all goroutines are to
+// stop, for the garbage collector or for a call on all threads. All other goroutines of the
+// process then wait for the end of this system call.
+const sleepAtOnce = 100
+
 // Sleep implements rounds.Source.
 func (p *epoll) Sleep(most time.Duration) int {
-	if most <= 0 {
-		n, _ := unix.EpollWait(p.fd, p.events[:], -1)
-		return max(n, 0)
+	for most <= 0 {
+		n, err := unix.EpollWait(p.fd, p.events[:], sleepAtOnce)
+		if n != 0 || err != nil {
+			return max(n, 0)
+		}
 	}
 	return p.sleep(p.events[:], most, false)
 }

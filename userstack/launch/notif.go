@@ -94,6 +94,10 @@ func (l *notify) receive() (*notif, error) {
 // yields, so that Go's scheduler sees that it is not stuck: see engine.Loop.
 const schedulerTurns = 16
 
+// pollAtOnce is how long one call of poll waits at most, in milliseconds. See sleepAtOnce
+// of package engine.
+const pollAtOnce = 100
+
 // serve calls handle for each notification, one after the other, until the last
 // filtered task is gone, the eventfd stop is readable, or handle returns false.
 func (l *notify) serve(stop int, handle func(*notif) bool) error {
@@ -102,7 +106,7 @@ func (l *notify) serve(stop int, handle func(*notif) bool) error {
 		if turn%schedulerTurns == 0 {
 			runtime.Gosched()
 		}
-		if _, err := unix.Poll(fds, -1); err != nil {
+		if _, err := unix.Poll(fds, pollAtOnce); err != nil {
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
