@@ -59,6 +59,10 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"stack cannot hand over, because its release is too old for example, the new one\n" +
 			"says so and ends, and the old one continues. Without a stack that runs,\n" +
 			"--takeover changes nothing.\n\n" +
+			"--reload is for ExecReload= of a systemd unit, with NotifyAccess=exec. If process PID\n" +
+			"runs the installed smcr, it reads its configuration again, as on SIGHUP. Otherwise, a\n" +
+			"stack with the flags of that process takes over from it and becomes the main process\n" +
+			"of the unit. So 'systemctl reload smcr' upgrades the stack.\n\n" +
 			"The stack uses SMC-R version 1 with any peer. It uses version 2, which also works\n" +
 			"across routers, with peers that have an enterprise ID in common with it. User-space\n" +
 			"stacks have " + userstack.DefaultUEID + " in common, unless the configuration file lists\n" +
@@ -174,7 +178,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringVar(&prepare, "prepare", "", "start no stack: give the directory of the sockets to this `user`, as whom the stack will run, and end")
 	fl.BoolVar(&o.Takeover.From, "takeover", false, "take over from the stack that runs, if there is one: it hands over and ends after its last connection")
 	fl.DurationVar(&o.Takeover.DrainTimeout, "drain-timeout", 0, "after another stack has taken over, end after this `time` even if there are connections; 0 means never")
-	fl.IntVar(&reload, "reload", 0, "start no stack of its own: have process `PID`, the stack of a systemd unit, read its configuration again, or replace it if the installed smcr is another one")
+	fl.IntVar(&reload, "reload", 0, "have process `PID`, the stack of a systemd unit, read its configuration again, or take over from it if another smcr is installed")
 	fl.BoolVar(&o.Start.OnDemand, "on-demand", false, "remove the log at the end (used by smcr run)")
 	fl.BoolVar(&o.Start.Report, reportFlag, false, "report the start on descriptor 3 (used by smcr run and --reload)")
 	for _, name := range []string{"on-demand", reportFlag} {
