@@ -62,7 +62,9 @@ func TestEnding(t *testing.T) {
 			streams, _, out, _ := cmdutil.MemoryStreams()
 			f := &cmdutil.Factory{
 				IO: streams, Backend: tt.backend, NetDev: cmdutil.NetDev,
-				Dial:   func(context.Context, string) (nl.Multi, error) { return nl.Multi{{Name: "user", Control: sample()}}, nil },
+				Dial: func(context.Context, string) (nl.Multi, error) {
+					return nl.Multi{{Name: "user", Control: sample()}}, nil
+				},
 				Ending: func(context.Context) (nl.Multi, error) { return slices.Clone(tt.ending), nil },
 			}
 			cmd := tt.newCmd(f)
@@ -75,7 +77,7 @@ func TestEnding(t *testing.T) {
 			var got []string
 			if tt.err == nil {
 				var rows []struct{ Stack string }
-				if err := json.Unmarshal([]byte(out.String()), &rows); err != nil {
+				if err := json.Unmarshal(out.Bytes(), &rows); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}
 				for _, r := range rows {
