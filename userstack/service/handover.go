@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"smcr/internal/place"
 	"smcr/nl"
 	"smcr/rdmaverbs/softroce"
 	"smcr/userstack/internal/programs"
@@ -258,7 +257,7 @@ func (x *succession) reportEnd() error {
 	if err != nil {
 		return err
 	}
-	u, err := place.Dial(ctx, place.Takeover)
+	u, err := s.claim.DialNext(ctx)
 	if err != nil {
 		return err
 	}
