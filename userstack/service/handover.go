@@ -102,8 +102,9 @@ func (x *succession) answer(ctx context.Context, conn *takeover.Conn) {
 		s.log.Warn("takeover refused", "err", fmt.Errorf("%w: %v", takeover.ErrMalformed, m.Type))
 		return
 	}
+	// The other process tries again at once, and says it if it gives up.
 	refuse := func(why string) {
-		s.log.Warn("takeover refused", "why", why)
+		s.log.Debug("takeover refused", "why", why)
 		_ = conn.Send(takeover.Message{Type: takeover.Refuse, Text: why})
 	}
 	if !x.turn.TryLock() {
