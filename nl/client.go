@@ -92,7 +92,7 @@ func DialKernel(ctx context.Context) (*Client, error) {
 	return c, nil
 }
 
-// Backend returns the name of the stack: "kernel", "user" or "unix:ADDRESS".
+// Backend returns the name of the stack: "kernel", "user", "ending-N" or "unix:ADDRESS".
 func (c *Client) Backend() string { return c.backend }
 
 // connect makes a connection and looks up the ID of SMC_GEN_NETLINK, which every stack

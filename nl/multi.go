@@ -10,7 +10,7 @@ import (
 
 // A Backend is a stack with the name that users know it by.
 type Backend struct {
-	Name string // "kernel", "user" or "unix:ADDRESS"
+	Name string // "kernel", "user", "ending-N" or "unix:ADDRESS"
 	Control
 }
 

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -138,7 +139,22 @@ func readDatagram(conn *net.UnixConn, b []byte) ([]byte, error) {
 // the process that listens belong neither to root nor to the caller's user: it could be
 // an impostor.
 func DialUser(ctx context.Context) (*Client, error) {
-	return dialUnix(ctx, "user", connectUser)
+	return dialUnix(ctx, "user", func(ctx context.Context) (*net.UnixConn, error) { return connectUser(ctx, place.Commands) })
+}
+
+// Ending returns the names of the stacks of this network namespace that have handed over to
+// another process and still have connections, for [DialEnding]. Each name is "ending-" and a
+// number. A stack has the same name until it ends; then another one may get the name.
+func Ending() []string { return place.Ending() }
+
+// DialEnding returns a client of a stack that has handed over to another process. The error
+// matches [ErrNoBackend] if there is none with this name, for example because it has ended.
+// Otherwise, errors are those of [DialUser].
+func DialEnding(ctx context.Context, name string) (*Client, error) {
+	if !slices.Contains(Ending(), name) {
+		return nil, fmt.Errorf("%w: no stack %q is ending", ErrNoBackend, name)
+	}
+	return dialUnix(ctx, name, func(ctx context.Context) (*net.UnixConn, error) { return connectUser(ctx, name) })
 }
 
 // DialUnix returns a client of the stack that listens at a unix socket. An address that
@@ -166,8 +182,9 @@ func dialUnix(ctx context.Context, backend string, connect func(context.Context)
 	return c, nil
 }
 
-func connectUser(ctx context.Context) (*net.UnixConn, error) {
-	conn, err := place.Dial(ctx, place.Commands)
+// connectUser connects to a socket of commands in the directory of the stack.
+func connectUser(ctx context.Context, name string) (*net.UnixConn, error) {
+	conn, err := place.Dial(ctx, name)
 	switch {
 	case errors.Is(err, place.ErrAbsent):
 		return nil, fmt.Errorf("%w: %w", ErrNoBackend, err)

@@ -44,7 +44,7 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().StringVar(&f.Backend, "backend", f.Backend,
-		"the `stack` to ask: auto, kernel, user or unix:PATH (environment: "+cmdutil.BackendEnv+")")
+		"the `stack` to ask: auto, kernel, user, ending-N or unix:PATH (environment: "+cmdutil.BackendEnv+")")
 	_ = root.RegisterFlagCompletionFunc("backend",
 		cobra.FixedCompletions([]string{"auto", "kernel", "user", "unix:"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	root.AddCommand(commands(f)...)

@@ -29,7 +29,7 @@ func newConnection(f *cmdutil.Factory) *cobra.Command {
 func newConnectionList(f *cmdutil.Factory) *cobra.Command {
 	var all bool
 	return list[nl.Connection, connectionJSON]{
-		source: tables(nl.Control.Connections),
+		source: traffic(nl.Control.Connections),
 		naming: &naming[nl.Connection]{
 			what: "connection", parse: connectionName, of: connectionNames, complete: cobra.NoFileCompletions,
 		},

@@ -39,7 +39,7 @@ func newDeviceList(f *cmdutil.Factory) *cobra.Command {
 		byChoice("state", "show only ports in this `state`", portState, "ACTIVE", "INACTIVE"),
 	}
 	return list[nl.Device, deviceJSON]{
-		source: tables(nl.Control.Devices),
+		source: traffic(nl.Control.Devices),
 		naming: &naming[nl.Device]{
 			what: "RoCE device",
 			parse: func(s string) (shown, name string, err error) {

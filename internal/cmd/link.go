@@ -27,7 +27,7 @@ func newLink(f *cmdutil.Factory) *cobra.Command {
 
 func newLinkList(f *cmdutil.Factory) *cobra.Command {
 	return list[nl.Link, linkJSON]{
-		source: tables(nl.Control.Links),
+		source: traffic(nl.Control.Links),
 		naming: &naming[nl.Link]{
 			what: "link",
 			parse: func(s string) (shown, name string, err error) {

@@ -37,7 +37,7 @@ func newLinkGroupList(f *cmdutil.Factory) *cobra.Command {
 	netdev := byNetDev("show only link groups with a link over this network `device`", func(g *group) []string { return g.netdevs })
 	ibdev := byIBDev(f, "show only link groups with a link over this RoCE `device`", func(g *group) []string { return g.ibdevs })
 	return list[group, groupJSON]{
-		source: tables(func(c nl.Control, ctx context.Context) ([]group, error) {
+		source: traffic(func(c nl.Control, ctx context.Context) ([]group, error) {
 			return readGroups(ctx, c, netdev.Any() || ibdev.Any(), f.NetDev)
 		}),
 		naming: &naming[group]{

@@ -144,6 +144,24 @@ func tables[R any](read func(nl.Control, context.Context) ([]R, error)) source[R
 	return fromStacks(func(ctx context.Context, m nl.Multi) ([]nl.Row[R], error) { return nl.All(ctx, m, read) })
 }
 
+// traffic is the source of the rows of one table of each stack, also of the stacks that have
+// handed over to another process: those still have connections, and what these use.
+func traffic[R any](read func(nl.Control, context.Context) ([]R, error)) source[R] {
+	now := tables(read)
+	return func(ctx context.Context, f *cmdutil.Factory) ([]nl.Row[R], error) {
+		rows, err := now(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		err = f.EachEnding(ctx, func(ctx context.Context, m nl.Multi) error {
+			more, err := nl.All(ctx, m, read)
+			rows = append(rows, more...)
+			return err
+		})
+		return rows, err
+	}
+}
+
 // values is the source of one value of each stack.
 func values[R any](read func(nl.Control, context.Context) (R, error)) source[R] {
 	return fromStacks(func(ctx context.Context, m nl.Multi) ([]nl.Row[R], error) { return nl.Each(ctx, m, read) })

@@ -27,13 +27,23 @@ func newStats(f *cmdutil.Factory) *cobra.Command {
 func newStatsShow(f *cmdutil.Factory) *cobra.Command {
 	var details, absolute bool
 	return list[counters, statsJSON]{
-		source: fromStacks(func(ctx context.Context, m nl.Multi) ([]nl.Row[counters], error) {
-			rows, err := nl.Each(ctx, m, readCounters)
+		source: func(ctx context.Context, f *cmdutil.Factory) ([]nl.Row[counters], error) {
+			rows, err := values(readCounters)(ctx, f)
 			if err == nil && !absolute {
 				err = sinceReset(f, rows)
 			}
+			if err != nil {
+				return nil, err
+			}
+			// A reset does not concern the stacks that have handed over: they began to
+			// count when they did that.
+			err = f.EachEnding(ctx, func(ctx context.Context, m nl.Multi) error {
+				more, err := nl.Each(ctx, m, readCounters)
+				rows = append(rows, more...)
+				return err
+			})
 			return rows, err
-		}),
+		},
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().BoolVarP(&details, "details", "d", false, "split by side, version and reason")
 			cmd.Flags().BoolVarP(&absolute, "absolute", "a", false, "count since the stack was started, ignoring resets")

@@ -53,7 +53,8 @@ func TestDefaultBackend(t *testing.T) {
 }
 
 func TestDialErrors(t *testing.T) {
-	for backend, want := range map[string]error{"moon": ErrUsage, "": ErrUsage, "unix:": ErrUsage, "unix:/no/such": nl.ErrNoBackend} {
+	for backend, want := range map[string]error{"moon": ErrUsage, "": ErrUsage, "unix:": ErrUsage, "unix:/no/such": nl.ErrNoBackend,
+		"ending-99": nl.ErrNoBackend, "ending-0/../nl": nl.ErrNoBackend} {
 		m, err := Dial(t.Context(), backend)
 		if !errors.Is(err, want) || m != nil {
 			t.Errorf("%q: %v, %v", backend, m, err)

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"smcr/internal/printable"
@@ -32,6 +34,10 @@ type Factory struct {
 	// Dial connects to the stacks that a valid value of --backend names.
 	Dial func(ctx context.Context, backend string) (nl.Multi, error)
 
+	// Ending connects to the stacks in user space of this network namespace that have handed
+	// over to another process and still have connections. Nil: there are none.
+	Ending func(ctx context.Context) (nl.Multi, error)
+
 	// Start starts the stack in user space of this network namespace, for a
 	// change where there is no stack at all. Nil: such a change fails.
 	Start func(ctx context.Context) error
@@ -47,6 +53,7 @@ func NewFactory(version string) *Factory {
 		Version: version,
 		Backend: DefaultBackend(os.Getenv),
 		Dial:    Dial,
+		Ending:  DialEnding,
 		NetDev:  remember(NetDev),
 	}
 }
@@ -64,8 +71,9 @@ const noSMC = "no SMC: this kernel does not support it and no user-space stack r
 	"start one with 'smcr serve' or 'smcr run -- PROGRAM'"
 
 // Dial connects to the kernel's stack ("kernel"), the one in user space in this
-// network namespace ("user"), the one behind a socket ("unix:ADDRESS"), or
-// whichever of the first two there are ("auto"). The error says what to do.
+// network namespace ("user"), one that has handed over to it ("ending-N"), the one behind a
+// socket ("unix:ADDRESS"), or whichever of the first two there are ("auto"). The error says
+// what to do.
 func Dial(ctx context.Context, backend string) (nl.Multi, error) {
 	one := func(c *nl.Client, err error) (nl.Multi, error) {
 		if err != nil {
@@ -86,16 +94,37 @@ func Dial(ctx context.Context, backend string) (nl.Multi, error) {
 	case backend == "user":
 		none = "no smcr stack in this network namespace: start one with 'smcr serve' or 'smcr run -- PROGRAM'"
 		m, err = one(nl.DialUser(ctx))
+	case strings.HasPrefix(backend, "ending-"):
+		none = fmt.Sprintf("no smcr stack %q in this network namespace: it may have ended", backend)
+		m, err = one(nl.DialEnding(ctx, backend))
 	case backend == "auto":
 		none = noSMC
 		m, err = nl.DialAll(ctx)
 	default:
-		return nil, UsageError("unknown backend %q: must be auto, kernel, user or unix:PATH", backend)
+		return nil, UsageError("unknown backend %q: must be auto, kernel, user, ending-N or unix:PATH", backend)
 	}
 	if errors.Is(err, nl.ErrNoBackend) {
 		return nil, Say(err, "%s", none)
 	}
 	return m, err
+}
+
+// DialEnding connects to the stacks of this network namespace that have handed over to
+// another process and still have connections. It leaves out those that end meanwhile.
+func DialEnding(ctx context.Context) (nl.Multi, error) {
+	var m nl.Multi
+	for _, name := range nl.Ending() {
+		c, err := nl.DialEnding(ctx, name)
+		if errors.Is(err, nl.ErrNoBackend) {
+			continue
+		}
+		if err != nil {
+			m.Close()
+			return nil, err
+		}
+		m = append(m, nl.Backend{Name: name, Control: c})
+	}
+	return m, nil
 }
 
 // NetDev returns the name of a network device of the current network namespace,
@@ -144,6 +173,36 @@ func (f *Factory) With(ctx context.Context, fn func(context.Context, nl.Multi) e
 	}
 	defer m.Close()
 	return explain(fn(ctx, m))
+}
+
+// EachEnding calls fn with each stack that has handed over to another process and still has
+// connections, if the user asks for the stack in user space. It ignores the error of a stack
+// that ends meanwhile.
+func (f *Factory) EachEnding(ctx context.Context, fn func(context.Context, nl.Multi) error) error {
+	if f.Ending == nil || f.Backend != "auto" && f.Backend != "user" {
+		return nil
+	}
+	m, err := f.Ending(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	defer m.Close()
+	for i := range m {
+		if err := fn(ctx, m[i:i+1]); err != nil && !ended(err) {
+			return explain(err)
+		}
+	}
+	return nil
+}
+
+// ended reports whether err means that a stack has ended before it answered.
+func ended(err error) bool {
+	for _, e := range []error{nl.ErrNoBackend, io.EOF, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // Action returns a command without arguments that does one thing to the one stack

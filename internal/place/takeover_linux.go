@@ -3,6 +3,7 @@
 package place
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -203,6 +204,16 @@ func (c *Claim) Leave() (*net.UnixListener, error) {
 	}
 	l.SetUnlinkOnClose(false) // Close of the claim removes it
 	return l, errors.Join(err, os.Chmod(path, 0o666))
+}
+
+// DialNext connects to the process that has the place after [Claim.Leave]. The error matches
+// ErrAbsent if there is none.
+func (c *Claim) DialNext(ctx context.Context) (*net.UnixConn, error) {
+	u, err := c.view.dialAt(ctx, c.base, Takeover)
+	if err != nil && absent(err) {
+		return nil, errors.Join(ErrAbsent, err)
+	}
+	return u, err
 }
 
 // Ending returns the names of the sockets of stacks that have handed over the place of

@@ -22,7 +22,7 @@ func heir(t *testing.T, v *view, c *Claim) *Claim {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = next.Close() })
-	for _, name := range []string{Commands, Launchers} {
+	for _, name := range []string{Commands, Launchers, Takeover} {
 		if _, err := next.Listen(name); err != nil {
 			t.Fatal(err)
 		}
@@ -75,6 +75,13 @@ func TestInherit(t *testing.T) {
 			t.Errorf("%d stacks are ending, want %d", got, i+1)
 		}
 	}
+	for i, c := range claims[:len(claims)-1] {
+		if u, err := c.DialNext(t.Context()); err != nil {
+			t.Errorf("process %d does not find the last one: %v", i, err)
+		} else {
+			_ = u.Close()
+		}
+	}
 	for i, c := range claims {
 		if err := v.reach(); err != nil {
 			t.Errorf("before the end of process %d: %v", i, err)
@@ -88,6 +95,9 @@ func TestInherit(t *testing.T) {
 	}
 	if left := names(t, claims[0].dir); !slices.Equal(left, []string{lockName}) {
 		t.Errorf("left: %q", left)
+	}
+	if _, err := claims[0].DialNext(t.Context()); !errors.Is(err, ErrAbsent) {
+		t.Errorf("after the end of all: %v", err)
 	}
 	newStack(t, v)
 }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,11 +39,33 @@ func Reloading() string {
 	return fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000)
 }
 
+// MainProcess is the message that the process pid is the main process of the service from
+// now on. The service manager ignores it if this process does not belong to the service.
+func MainProcess(pid int) string { return "MAINPID=" + strconv.Itoa(pid) }
+
+// Successor returns the environment for a process that becomes the main process of the service
+// in place of another one. before is the environment of that one: the service manager tells
+// only a main process how often it wants messages. ok reports whether the service manager takes
+// messages of this process. Successor must be called before [New], which removes the variables.
+func Successor(before []string) (env []string, ok bool) {
+	watchdog := func(v string) bool {
+		return strings.HasPrefix(v, intervalEnv+"=") || strings.HasPrefix(v, pidEnv+"=")
+	}
+	env = slices.DeleteFunc(os.Environ(), watchdog)
+	for _, v := range before {
+		if strings.HasPrefix(v, intervalEnv+"=") {
+			env = append(env, v)
+		}
+	}
+	return env, os.Getenv(socketEnv) != ""
+}
+
 // A Notifier sends messages to the service manager. A nil Notifier is for a process that was
 // not started by one: it sends nothing.
 type Notifier struct {
 	addr     net.UnixAddr
 	watchdog time.Duration
+	left     atomic.Bool
 }
 
 // New returns the Notifier that the environment describes, or nil without an error if
@@ -80,9 +104,17 @@ func (n *Notifier) Watchdog() time.Duration {
 	return n.watchdog
 }
 
+// Leave ends the messages of this process, because another one is the main process of the
+// service. Send sends nothing from now on.
+func (n *Notifier) Leave() {
+	if n != nil {
+		n.left.Store(true)
+	}
+}
+
 // Send sends messages in one datagram. It waits for at most a second.
 func (n *Notifier) Send(messages ...string) error {
-	if n == nil {
+	if n == nil || n.left.Load() {
 		return nil
 	}
 	// A new socket each time: the service manager may have made its socket anew.

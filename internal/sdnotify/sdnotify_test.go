@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -43,6 +45,7 @@ func TestSend(t *testing.T) {
 			{[]string{Reloading()}, `^RELOADING=1\nMONOTONIC_USEC=\d+$`},
 			{[]string{Alive}, "^WATCHDOG=1$"},
 			{[]string{Stopping}, "^STOPPING=1$"},
+			{[]string{MainProcess(77)}, "^MAINPID=77$"},
 		} {
 			if err := n.Send(tt.send...); err != nil {
 				t.Fatal(err)
@@ -56,6 +59,37 @@ func TestSend(t *testing.T) {
 		_ = c.Close()
 		if err := n.Send(Ready); err == nil {
 			t.Error("nobody listens, and no error")
+		}
+		n.Leave()
+		if err := n.Send(Ready); err != nil {
+			t.Errorf("after Leave: %v", err)
+		}
+	}
+}
+
+// TestSuccessor checks that the environment of the next main process has the watchdog of the
+// one before, and not that of this process.
+func TestSuccessor(t *testing.T) {
+	t.Setenv(pidEnv, "1")
+	t.Setenv(intervalEnv, "5")
+	for _, socket := range []string{"", "/s"} {
+		t.Setenv(socketEnv, socket)
+		env, ok := Successor([]string{"OTHER=1", intervalEnv + "=3000000", pidEnv + "=2"})
+		if ok != (socket != "") {
+			t.Errorf("socket %q: %v", socket, ok)
+		}
+		for name, want := range map[string][]string{
+			socketEnv: {socket}, intervalEnv: {"3000000"}, pidEnv: nil, "OTHER": nil, "PATH": {os.Getenv("PATH")},
+		} {
+			var got []string
+			for _, v := range env {
+				if value, is := strings.CutPrefix(v, name+"="); is {
+					got = append(got, value)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s is %q, want %q", name, got, want)
+			}
 		}
 	}
 }

@@ -90,3 +90,13 @@ func inCgroup(attr *syscall.SysProcAttr) (done func(), err error) {
 	attr.UseCgroupFD, attr.CgroupFD = true, int(f.Fd())
 	return func() { _ = f.Close() }, nil
 }
+
+// sameCgroup reports whether the process pid is in the cgroup of this process.
+func sameCgroup(pid int) (bool, error) {
+	mine, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return false, err
+	}
+	other, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	return err == nil && string(mine) == string(other), err
+}

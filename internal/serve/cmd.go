@@ -24,6 +24,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	o := &Options{Err: f.IO.ErrOut, Takeover: Takeover{Release: f.Version}}
 	var assume, users, groups []string
 	var level, prepare string
+	var reload int
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the user-space stack of this network namespace",
@@ -58,6 +59,10 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"stack cannot hand over, because its release is too old for example, the new one\n" +
 			"says so and ends, and the old one continues. Without a stack that runs,\n" +
 			"--takeover changes nothing.\n\n" +
+			"--reload is for ExecReload= of a systemd unit, with NotifyAccess=exec. If process PID\n" +
+			"runs the installed smcr, it reads its configuration again, as on SIGHUP. Otherwise, a\n" +
+			"stack with the flags of that process takes over from it and becomes the main process\n" +
+			"of the unit. So 'systemctl reload smcr' upgrades the stack.\n\n" +
 			"The stack uses SMC-R version 1 with any peer. It uses version 2, which also works\n" +
 			"across routers, with peers that have an enterprise ID in common with it. User-space\n" +
 			"stacks have " + userstack.DefaultUEID + " in common, unless the configuration file lists\n" +
@@ -88,6 +93,12 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if prepare != "" {
 				return prepareFor(prepare)
+			}
+			if cmd.Flags().Changed("reload") {
+				if reload <= 0 {
+					return cmdutil.UsageError("--reload %d: must be the ID of a process", reload)
+				}
+				return Reload(cmd.Context(), reload)
 			}
 			for _, s := range assume {
 				p, err := parsePrefix(s)
@@ -167,10 +178,15 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringVar(&prepare, "prepare", "", "start no stack: give the directory of the sockets to this `user`, as whom the stack will run, and end")
 	fl.BoolVar(&o.Takeover.From, "takeover", false, "take over from the stack that runs, if there is one: it hands over and ends after its last connection")
 	fl.DurationVar(&o.Takeover.DrainTimeout, "drain-timeout", 0, "after another stack has taken over, end after this `time` even if there are connections; 0 means never")
-	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")
-	if err := fl.MarkHidden("on-demand"); err != nil {
-		panic(err) // cannot happen: the flag is defined above
+	fl.IntVar(&reload, "reload", 0, "have process `PID`, the stack of a systemd unit, read its configuration again, or take over from it if another smcr is installed")
+	fl.BoolVar(&o.Start.OnDemand, "on-demand", false, "remove the log at the end (used by smcr run)")
+	fl.BoolVar(&o.Start.Report, reportFlag, false, "report the start on descriptor 3 (used by smcr run and --reload)")
+	for _, name := range []string{"on-demand", reportFlag} {
+		if err := fl.MarkHidden(name); err != nil {
+			panic(err) // cannot happen: the flag is defined above
+		}
 	}
+	_ = cmd.RegisterFlagCompletionFunc("reload", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("allow-user", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("allow-group", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("prepare", cobra.NoFileCompletions)

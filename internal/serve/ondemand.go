@@ -19,9 +19,12 @@ import (
 	"smcr/userstack/service"
 )
 
-// readyFD is the descriptor to which a service started on demand writes the result of
+// readyFD is the descriptor to which a service with the flag reportFlag writes the result of
 // its start: a line with "ok", or with the name of a cause, a tab and the error.
 const readyFD = 3
+
+// reportFlag is the flag with which a service reports its start on readyFD.
+const reportFlag = "report-start"
 
 // startCauses are the errors that callers of StartOnDemand distinguish, by their names
 // in the line.
@@ -92,7 +95,7 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 	}
 	defer r.Close()
 	newCmd := func() *exec.Cmd {
-		cmd := exec.Command(exe, append([]string{"serve", "--on-demand", "--idle-timeout", IdleTimeout.String()}, args...)...)
+		cmd := exec.Command(exe, append([]string{"serve", "--on-demand", "--" + reportFlag, "--idle-timeout", IdleTimeout.String()}, args...)...)
 		cmd.Dir = "/"
 		cmd.ExtraFiles = []*os.File{w}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -106,8 +109,13 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 	// The service can run longer than this process. Wait prevents a zombie if
 	// the service ends first.
 	go func() { _ = cmd.Wait() }()
-	caller := ctx
-	ctx, cancel := context.WithTimeout(caller, startTimeout)
+	return awaitStart(ctx, r, cmd.Process, startTimeout)
+}
+
+// awaitStart waits until the process p reports its start at the other end of r. It ends a
+// process that needs more than limit, or longer than ctx. The error wraps ErrStart.
+func awaitStart(caller context.Context, r *os.File, p *os.Process, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(caller, limit)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -116,11 +124,11 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 	case line != "":
 		return parseReady(line)
 	case ctx.Err() != nil:
-		_ = cmd.Process.Kill()
+		_ = p.Kill()
 		if caller.Err() != nil {
 			return fmt.Errorf("%w: %w", ErrStart, context.Cause(caller))
 		}
-		return fmt.Errorf("%w: it did not start within %v", ErrStart, startTimeout)
+		return fmt.Errorf("%w: it did not start within %v", ErrStart, limit)
 	default:
 		return fmt.Errorf("%w: it ended without a message (%v)", ErrStart, errors.Join(err, io.ErrUnexpectedEOF))
 	}

@@ -29,6 +29,9 @@ import (
 const serveEnv = "SMCR_SERVE_TEST"
 
 func TestMain(m *testing.M) {
+	if os.Getenv(hangupEnv) != "" {
+		awaitHangup()
+	}
 	if os.Getenv(serveEnv) != "" && len(os.Args) > 1 && os.Args[1] == "serve" {
 		cmd := NewCmd(&cmdutil.Factory{IO: cmdutil.SystemStreams()})
 		cmd.SetArgs(os.Args[2:])

@@ -23,9 +23,12 @@ type persistentControl struct {
 	log        *slog.Logger
 	v1, v2     bool // the versions of RoCE that were asked for
 
-	mu     sync.Mutex // held during a change, and while the configuration file is read
-	file   *stateFile // nil: there is no directory for it
-	err    error      // why nothing is saved
+	file *stateFile // nil: there is no directory for it
+
+	errMu sync.Mutex // held for moments only: SysInfo must not wait for a change
+	err   error      // why nothing is saved
+
+	mu     sync.Mutex // held during a change, while the configuration file is read, and while another process takes over
 	logged string     // the last warning of change
 	// What the stack had from the configuration file, and the file's digest.
 	base   *config.Config
@@ -60,14 +63,19 @@ func (p *persistentControl) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 	if !info.RoCEv1 && !info.RoCEv2 {
 		info.RoCEv1, info.RoCEv2 = p.v1, p.v2
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.err != nil {
-		info.StateError = p.err.Error()
+	if err := p.notSaved(); err != nil {
+		info.StateError = err.Error()
 	} else {
 		info.StateFile = p.file.path
 	}
 	return info, nil
+}
+
+// notSaved returns why nothing is saved, or nil.
+func (p *persistentControl) notSaved() error {
+	p.errMu.Lock()
+	defer p.errMu.Unlock()
+	return p.err
 }
 
 // setBase notes that the stack now has what the configuration file with the digest says.
@@ -156,13 +164,16 @@ func (p *persistentControl) change(ctx context.Context, do func() error) error {
 		return err
 	}
 	// The change is done, so it is saved even if nobody waits for the answer any more.
-	p.err = p.save(context.WithoutCancel(ctx))
+	serr := p.save(context.WithoutCancel(ctx))
+	p.errMu.Lock()
+	p.err = serr
+	p.errMu.Unlock()
 	text := ""
-	if p.err != nil {
-		text = p.err.Error()
+	if serr != nil {
+		text = serr.Error()
 	}
 	if text != "" && text != p.logged {
-		p.log.Warn("changes by commands last only as long as this stack", "why", p.err)
+		p.log.Warn("changes by commands last only as long as this stack", "why", serr)
 	}
 	p.logged = text
 	return err
@@ -171,7 +182,7 @@ func (p *persistentControl) change(ctx context.Context, do func() error) error {
 // save writes the state of the stack to the file.
 func (p *persistentControl) save(ctx context.Context) error {
 	if p.file == nil {
-		return p.err
+		return p.notSaved()
 	}
 	now, err := config.Export(ctx, p.Control)
 	if err != nil {

@@ -38,6 +38,14 @@ type EngineOptions struct {
 	Spin time.Duration
 }
 
+// StartOptions are the hidden flags of smcr serve, for a process that another smcr has started.
+type StartOptions struct {
+	// OnDemand says that smcr run has started the process, with a log of its own.
+	OnDemand bool
+	// Report reports the result of the start on descriptor readyFD.
+	Report bool
+}
+
 // Options are the flags of smcr serve.
 type Options struct {
 	Err         io.Writer
@@ -52,7 +60,7 @@ type Options struct {
 	IdleTimeout time.Duration
 	GroupIdle   time.Duration
 	StallTime   time.Duration
-	OnDemand    bool
+	Start       StartOptions
 	// NoDefaultEID leaves out the enterprise ID that all user-space stacks have.
 	NoDefaultEID bool
 	// NoLocal is NoLocal of service.Config.
@@ -74,12 +82,11 @@ type Options struct {
 
 // Run serves until a signal ends it.
 func Run(ctx context.Context, o *Options) error {
-	onDemand := o.OnDemand
 	err := again(ctx, o, run)
-	if err != nil && o.OnDemand {
+	if err != nil && o.Start.Report {
 		reportStart(err)
 	}
-	if err == nil && onDemand {
+	if err == nil && o.Start.OnDemand {
 		// The stack has ended in order, so its log is not needed.
 		if err := removeLog(logDir, os.Stderr); err != nil {
 			return fmt.Errorf("remove the log: %w", err)
@@ -125,7 +132,8 @@ func run(ctx context.Context, o *Options) error {
 	control := newPersistentControl(s.Stack().Control(), logDir, s.Dir(), cfg.Log)
 	control.v1, control.v2 = o.RoCE != "v2", o.RoCE != "v1"
 	s.SetControl(control)
-	s.OnHandOver(control.freeze)
+	next := &successor{control: control, manager: manager, log: cfg.Log}
+	s.OnHandOver(next.freeze, next.commit)
 	conf := &configurator{path: o.Config, control: control, eids: o.eids(), log: cfg.Log, notify: manager.Send}
 	// Signals are handled before the start is reported, so that an early SIGHUP
 	// does not end the stack, and an early SIGTERM ends it in order.
@@ -147,9 +155,9 @@ func run(ctx context.Context, o *Options) error {
 	defer w.start(ctx)()
 	// No guard: it sends one datagram.
 	defer context.AfterFunc(ctx, func() { _ = manager.Send(sdnotify.Stopping) })()
-	if o.OnDemand {
+	if o.Start.Report {
 		reportStart(nil)
-		o.OnDemand = false // the start is reported
+		o.Start.Report = false // the start is reported
 	}
 	err = inTime(ctx, s.Run)
 	if err == nil {

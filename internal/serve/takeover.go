@@ -5,8 +5,10 @@ package serve
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
+	"smcr/internal/sdnotify"
 	"smcr/userstack/service"
 )
 
@@ -57,4 +59,46 @@ func takeOver(s *service.Service, p *service.Predecessor, start func() error) er
 		return err
 	}
 	return s.Assume()
+}
+
+// A successor is the process that takes over, as the changes by commands and the service
+// manager must know it.
+type successor struct {
+	control *persistentControl
+	manager *sdnotify.Notifier
+	log     *slog.Logger
+	main    bool // the service manager was told that it is the main process
+}
+
+// freeze is the first function of service.Service.OnHandOver.
+func (n *successor) freeze() (thaw func(over bool)) {
+	n.main = false
+	changes := n.control.freeze()
+	return func(over bool) {
+		changes(over)
+		switch {
+		case over && n.main:
+			n.manager.Leave()
+		case n.main:
+			n.log.Error("the process that the service manager watches has not taken over")
+		}
+	}
+}
+
+// commit is the second function of service.Service.OnHandOver. The process becomes the main
+// process of the unit. If it is not of this unit, the service manager goes on watching this
+// process, which therefore goes on reporting.
+func (n *successor) commit(pid int) {
+	if n.manager == nil {
+		return
+	}
+	same, err := sameCgroup(pid)
+	if err == nil && same {
+		err = n.manager.Send(sdnotify.MainProcess(pid))
+		n.main = err == nil
+	}
+	if !n.main {
+		n.log.Warn("the service manager does not watch the process that takes over, because it is not of the same unit: "+
+			"the unit ends with this process", "pid", pid, "err", err)
+	}
 }

@@ -16,21 +16,23 @@ var ErrLeft = errors.New("broker: another process is the stack now")
 // session when it has one with the other process, and no connections on this one.
 func (s *Server) HandOver() {
 	s.prepare()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	select {
-	case <-s.handedOver:
-	default:
-		close(s.handedOver)
-	}
+	s.handOver()
 }
 
-// tellHandedOver waits for HandOver and tells the launcher. ctx ends with the session.
-func (ss *session) tellHandedOver(ctx context.Context) {
-	select {
-	case <-ss.s.handedOver:
-		ss.sendOrDrop(&Message{Type: TypeHandedOver})
-	case <-ctx.Done():
+// tellHandedOver tells the launcher as soon as HandOver was called. Until then, the session
+// has no goroutine for this. Each launcher is told by a goroutine of its own, because one that
+// does not read its messages must not delay the others. stop ends this: it must be called when
+// nothing can be sent any more.
+func (ss *session) tellHandedOver() (stop func()) {
+	told := make(chan struct{})
+	cancel := context.AfterFunc(ss.s.handedOver, func() {
+		defer close(told)
+		_ = ss.s.guarded("the notice of a handover", func() { ss.sendOrDrop(&Message{Type: TypeHandedOver}) })
+	})
+	return func() {
+		if !cancel() {
+			<-told
+		}
 	}
 }
 

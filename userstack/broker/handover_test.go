@@ -5,9 +5,62 @@ package broker
 import (
 	"context"
 	"errors"
+	"os"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// TestHandOverIdle checks that a session needs no goroutine to learn of the next stack, and that
+// a launcher to which nothing can be sent does not delay the others.
+func TestHandOverIdle(t *testing.T) {
+	waiting := func() int {
+		b := make([]byte, 1<<20)
+		return strings.Count(string(b[:runtime.Stack(b, true)]), "tellHandedOver")
+	}
+	srv := &Server{Handler: &handler{}}
+	var all []*session
+	var stops []func()
+	var launchers []*transport
+	for range 20 {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ss := newSession(srv, newTransport(unixConn(t, fds[0])), &Launcher{})
+		all, launchers = append(all, ss), append(launchers, newTransport(unixConn(t, fds[1])))
+		stops = append(stops, ss.tellHandedOver())
+	}
+	if n := waiting(); n != 0 {
+		t.Errorf("%d goroutines wait in %d sessions", n, len(all))
+	}
+	stops[0]()             // this session has ended
+	all[1].t.sendMu.Lock() // a message to this launcher waits
+	srv.HandOver()
+	told := func(i int) {
+		t.Helper()
+		if m, _, err := launchers[i].receive(); err != nil || m.Type != TypeHandedOver {
+			t.Errorf("launcher %d: %v, %v", i, m.Type, err)
+		}
+	}
+	for i := range launchers[2:] {
+		told(2 + i)
+	}
+	all[1].t.sendMu.Unlock()
+	told(1)
+	for _, stop := range stops[1:] {
+		stop()
+	}
+	if err := launchers[0].c.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if m, _, err := launchers[0].receive(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the launcher of a session that had ended: %v, %v", m.Type, err)
+	}
+}
 
 // TestHandOver checks that sessions that exist, and later ones, learn of the next stack;
 // that connections continue; and that the session ends with its last connection.

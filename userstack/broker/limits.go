@@ -57,7 +57,7 @@ func (s *Server) prepare() {
 		s.sessions = make(map[uint32]int)
 		s.notClosed = make(map[uint32][][]int)
 		s.closing = make(chan struct{}, maxClosing)
-		s.handedOver = make(chan struct{})
+		s.handedOver, s.handOver = context.WithCancel(context.Background())
 	})
 }
 

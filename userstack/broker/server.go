@@ -125,7 +125,8 @@ type Server struct {
 	declining chan struct{} // a place for each connection that is being declined
 	closing   chan struct{} // a place for each user whose unexpected descriptors are being closed
 
-	handedOver chan struct{} // closed by HandOver
+	handedOver context.Context // ended by handOver
+	handOver   context.CancelFunc
 
 	mu        sync.Mutex
 	sessions  map[uint32]int     // by user
@@ -266,7 +267,7 @@ func (ss *session) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, ss.t.shutdown) // No guard: it makes one system call.
 	defer stop()
 	defer ss.wg.Wait()
-	ss.wg.Go(func() { _ = ss.s.guarded("the notice of a handover", func() { ss.tellHandedOver(ctx) }) })
+	defer ss.tellHandedOver()()
 	defer cancel(ErrLauncherGone)
 	defer ss.drain()
 	for {

@@ -30,9 +30,10 @@ type stacks struct {
 	t     *testing.T
 	dials atomic.Int64
 
-	mu   sync.Mutex
-	next *fakeStack // nil: there is none
-	end  func()     // ends the last session
+	mu     sync.Mutex
+	next   *fakeStack // nil: there is none
+	end    func()     // ends the last session
+	server *broker.Server
 }
 
 func (x *stacks) open(f *fakeStack) (mortal, error) {
@@ -40,7 +41,9 @@ func (x *stacks) open(f *fakeStack) (mortal, error) {
 	ours, theirs := sessionPair(x.t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = (&broker.Server{Handler: f}).ServeConn(ctx, ours) })
+	server := &broker.Server{Handler: f}
+	x.server = server
+	wg.Go(func() { _ = server.ServeConn(ctx, ours) })
 	x.end = func() { cancel(); wg.Wait() }
 	x.t.Cleanup(x.end)
 	cl, err := broker.NewClient(ctx, theirs, x.t.Name())

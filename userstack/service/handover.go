@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"smcr/internal/place"
 	"smcr/nl"
 	"smcr/rdmaverbs/softroce"
 	"smcr/userstack/internal/programs"
@@ -24,15 +23,23 @@ type succession struct {
 	listener *net.UnixListener
 	turn     sync.Mutex // one takeover at a time
 	freeze   func() (thaw func(over bool))
+	commit   func(pid int)
 	control  nl.Control    // of the stack, without the history
 	over     chan struct{} // closed when another process is the stack
 	ending   chan *net.UnixListener
 }
 
-// OnHandOver sets a function that is called when another process takes over: it makes
-// changes by commands wait until it calls thaw. If over is true, they must fail, because
-// another process is the stack. It must be called before Run.
-func (s *Service) OnHandOver(freeze func() (thaw func(over bool))) { s.succession.freeze = freeze }
+// OnHandOver sets functions that are called when another process takes over. It must be
+// called before Run.
+//
+// freeze makes changes by commands wait until the function that it returns is called. If over
+// is true, changes must fail from then on, because another process is the stack. Otherwise
+// this process is the stack as before. commit is called in between, as soon as nothing but
+// the death of the other process, whose ID is pid, can prevent that it becomes the stack. It
+// is not called if the ID is not known.
+func (s *Service) OnHandOver(freeze func() (thaw func(over bool)), commit func(pid int)) {
+	s.succession.freeze, s.succession.commit = freeze, commit
+}
 
 // serve accepts processes that want to take over, until ctx ends.
 func (x *succession) serve(ctx context.Context) {
@@ -95,8 +102,9 @@ func (x *succession) answer(ctx context.Context, conn *takeover.Conn) {
 		s.log.Warn("takeover refused", "err", fmt.Errorf("%w: %v", takeover.ErrMalformed, m.Type))
 		return
 	}
+	// The other process tries again at once, and says it if it gives up.
 	refuse := func(why string) {
-		s.log.Warn("takeover refused", "why", why)
+		s.log.Debug("takeover refused", "why", why)
 		_ = conn.Send(takeover.Message{Type: takeover.Refuse, Text: why})
 	}
 	if !x.turn.TryLock() {
@@ -166,6 +174,12 @@ func (x *succession) handOver(ctx context.Context, conn *takeover.Conn) error {
 	}
 	if _, err := conn.Expect(takeover.Commit, preparing); err != nil {
 		return err
+	}
+	// The service manager must know the new process before that one reports to it.
+	if pid, err := conn.PID(); err != nil {
+		s.log.Warn("the process that takes over is not known", "err", err)
+	} else if x.commit != nil && pid > 0 {
+		x.commit(pid)
 	}
 	if err := conn.Send(takeover.Message{Type: takeover.Done}); err != nil {
 		return err
@@ -244,7 +258,7 @@ func (x *succession) reportEnd() error {
 	if err != nil {
 		return err
 	}
-	u, err := place.Dial(ctx, place.Takeover)
+	u, err := s.claim.DialNext(ctx)
 	if err != nil {
 		return err
 	}

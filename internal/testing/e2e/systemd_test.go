@@ -127,14 +127,7 @@ func TestSystemd(t *testing.T) {
 		t.Errorf("status %q", s)
 	}
 	pid := m.show("MainPID")
-	status := m.must("cat", "/proc/"+pid+"/status")
-	uid := m.must("id", "-u", "smcr")
-	const caps = "0000008000003000" // CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF
-	for _, want := range []string{"Uid:\t" + uid + "\t" + uid + "\t" + uid, "CapEff:\t" + caps, "CapPrm:\t" + caps, "CapBnd:\t" + caps, "NoNewPrivs:\t1", "Seccomp:\t2"} {
-		if !strings.Contains(status, "\n"+want) {
-			t.Errorf("no %q in\n%s", want, status)
-		}
-	}
+	m.wantConfined(pid)
 	// In a container, systemd cannot do this.
 	if own, err := confine.Effective(); err != nil {
 		t.Error(err)

@@ -250,6 +250,7 @@ func testTakeover(t *testing.T, who string) {
 	if names := l.placeOf(h); countPrefix(names, "ending-") != takeovers || countPrefix(names, "part-") != takeovers+1 {
 		t.Errorf("in the place of the stack: %q", names)
 	}
+	l.wantListed(h, takeovers)
 	hold.Kill()
 	load.Kill()
 	for n, p := range stacks[:takeovers] {
@@ -274,6 +275,37 @@ func testTakeover(t *testing.T, who string) {
 	if t.Failed() {
 		for n, p := range stacks {
 			t.Logf("stack %d:\n%s", n, p.Log())
+		}
+	}
+}
+
+// wantListed checks that the listings of a host show the rows of a stack and of those that have
+// handed over to it, and that each of these can be asked alone.
+func (l *lab) wantListed(h *netnstest.Host, ending int) {
+	l.t.Helper()
+	want := []string{"user"}
+	for n := range ending {
+		want = append(want, "ending-"+strconv.Itoa(n))
+	}
+	slices.Sort(want)
+	for _, line := range []string{"connection list", "linkgroup list", "link list", "device list", "stats show"} {
+		var rows []struct{ Stack string }
+		args := append([]string{"--backend", "user"}, strings.Fields(line)...)
+		if err := json.Unmarshal([]byte(l.smcr(h, append(args, "--output", "json")...)), &rows); err != nil {
+			l.t.Fatal(err)
+		}
+		var got []string
+		for _, r := range rows {
+			got = append(got, r.Stack)
+		}
+		slices.Sort(got)
+		if got = slices.Compact(got); !slices.Equal(got, want) {
+			l.t.Errorf("smcr %s shows the stacks %q, want %q", line, got, want)
+		}
+	}
+	for _, name := range want {
+		if out := l.smcr(h, "--backend", name, "connection", "list"); !strings.Contains(out, name) {
+			l.t.Errorf("the connections of %s:\n%s", name, out)
 		}
 	}
 }

@@ -38,6 +38,26 @@ func New(c *net.UnixConn, old bool) *Conn {
 // Close closes the connection.
 func (c *Conn) Close() error { return c.c.Close() }
 
+// PID returns the ID of the other process, as this process sees it (SO_PEERCRED). It is 0 if
+// the other process is in a PID namespace that this one does not see.
+func (c *Conn) PID() (int, error) {
+	raw, err := c.c.SyscallConn()
+	if err != nil {
+		return 0, fmt.Errorf("takeover: %w", err)
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return 0, fmt.Errorf("takeover: %w", err)
+	}
+	if cerr != nil {
+		return 0, fmt.Errorf("takeover: %w", os.NewSyscallError("getsockopt", cerr))
+	}
+	return int(cred.Pid), nil
+}
+
 // Send sends m. The caller still owns the files.
 func (c *Conn) Send(m Message) error {
 	b, err := m.appendBinary(nil)

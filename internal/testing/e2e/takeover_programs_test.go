@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// staticC builds a static C program of testdata.
+func staticC(t *testing.T, name string) string {
+	t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip(err)
+	}
+	path := filepath.Join(t.TempDir(), name)
+	if out, err := exec.CommandContext(t.Context(), cc, "-O2", "-Wall", "-Werror", "-static", "-o", path, filepath.Join("testdata", name+".c")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+// echo starts blockEcho on host A, and returns when it listens.
+func (l *lab) echo() *netnstest.Process {
+	l.t.Helper()
+	p := l.under(l.A, "/usr/bin/python3", "-u", "-c", blockEcho, l.A.Addr())
+	if err := p.WaitOutput("listening", startTime); err != nil {
+		l.t.Fatal(err)
+	}
+	return p
+}
+
+// TestTakeoverPrograms replaces the stacks of both hosts under static Go and C programs. Their
+// connections continue, and they make new ones with the next stacks.
+func TestTakeoverPrograms(t *testing.T) {
+	wantTakeover(t)
+	l := newLab(t, "/usr/bin/python3")
+	exchange := staticC(t, "exchange")
+	stacks := map[*netnstest.Host]*netnstest.Process{l.A: l.serve(l.A), l.B: l.serve(l.B)}
+	server := l.under(l.A, bin("probe"), "server", l.A.Addr()+":5001")
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	echo := l.echo()
+	var clients []*netnstest.Process
+	begin := func() {
+		t.Helper()
+		inGo := l.under(l.B, bin("probe"), "client", l.A.Addr()+":5001", "2", "-busy")
+		inC := l.under(l.B, exchange, l.A.Addr(), "7200")
+		for p, text := range map[*netnstest.Process]string{inGo: "holding 2 connections", inC: "made"} {
+			if err := p.WaitOutput(text, startTime); err != nil {
+				t.Fatal(err)
+			}
+		}
+		clients = append(clients, inGo, inC)
+	}
+	begin()
+	var old []*netnstest.Process
+	for _, h := range []*netnstest.Host{l.A, l.B} {
+		next := l.takeOver(h)
+		wantLines(t, stacks[h], saysOver, 1)
+		old = append(old, stacks[h])
+		stacks[h] = next
+		begin()
+	}
+	for _, p := range clients {
+		terminate(t, p)
+		conns := 2
+		if strings.Contains(p.Log(), "exchanged ") {
+			conns = 1
+		}
+		wantSummary(t, p.Log(), conns)
+	}
+	for _, p := range old {
+		if err := p.Wait(endTime); err != nil {
+			t.Errorf("an old stack: %v\n%s", err, p.Log())
+		}
+	}
+	terminate(t, server)
+	echo.Kill()
+}
+
+// TestTakeoverDrain: an old stack with --drain-timeout ends although it has a connection. That
+// connection is reset, and new ones use the next stack.
+func TestTakeoverDrain(t *testing.T) {
+	wantTakeover(t)
+	l := newLab(t, "/usr/bin/python3")
+	exchange := staticC(t, "exchange")
+	old := l.serve(l.A, "--drain-timeout", "1s")
+	l.serve(l.B)
+	echo := l.echo()
+	client := func() *netnstest.Process {
+		t.Helper()
+		p := l.under(l.B, exchange, l.A.Addr(), "7200")
+		if err := p.WaitOutput("made", startTime); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	held := client()
+	begin := time.Now()
+	l.takeOver(l.A)
+	if err := old.Wait(endTime); err != nil || !strings.Contains(old.Log(), "drain timeout is over") {
+		t.Errorf("the old stack: %v\n%s", err, old.Log())
+	}
+	if d := time.Since(begin); d < time.Second {
+		t.Errorf("the old stack has ended after %v", d)
+	}
+	if err := held.Wait(endTime); err == nil || !strings.Contains(held.Log(), "Connection reset by peer") {
+		t.Errorf("the connection of the old stack: %v\n%s", err, held.Log())
+	}
+	next := client()
+	terminate(t, next)
+	wantSummary(t, next.Log(), 1)
+	echo.Kill()
+}
+
+// TestTakeoverKilled kills the old stack at different times of a takeover. The new one serves in
+// any case, and so does the next one after it.
+func TestTakeoverKilled(t *testing.T) {
+	wantTakeover(t)
+	l := newLab(t)
+	old := l.serve(l.A)
+	l.serve(l.B)
+	how := map[bool]int{}
+	for n := range 10 {
+		next := l.A.Go(t, bin("smcr"), "serve", "--takeover", "--no-default-eid")
+		time.Sleep(time.Duration(n) * 10 * time.Millisecond)
+		if err := old.Signal(unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		<-old.Done()
+		how[strings.Contains(old.Log(), saysOver)]++
+		if err := next.WaitOutput(saysServing, startTime); err != nil {
+			t.Fatalf("killed after %d ms: %v\n%s\nlog of the old stack:\n%s", 10*n, err, next.Log(), old.Log())
+		}
+		l.wantWorks()
+		old = next
+	}
+	t.Logf("killed after it had handed over: %d times, before: %d times", how[true], how[false])
+	if names := l.placeOf(l.A); countPrefix(names, "ending-")+countPrefix(names, "part-") > 12 {
+		t.Errorf("killed stacks have left: %q", names)
+	}
+	terminate(t, old)
+}
