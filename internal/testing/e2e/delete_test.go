@@ -51,7 +51,8 @@ while True:
             rounds += 1
             print('connection', connection, 'round', rounds, flush=True)
             time.sleep(0.02)
-    except ConnectionResetError: pass
+    # A write after the reset fails with EPIPE: see docs/sockets.md.
+    except (ConnectionResetError, BrokenPipeError): pass
 `
 )
 

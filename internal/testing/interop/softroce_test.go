@@ -22,6 +22,7 @@ var inGuest = []string{"TestKernelRXE", "TestKernelGIDs", "TestKernelHasPort", "
 // TestSoftRoCE runs tests of package softroce with the kernel's soft-RoCE in a guest.
 func TestSoftRoCE(t *testing.T) {
 	t.Parallel()
+	guest.SkipShort(t) // also without pyverbs, which only `make test-all` installs
 	netnstest.Require(t, "nsenter", "rdma")
 	if exec.Command("/usr/bin/python3", "-c", "import pyverbs").Run() != nil {
 		if os.Getenv("CI") == "true" {

@@ -64,6 +64,7 @@ func needTools(t *testing.T, names ...string) {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
+	guest.SkipShort(t) // also without the programs, which only `make test-all` installs
 	needTools(t, "ibv_rc_pingpong", "ib_write_bw", "ib_write_lat", "ib_send_bw", "ib_send_lat", "ib_read_bw", "ib_read_lat", "ss", "tc")
 	g := guest.New(t, guest.Config{Name: "linux", Limit: 20 * time.Minute})
 	t.Logf("Linux %s, boot took %v", g.Kernel(), g.BootTime())
