@@ -203,7 +203,12 @@ func (d *driver) serve() {
 				d.pace.others(now)
 			}
 			if i%looks == 0 {
+				// Whoever stops a watch waits for the end of a round. Another socket may
+				// be readable all the time: those of a device that closes are not read
+				// any more.
+				d.run.Unlock()
 				runtime.Gosched()
+				d.run.Lock()
 			}
 			giveWay()
 		}

@@ -91,6 +91,38 @@ func TestDriverServes(t *testing.T) {
 	}
 }
 
+// TestStopWhileBusy: a watch can be stopped while other descriptors are readable in every
+// round and nobody reads them, as those of a device that closes.
+func TestStopWhileBusy(t *testing.T) {
+	d := testDriver(t)
+	var rounds atomic.Int64
+	var stops []func()
+	for range 2 {
+		r, w := pipe(t)
+		stop, err := d.WatchReadable(r, func() { rounds.Add(1) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		stops = append(stops, stop)
+		if _, err := unix.Write(w, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the goroutine is not busy", func() bool { return rounds.Load() > 1000 })
+	stopped := make(chan struct{})
+	go func() {
+		for _, stop := range stops {
+			stop()
+		}
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(patience):
+		t.Fatal("a watch is not stopped while another descriptor is readable")
+	}
+}
+
 // TestDriverHeld: while a caller waits, the caller does all of this, and the goroutine
 // does nothing.
 func TestDriverHeld(t *testing.T) {
