@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// root is the folder of the module.
+const root = "../../.."
+
+// elsewhere are the programs whose commands in documents do not run here, and what runs them.
+// A command that begins with another program needs a prompt, which makes it run here.
+var elsewhere = map[string]string{
+	"apt-get":         "scripts/setup-test-tools installs packages",
+	"systemctl":       "TestSystemd and TestSystemdTakeover of internal/testing/e2e",
+	"systemd-analyze": "TestUnit of internal/serve",
+	"journalctl":      "needs systemd's journal; it changes nothing",
+	"make":            "whoever works on smcr, and continuous integration",
+}
+
+// TestDocuments runs the commands of each document on two hosts.
+func TestDocuments(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	netnstest.Require(t, "nsenter", "unshare", "setpriv", "ss", "bash", "nginx", "curl", "iperf3", "redis-server", "tshark", "tcpdump")
+	programs := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", programs, "smcr/cmd/smcr")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	ran := 0
+	for _, file := range documents(t) {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		commands := Parse(string(content))
+		if len(commands) == 0 {
+			continue
+		}
+		ran += len(commands)
+		name, err := filepath.Rel(root, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runDocument(t, name, programs, commands)
+		})
+	}
+	if ran < 20 {
+		t.Errorf("only %d commands were found in the documents", ran)
+	}
+}
+
+func documents(t *testing.T) []string {
+	t.Helper()
+	var list []string
+	for _, pattern := range []string{"README.md", "docs/*.md", "deploy/*.md"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v", pattern, err)
+		}
+		list = append(list, files...)
+	}
+	return list
+}
+
+func runDocument(t *testing.T, name, programs string, commands []Command) {
+	pair := netnstest.New(t, netnstest.Options{})
+	names := filepath.Join(t.TempDir(), "hosts")
+	text := fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s hostA\n%s hostB\n", pair.A.Addr(), pair.B.Addr())
+	if err := os.WriteFile(names, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	hosts := map[string]*host{
+		"hostA": newHost(t, pair.A, "hostA", names, programs),
+		"hostB": newHost(t, pair.B, "hostB", names, programs),
+	}
+	for _, c := range commands {
+		word, _, _ := strings.Cut(c.Text, " ")
+		if elsewhere[word] != "" {
+			continue
+		}
+		if err := hosts[c.Host].run(c); err != nil {
+			// The next commands need what this one has done.
+			t.Fatalf("%s:%d: %s: %s\n%v", name, c.Line, c.Host, c.Text, err)
+		}
+	}
+}
+
+// TestPrompts: a command of smcr in a document has a prompt, so that TestDocuments runs it.
+func TestPrompts(t *testing.T) {
+	for _, file := range documents(t) {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range Loose(string(content), "smcr", "smcss", "smcd", "smc_run", "smc_pnet", "smc_chk", "smc_rnics", "smc_dbg") {
+			t.Errorf("%s: %q has no prompt (hostA#), so nobody runs it", file, line)
+		}
+	}
+}
