@@ -32,7 +32,7 @@ var rfcPackages = map[string]string{
 	"conn": "userstack/conn", "driver": "userstack/driver", "e2e": "internal/testing/e2e", "interop": "internal/testing/interop",
 	"launch": "userstack/launch", "linkgroup": "userstack/linkgroup", "service": "userstack/service",
 	"inside": "userstack/internal/inside", "network": "userstack/network", "programs": "userstack/internal/programs", "devices": "userstack/devices", "stacktest": "userstack/stacktest", "softroce": "rdmaverbs/softroce", "tcpopt": "userstack/tcpopt",
-	"smc": "smc", "userstack": "userstack", "wire": "userstack/wire", "rendezvous": "userstack/rendezvous",
+	"smc": "smc", "userstack": "userstack", "relay": "userstack/relay", "wire": "userstack/wire", "rendezvous": "userstack/rendezvous",
 }
 
 // rfcSections are the sections and appendices with requirements for an implementation.

@@ -13,6 +13,7 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
+	"smcr/userstack/service"
 
 	"github.com/spf13/cobra"
 )
@@ -127,6 +128,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			if o.StallTime < time.Second || o.StallTime > 5*time.Minute {
 				return cmdutil.UsageError("--stall-time %v: must be 1s to 5m", o.StallTime)
 			}
+			if o.MinKeepAlive < 0 || o.MinKeepAlive > service.MaxMinKeepAlive {
+				return cmdutil.UsageError("--min-keepalive %v: must be 0 to %v", o.MinKeepAlive, service.MaxMinKeepAlive)
+			}
 			if l := &o.Limits; l.Memory < -1 || l.UserMemory < -1 || l.Conns < 0 || l.UserConns < 0 || l.Groups < -1 {
 				return cmdutil.UsageError("--max-memory %d, --user-memory %d, --max-linkgroups %d: must be at least -1; --max-connections %d, --user-connections %d: must be at least 0", l.Memory, l.UserMemory, l.Groups, l.Conns, l.UserConns)
 			}
@@ -164,6 +168,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.DurationVar(&o.Engine.Spin, "spin", engine.DefaultSpin, "look for more work for this `time` before the event loop sleeps; 0 means not at all")
 	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")
 	fl.DurationVar(&o.StallTime, "stall-time", userstack.DefaultStallTime, "wait at least this `time` for a peer that stands still until its connections end, 1s to 5m")
+	fl.DurationVar(&o.MinKeepAlive, "min-keepalive", 0, "least `time` between TCP keepalives on the TCP connections below SMC-R, whatever programs set, rounded up to seconds; 0 means no limit")
 	fl.IntVar(&o.UserFDs, "user-fds", 0, "maximum number of `descriptors` of the stack for each user except root, 4 per connection; 0 means a share of the limit of open files")
 	fl.IntVar(&o.UserSessions, "user-sessions", broker.DefaultMaxSessions, "maximum `number` of programs under 'smcr run' at a time for each user except root")
 	fl.Int64Var(&o.Limits.Memory, "max-memory", 0, "maximum memory for the buffers of all connections in `bytes`; 0 means half of the machine's, -1 no limit")

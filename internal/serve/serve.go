@@ -46,21 +46,27 @@ type StartOptions struct {
 	Report bool
 }
 
+// Times are the flags of smcr serve that are times.
+type Times struct {
+	// IdleTimeout and MinKeepAlive are the fields of service.Config.
+	IdleTimeout, MinKeepAlive time.Duration
+	// GroupIdle and StallTime are the fields of userstack.Config.
+	GroupIdle, StallTime time.Duration
+}
+
 // Options are the flags of smcr serve.
 type Options struct {
-	Err         io.Writer
-	NetDevs     []string
-	AssumeSMC   []netip.Prefix
-	NoOption    bool
-	RoCE        string
-	RecvBuf     int
-	SendBuf     int
-	MaxLinks    int
-	EyeCatcher  bool
-	IdleTimeout time.Duration
-	GroupIdle   time.Duration
-	StallTime   time.Duration
-	Start       StartOptions
+	Err        io.Writer
+	NetDevs    []string
+	AssumeSMC  []netip.Prefix
+	NoOption   bool
+	RoCE       string
+	RecvBuf    int
+	SendBuf    int
+	MaxLinks   int
+	EyeCatcher bool
+	Times
+	Start StartOptions
 	// NoDefaultEID leaves out the enterprise ID that all user-space stacks have.
 	NoDefaultEID bool
 	// NoLocal is NoLocal of service.Config.
@@ -240,7 +246,7 @@ func (o *Options) config() (service.Config, error) {
 	roce := softroce.New(opts...)
 	return service.Config{
 		RoCE: roce, DrainTimeout: o.Takeover.DrainTimeout, Release: o.Takeover.Release,
-		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
+		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, MinKeepAlive: o.MinKeepAlive, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
 		NoLocal: o.NoLocal, Authorize: o.Allow.authorize(), Quiet: debug.FreeOSMemory,
 		Stack: userstack.Config{
 			Providers: []rdmaverbs.Provider{roce}, NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,

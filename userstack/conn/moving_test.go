@@ -51,9 +51,10 @@ func TestFailoverValidation(t *testing.T) {
 
 	// The missing message has 200 ms: it may be behind the validation, in the completion
 	// queue of the old link.
+	const patience = 200 * time.Millisecond
 	r = setup()
 	verify(r, 3)
-	r.wait(validateWait - time.Millisecond)
+	r.wait(patience - time.Millisecond)
 	if r.give(50, 0); r.at().Received != 250 {
 		t.Errorf("%d bytes after the last moment, want 250", r.at().Received)
 	}
@@ -63,7 +64,7 @@ func TestFailoverValidation(t *testing.T) {
 
 	r = setup()
 	verify(r, 3)
-	if r.wait(validateWait - time.Millisecond); r.c.State() != smc.StateActive {
+	if r.wait(patience - time.Millisecond); r.c.State() != smc.StateActive {
 		t.Errorf("before the time is over: %s", r.c.State())
 	}
 	if r.wait(time.Millisecond); r.c.State() != smc.StatePeerAbortWait || !errors.Is(r.c.ReadErr(), ErrReset) {

@@ -148,6 +148,10 @@ func TestKeepAliveLook(t *testing.T) {
 	if at, test := k.look(epoch.Add(time.Minute), epoch.Add(time.Second)); test || !at.Equal(epoch.Add(61*time.Second)) {
 		t.Errorf("the link was used: %v, %v", at.Sub(epoch), test)
 	}
+	used := keepAlive{idle: time.Minute, used: epoch.Add(30 * time.Second)}
+	if at, test := used.look(epoch.Add(time.Minute), epoch); test || !at.Equal(epoch.Add(90*time.Second)) {
+		t.Errorf("the connection was used, by this side: %v, %v", at.Sub(epoch), test)
+	}
 	if at, test := k.look(epoch.Add(time.Minute), epoch); !test || !at.Equal(epoch.Add(2*time.Minute)) {
 		t.Errorf("due: %v, %v", at.Sub(epoch), test)
 	}

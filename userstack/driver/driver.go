@@ -65,13 +65,25 @@ func (d *Driver) NewGroup(c GroupConfig) (*Group, error) {
 	if n := d.s.Limits.Groups; n > 0 && len(d.groups)+len(d.ending) >= n {
 		return nil, &LimitError{What: "link groups", Max: int64(n)}
 	}
-	g := newGroup(&d.s, d, c)
+	g := newGroup(&d.s, d, d.s.nextGroupID(d.exists), c)
 	d.groups[g] = struct{}{}
 	return g, nil
 }
 
-// Groups returns the link groups, the oldest first. A fixed order makes runs repeatable,
-// unlike the order of a map.
+// exists reports whether there is a link group with that ID. The lock is held.
+func (d *Driver) exists(id [4]byte) bool {
+	for _, all := range []map[*Group]struct{}{d.groups, d.ending} {
+		for g := range all {
+			if g.core.ID() == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Groups returns the link groups, in the order of their IDs: the oldest first, until IDs begin
+// again. A fixed order makes runs repeatable, unlike the order of a map.
 func (d *Driver) Groups() []*Group {
 	d.mu.Lock()
 	defer d.mu.Unlock()

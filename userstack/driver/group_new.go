@@ -14,7 +14,7 @@ import (
 )
 
 // newGroup makes a link group without links.
-func newGroup(s *shared, o owner, c GroupConfig) *Group {
+func newGroup(s *shared, o owner, id [4]byte, c GroupConfig) *Group {
 	g := &Group{
 		s: s, owner: o, role: c.Role, terms: c.Terms, peer: c.PeerID, lan: c.LAN,
 		first: make(chan error, 1),
@@ -26,7 +26,6 @@ func newGroup(s *shared, o owner, c GroupConfig) *Group {
 		pds: map[*devices.Device]rdmaverbs.PD{}, regions: map[*region]struct{}{},
 	}
 	g.loop, g.mem.shard = s.place()
-	id := s.nextGroupID()
 	g.log = s.Log.With("lgr", fmt.Sprintf("%x", id), "role", c.Role.String())
 	cfg := coreConfig(s, &c)
 	cfg.ID, cfg.Log = id, g.log

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -104,7 +105,11 @@ func TestStates(t *testing.T) {
 	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		for _, tt := range tests {
 			t.Run(fmt.Sprintf("%s/%s", role, tt.name), func(t *testing.T) {
-				r := newRig(t, role, func(c *Config) { c.EyeCatcher, c.Timers.TestLink = tt.name == "overlay", 0 })
+				var log strings.Builder
+				r := newRig(t, role, func(c *Config) {
+					c.EyeCatcher, c.Timers.TestLink = tt.name == "overlay", 0
+					c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
+				})
 				if tt.name == "overlay" {
 					r.openEye()
 				} else {
@@ -121,6 +126,10 @@ func TestStates(t *testing.T) {
 					if got := r.c.State().String(); got != state {
 						t.Fatalf("%s: state %s", step, got)
 					}
+				}
+				// What is wrong on this host is logged as an error, what a peer does is not.
+				if logged := strings.Contains(log.String(), "RMB element was overwritten"); logged != (tt.name == "overlay") || !logged && log.Len() > 0 {
+					t.Errorf("log: %q", log.String())
 				}
 				if tt.end == errNone {
 					if len(r.close) != 0 {

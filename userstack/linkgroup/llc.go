@@ -88,13 +88,13 @@ func (e *llcEngine) recv(l *Link, msg []byte) {
 		}
 	case wire.DeleteRKey:
 		if m.Reply {
-			e.g.rkeys.recvDeleteReply(l)
+			e.g.rkeys.recvDeleteReply(l, m.Negative)
 		} else {
 			e.g.rkeys.recvDelete(l, m)
 		}
 	case wire.DeleteRKeyV2:
 		if m.Reply {
-			e.g.rkeys.recvDeleteReply(l)
+			e.g.rkeys.recvDeleteReply(l, m.Negative)
 		} else {
 			e.g.rkeys.recvDeleteV2(l, m)
 		}

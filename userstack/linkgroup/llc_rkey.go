@@ -275,11 +275,14 @@ func (k *rkeyEngine) delete() {
 	k.g.timers.set(timerRKey, k.g.now.Add(k.g.cfg.Timers.RKey))
 }
 
-// linkDeletion.recvReply frees the RMBs. After a negative reply, which means that the
-// peer does not know them, they can be freed too.
-func (k *rkeyEngine) recvDeleteReply(l *Link) {
+// recvDeleteReply frees the RMBs. After a negative reply, which means that the peer does not
+// know them, they can be freed too. That is only logged (RFC 7609, appendix A.3.7).
+func (k *rkeyEngine) recvDeleteReply(l *Link, negative bool) {
 	if k.own.kind != rkDelete || k.own.via != l {
 		return
+	}
+	if negative {
+		k.g.log.Warn("the peer did not know an RMB that it was told to forget", "link", l.id, "rmbs", len(k.own.rmbs))
 	}
 	gone := k.own.rmbs
 	k.end()

@@ -85,6 +85,45 @@ func TestConfirmRKeyMany(t *testing.T) {
 	s.finish()
 }
 
+// TestContinuationRefused: after a negative reply to a CONFIRM RKEY CONTINUATION the whole
+// exchange begins again (RFC 7609, appendices A.3.5 and A.3.6).
+func TestContinuationRefused(t *testing.T) {
+	s := started(t, 6, 6, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1; c.MaxLinks = 6 })
+	s.runUntilIdle()
+	server, refused := s.hosts[smc.Server], false
+	s.block = func(from *host, l *Link, msg []byte) bool {
+		if refused || from == server || describe(msg) != "re:confirm-rkey-continuation(3)" {
+			return false
+		}
+		refused = true
+		m, err := wire.ParseConfirmRKeyCont(msg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Negative = true
+		b, err := m.AppendBinary(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.g.Received(s.now, server.g.links.byID(l.id), b)
+		server.drain()
+		return true
+	}
+	s.trace = nil
+	s.connect(0, 100, nil)
+	s.pass(time.Minute)
+	n := 0
+	for _, w := range s.trace {
+		if w[0] == 's' && w[2:] == ":confirm-rkey(5)" {
+			n++
+		}
+	}
+	if !refused || n != 2 {
+		t.Errorf("refused: %v, announced %d times, flow %s", refused, n, strings.Join(s.trace, " "))
+	}
+	s.finish()
+}
+
 // TestConfirmRKeyAnswers: the replies to our request.
 func TestConfirmRKeyAnswers(t *testing.T) {
 	setup := func() (*rig, *Conn, wire.ConfirmRKey) {

@@ -241,6 +241,10 @@ func TestElementBusyUntilBothAreDone(t *testing.T) {
 				t.Errorf("%v: free before step %d", steps, i)
 			}
 			r.do(step)
+			// The driver gives the element back when it learns of the end.
+			if over := r.c.State() == smc.StateClosed; over != (i == len(steps)-1) {
+				t.Errorf("%v: over after step %d: %v", steps, i, over)
+			}
 		}
 		if r.c.State() != smc.StateClosed || free() {
 			t.Errorf("%v: %s, or free before the driver has released it", steps, r.c.State())

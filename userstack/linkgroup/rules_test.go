@@ -4,6 +4,7 @@ package linkgroup
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -75,7 +76,12 @@ func TestRMBInUseDeleted(t *testing.T) {
 // TestDeleteRKeyNegative: a negative answer to our own DELETE RKEY is as good as
 // a positive one: the memory is freed (RFC 7609, appendix A.3.7).
 func TestDeleteRKeyNegative(t *testing.T) {
-	r := newRig(t, smc.Client, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
+	var log strings.Builder
+	r := newRig(t, smc.Client, func(c *Config) {
+		noTest(c)
+		c.RMBEsPerRMB = 1
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
 	r.open()
 	c, err := r.g.NewConn(r.s.now, 0, 100)
 	if err != nil {
@@ -88,9 +94,16 @@ func TestDeleteRKeyNegative(t *testing.T) {
 	r.wait(61 * time.Second)
 	r.expect("delete-rkey(1)")
 	n := len(r.h.rmbs)
+	log.Reset()
 	r.recv(r.link, wire.DeleteRKey{Reply: true, Negative: true, Count: 1, ErrorMask: 0x80, RKeys: [8]smc.RKey{key}})
 	if len(r.h.rmbs) != n-1 {
 		t.Errorf("%d RMBs, had %d", len(r.h.rmbs), n)
+	}
+	if !strings.Contains(log.String(), "level=WARN") {
+		t.Errorf("log: %q", log.String())
+	}
+	if len(r.g.Links()) != 1 || len(r.dead) != 0 {
+		t.Errorf("the link group: %d links, ended %v", len(r.g.Links()), r.dead)
 	}
 }
 

@@ -56,6 +56,34 @@ var rules = []struct {
 		b.over(false)
 		b.peerGets("", nil)
 	}},
+	{"program shuts down both", nil, func(b *rulesBed) {
+		b.write("last words")
+		if err := unix.Shutdown(b.fd, unix.SHUT_RDWR); err != nil {
+			b.t.Fatal(err)
+		}
+		b.over(false)
+		b.peerGets("last words", nil)
+	}},
+	{"program shuts down both with data unread", nil, func(b *rulesBed) {
+		b.peerSends("unread")
+		b.wantUnread(6)
+		b.write("last words")
+		if err := unix.Shutdown(b.fd, unix.SHUT_RDWR); err != nil {
+			b.t.Fatal(err)
+		}
+		b.read("unread") // as over TCP
+		b.programEnd(nil)
+		b.over(false)
+		b.peerGets("last words", nil)
+	}},
+	{"program shuts down both, and data follows", nil, func(b *rulesBed) {
+		if err := unix.Shutdown(b.fd, unix.SHUT_RDWR); err != nil {
+			b.t.Fatal(err)
+		}
+		b.peerSends("nobody reads")
+		b.over(true)
+		b.peerGets("", unix.ECONNRESET)
+	}},
 	{"peer shuts down writing", nil, func(b *rulesBed) {
 		b.peerSends("greeting")
 		if err := b.peer.CloseWrite(); err != nil {

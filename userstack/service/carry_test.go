@@ -40,6 +40,14 @@ func newCarried(t testing.TB, uid int) *carried {
 // for what the program does to its TCP socket while the connection is made.
 func newCarriedBy(t testing.TB, uid int, early func(fd int), attachClient func(testing.TB, *broker.ClientConn) *program) *carried {
 	t.Helper()
+	c := newServices(t, uid)
+	c.connect(t, early, attachClient)
+	return c
+}
+
+// newServices makes the two services of a carried, and no connection yet.
+func newServices(t testing.TB, uid int) *carried {
+	t.Helper()
 	checkLeaks(t)
 	w := simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond})
 	t.Cleanup(w.Close)
@@ -47,7 +55,6 @@ func newCarriedBy(t testing.TB, uid int, early func(fd int), attachClient func(t
 	c.client = newServiceBed(t, w.Host("client", netdev(1)), nil)
 	c.server = newServiceBed(t, c.serverHost, nil)
 	c.cl, c.sl = c.client.launcher(uid), c.server.launcher(os.Geteuid())
-	c.connect(t, early, attachClient)
 	return c
 }
 
@@ -293,7 +300,9 @@ func TestCarryReset(t *testing.T) {
 // the time that it asked for, and the time for which the peer may stand still: 7 s of
 // Config.StallTime, within 16/7 of that.
 func TestKeepAliveOption(t *testing.T) {
-	c := newCarried(t, os.Geteuid())
+	c := newServices(t, os.Geteuid())
+	c.client.s.cfg.MinKeepAlive = time.Hour // of TCP, not of the link
+	c.connect(t, func(int) {}, attach)
 	one := []byte{1, 0, 0, 0}
 	for _, o := range [][2]int{{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}} {
 		if err := c.cc.SetOption(t.Context(), rights.All, o[0], o[1], one); err != nil {

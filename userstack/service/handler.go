@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,15 +44,17 @@ type held struct {
 	mu       sync.Mutex      // held during a change of options
 	smc      *userstack.Conn // nil: none yet
 	carriage inside.Carriage // of smc
-	side     *localSide      // of a local connection, or nil
+	keep     keepAlive
+	side     *localSide // of a local connection, or nil
 }
 
-// hold makes the program's options take effect on sock from now on.
-func hold(c *broker.Conn, sock *broker.Descriptor) *held {
+// hold makes the program's options take effect on sock from now on. minKeepAlive is that of
+// Config.
+func hold(c *broker.Conn, sock *broker.Descriptor, minKeepAlive time.Duration) *held {
 	if h, ok := c.Data().(*held); ok {
 		return h
 	}
-	h := &held{sock: sock}
+	h := &held{sock: sock, keep: keepAlive{least: seconds(minKeepAlive)}}
 	c.SetData(h)
 	return h
 }
@@ -148,7 +151,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		_ = c.Established(ctx, false)
 		return
 	}
-	h := hold(c, sock)
+	h := hold(c, sock, s.cfg.MinKeepAlive)
 	if err := c.Established(ctx, true); err != nil {
 		return
 	}
@@ -300,7 +303,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		return
 	}
 	log := s.log.With("remote", remote, "launcher", c.Launcher().PID)
-	h := hold(c, sock)
+	h := hold(c, sock, s.cfg.MinKeepAlive)
 	end, err := c.TakeOver(ctx)
 	if err != nil {
 		return

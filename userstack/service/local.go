@@ -137,7 +137,7 @@ func idleTCP(fd int) error {
 
 // connectLocal serves the client of a localConn after its TCP connection is made.
 func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *localConn) (goesOn bool) {
-	hold(c, sock).setSide(&f.clientSide)
+	hold(c, sock, s.cfg.MinKeepAlive).setSide(&f.clientSide)
 	switch placed, err := f.clientSide.place(ctx, c); {
 	case err != nil:
 		s.local.finish(f, outcomeClosed)
@@ -164,7 +164,7 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 		_ = c.NotCandidate(errNotPlaced.Error())
 		return false
 	}
-	hold(c, sock).setSide(&f.serverSide)
+	hold(c, sock, s.cfg.MinKeepAlive).setSide(&f.serverSide)
 	_, err := f.serverSide.place(ctx, c)
 	_ = f.q.Close()
 	if err == nil {

@@ -37,7 +37,8 @@ func (h *held) set(r rights.Rights, level, name int, value []byte) error {
 		return ended(err)
 	}
 	if h.smc != nil {
-		carryOption(h.smc, h.carriage, h.sock, level, name)
+		h.keep.limit(h.sock, level, name)
+		h.carryOption(level, name)
 	}
 	if level == unix.SOL_SOCKET && name == unix.SO_LINGER {
 		h.noteLinger()
@@ -63,7 +64,10 @@ func (h *held) carryOptions(smc *userstack.Conn, k inside.Carriage) {
 	if number(h.sock, unix.IPPROTO_TCP, unix.TCP_CORK) != 0 {
 		_ = smc.SetCork(true)
 	}
-	carryOption(smc, k, h.sock, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+	for _, name := range keepAliveTimes {
+		h.keep.limit(h.sock, unix.IPPROTO_TCP, name)
+	}
+	h.carryOption(unix.SOL_SOCKET, unix.SO_KEEPALIVE)
 }
 
 func (h *held) noteLinger() {
@@ -80,24 +84,26 @@ func ended(err error) error {
 	return err
 }
 
-// carryOption applies an option of the program's socket to the connection.
-func carryOption(smc *userstack.Conn, k inside.Carriage, sock *broker.Descriptor, level, name int) {
+// carryOption applies an option of the program's socket to the connection. The caller holds
+// h.mu.
+func (h *held) carryOption(level, name int) {
+	sock := h.sock
 	switch {
 	case level == unix.IPPROTO_TCP && name == unix.TCP_CORK:
-		_ = smc.SetCork(number(sock, level, name) != 0)
+		_ = h.smc.SetCork(number(sock, level, name) != 0)
 	case level == unix.IPPROTO_TCP && name == unix.TCP_NODELAY:
-		_ = smc.SetNoDelay(number(sock, level, name) != 0)
+		_ = h.smc.SetNoDelay(number(sock, level, name) != 0)
 	case level == unix.IPPROTO_TCP && name == unix.TCP_KEEPIDLE, level == unix.SOL_SOCKET && name == unix.SO_KEEPALIVE:
 		var idle uint32
 		if number(sock, unix.SOL_SOCKET, unix.SO_KEEPALIVE) != 0 {
-			idle = number(sock, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
+			idle = h.keep.idle(sock)
 		}
-		k.KeepLinkAlive(time.Duration(idle) * time.Second)
+		h.carriage.KeepLinkAlive(time.Duration(idle) * time.Second)
 	}
 }
 
 // number returns an option that is a number, or 0 if it cannot be read.
-func number(sock *broker.Descriptor, level, name int) uint32 {
+func number(sock sockopt.Socket, level, name int) uint32 {
 	v, err := sockopt.Get(sock, level, name, 4)
 	if err != nil || len(v) != 4 {
 		return 0
@@ -121,5 +127,6 @@ func (h *held) get(r rights.Rights, level, name, size int) (v []byte, err error)
 		v, err = sockopt.Get(h.sock, level, name, size)
 		return err
 	})
+	h.keep.shown(level, name, v)
 	return v, ended(err)
 }

@@ -49,3 +49,54 @@ func TestTCPKeepAlive(t *testing.T) {
 	c.sprog.close()
 	c.over(t, false)
 }
+
+// TestMinKeepAlive: the TCP connection below has no more keepalives than the administrator
+// permits, whatever its program sets, before and after it connects. The program reads what
+// it has set, and the link is tested as often as the program wants (RFC 7609, section 4.5.3).
+func TestMinKeepAlive(t *testing.T) {
+	c := newServices(t, os.Geteuid())
+	c.client.s.cfg.MinKeepAlive = 19500 * time.Millisecond
+	var tcp int // a descriptor of the TCP socket
+	c.connect(t, func(fd int) {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 3); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if tcp, err = unix.Dup(fd); err != nil {
+			t.Fatal(err)
+		}
+	}, attach)
+	t.Cleanup(func() { _ = unix.Close(tcp) })
+	for _, tt := range []struct {
+		name, set int // 0: not set
+		read, tcp uint32
+	}{
+		{unix.TCP_KEEPIDLE, 0, 3, 20}, // set before
+		{unix.TCP_KEEPINTVL, 0, 75, 75},
+		{unix.TCP_KEEPINTVL, 1, 1, 20},
+		{unix.TCP_KEEPINTVL, 20, 20, 20},
+		{unix.TCP_KEEPINTVL, 30, 30, 30},
+		{unix.TCP_KEEPIDLE, 7, 7, 20},
+		{unix.TCP_KEEPCNT, 4, 4, 4},
+	} {
+		if tt.set > 0 {
+			v := binary.NativeEndian.AppendUint32(nil, uint32(tt.set))
+			if err := c.cc.SetOption(t.Context(), rights.All, unix.IPPROTO_TCP, tt.name, v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		v, err := c.cc.GetOption(t.Context(), rights.All, unix.IPPROTO_TCP, tt.name, 4)
+		if err != nil || len(v) != 4 || binary.NativeEndian.Uint32(v) != tt.read {
+			t.Errorf("option %d after %d was set: read as %v, %v, want %d", tt.name, tt.set, v, err, tt.read)
+		}
+		if v, err := unix.GetsockoptInt(tcp, unix.IPPROTO_TCP, tt.name); err != nil || uint32(v) != tt.tcp {
+			t.Errorf("option %d after %d was set: the TCP socket has %d, %v, want %d", tt.name, tt.set, v, err, tt.tcp)
+		}
+	}
+	if v, err := c.cc.GetOption(t.Context(), rights.All, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1); err != nil || len(v) != 1 || v[0] != 7 {
+		t.Errorf("one byte of TCP_KEEPIDLE: %v, %v", v, err)
+	}
+	c.cprog.close()
+	c.sprog.close()
+	c.over(t, false)
+}

@@ -40,7 +40,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 			_ = n.Abort()
 		}
 	}()
-	h := hold(c, sock)
+	h := hold(c, sock, s.cfg.MinKeepAlive)
 	app, err := s.takeEnd(end, n)
 	var data *relay.Socket
 	if err == nil {
@@ -106,7 +106,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 // relayHere carries the bytes between an end of a pair and TCP, because the other
 // program has its TCP socket.
 func (s *Service) relayHere(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor) (goesOn bool) {
-	h := hold(c, sock)
+	h := hold(c, sock, s.cfg.MinKeepAlive)
 	tcp, _, err := h.takeTCP()
 	if err != nil {
 		dropEnd(end)

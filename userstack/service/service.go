@@ -35,6 +35,11 @@ type Config struct {
 	// IdleTimeout ends Run after this time without a launcher or connection.
 	// Zero means never.
 	IdleTimeout time.Duration
+	// MinKeepAlive is the least time of TCP keepalives on the TCP connections below SMC-R
+	// connections: TCP_KEEPIDLE and TCP_KEEPINTVL, whatever the programs set (RFC 7609,
+	// section 4.5.3). It is rounded up to seconds. Zero means no limit, and MaxMinKeepAlive
+	// is the most.
+	MinKeepAlive time.Duration
 	// UserFDs is the maximum number of descriptors of this process for each user
 	// except root, and UserSessions that of launcher sessions. Zero means a share of
 	// RLIMIT_NOFILE (see package quota), and broker.DefaultMaxSessions.

@@ -5,10 +5,15 @@ package tcpopt
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/netnstest"
 	"smcr/userstack/wire"
 )
 
@@ -42,4 +47,28 @@ func TestOptionBytes(t *testing.T) {
 	if got := a.insns[1]; got.Dst != asm.R2 || got.Constant != int64(len(want)) {
 		t.Errorf("reserve: %v", a.insns)
 	}
+}
+
+// TestOptionOnACK: a client whose ACK alone has the option, which RFC 7609 permits (section
+// 3.5.1.1), gets a TCP connection: the SYN-ACK went out without the option, so the client
+// cannot expect SMC-R.
+func TestOptionOnACK(t *testing.T) {
+	b := newBed(t)
+	b.addPhantom()
+	l := b.listener(unix.AF_INET, "0.0.0.0", 4001, true)
+	var isn uint32
+	b.must(netnstest.Until(ioTimeout, func() error {
+		capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
+		b.sendTCP(5000, 4001, tcpFlagSYN, 1000, 0, slices.Clone(mss), nil) // answered each time
+		time.Sleep(50 * time.Millisecond)
+		for _, s := range b.segments(capture) {
+			if s.syn && s.ack && s.dst == 5000 {
+				isn = s.seq
+				return nil
+			}
+		}
+		return errors.New("no SYN-ACK")
+	}))
+	b.sendTCP(5000, 4001, tcpFlagACK, 1001, isn+1, wire.AppendTCPOption(nil), nil)
+	b.wantPeer("server", b.accept(l), PeerNoSMC)
 }

@@ -88,15 +88,16 @@ func (d *deleting) progress(connection int) {
 }
 
 // links waits until a host has one link group with n active links. It returns its ID, and
-// the numbers of the links with the one that carries the connection at the end.
-func (d *deleting) links(h *netnstest.Host, n int) (group string, ids []int) {
+// the numbers of the links with the one that carries the connection at the end, and the
+// netdev of each.
+func (d *deleting) links(h *netnstest.Host, n int) (group string, ids []int, netdev map[int]string) {
 	d.t.Helper()
 	if err := netnstest.Until(settleTime, func() error {
 		rows, err := d.rows(h, "link")
 		if err != nil {
 			return netnstest.Stop(err)
 		}
-		group, ids = "", nil
+		group, ids, netdev = "", nil, map[int]string{}
 		last := 0
 		for _, row := range rows {
 			id, err := number(row, "id")
@@ -107,6 +108,7 @@ func (d *deleting) links(h *netnstest.Host, n int) (group string, ids []int) {
 			if err != nil {
 				return netnstest.Stop(err)
 			}
+			netdev[id], _ = row["netdev"].(string)
 			switch g, _ := row["linkgroup"].(string); {
 			case row["state"] != "ACTIVE" || group != "" && g != group:
 				return fmt.Errorf("links of %s: %v", h.Name, rows)
@@ -124,11 +126,13 @@ func (d *deleting) links(h *netnstest.Host, n int) (group string, ids []int) {
 	}); err != nil {
 		d.t.Fatal(err)
 	}
-	return group, ids
+	return group, ids, netdev
 }
 
-// TestDelete: an administrator on either side deletes the link that carries a connection,
-// and the connection continues over the other one. The end of the whole link group resets
+// TestDelete: an administrator on either side deletes the link without a connection. The
+// other one stays alone until the netdev of the link has been down and up. Then the
+// administrator deletes the link that carries the connection, and the connection continues
+// over the other one. The only link is not deleted. The end of the whole link group resets
 // the connection, and the next one makes a new group (RFC 7609, sections 3.5.4, 3.5.5.1.3
 // and 3.5.5.1.4).
 func TestDelete(t *testing.T) {
@@ -150,9 +154,24 @@ func TestDelete(t *testing.T) {
 			}
 			d.progress(1)
 			d.links(other, 2)
-			group, ids := d.links(at, 2)
+			group, ids, netdev := d.links(at, 2)
+			l.smcr(at, "--backend", "user", "link", "delete", group, strconv.Itoa(ids[0]))
+			_, left, _ := d.links(at, 1)
+			d.links(other, 1)
+			if left[0] != ids[1] {
+				t.Errorf("link %d is left, and link %d was deleted", left[0], ids[0])
+			}
+			d.progress(1)
+			for _, state := range []string{"down", "up"} {
+				if out, err := at.Command(t.Context(), "ip", "link", "set", netdev[ids[0]], state).CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+			d.links(other, 2)
+			_, ids, _ = d.links(at, 2)
+
 			l.smcr(at, "--backend", "user", "link", "del", group, strconv.Itoa(ids[1]))
-			_, left := d.links(at, 1)
+			_, left, _ = d.links(at, 1)
 			d.links(other, 1)
 			if left[0] != ids[0] {
 				t.Errorf("link %d is left, and link %d was deleted", left[0], ids[1])
@@ -167,7 +186,7 @@ func TestDelete(t *testing.T) {
 			}
 			d.progress(1)
 
-			before, _ := d.links(other, 1)
+			before, _, _ := d.links(other, 1)
 			begin := time.Now()
 			l.smcr(at, "--backend", "user", "linkgroup", "del", group)
 			d.progress(2)
