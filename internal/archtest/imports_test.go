@@ -41,6 +41,7 @@ var edges = []struct {
 	{"userstack/wire", nil},
 	{"internal/place", nil},
 	{"internal/printable", nil},
+	{"internal/reasons", nil},
 	{"internal/retry", nil},
 
 	// Packages that import only leaves.

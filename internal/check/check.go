@@ -145,7 +145,7 @@ func checkRun(ctx context.Context, opts *options) error {
 	addrs, err := opts.env.Resolve(ctx, opts.host)
 	if err != nil || len(addrs) == 0 {
 		return failed(opts, []reportJSON{{Host: opts.host, Steps: []Step{{
-			Name: "name", Result: Failed, Text: fmt.Sprintf("%s has no address: %v", opts.host, err),
+			Name: "name", Result: Failed, Text: fmt.Sprintf("%s has no address: %v", opts.host, err), Reason: "name-unknown",
 			Advice: "use the address, or see 'getent hosts " + opts.host + "'",
 		}}}})
 	}
@@ -205,8 +205,11 @@ func show(opts *options, reports []reportJSON) error {
 		}
 		for _, s := range r.Steps {
 			printable.Fprintf(&b, "%-7s  %-6s  %s\n", s.Result, s.Name, s.Text)
-			if s.Advice != "" {
-				printable.Fprintf(&b, "%-7s  %-6s  -> %s\n", "", "", s.Advice)
+			for advice := range strings.Lines(s.Advice) {
+				printable.Fprintf(&b, "%-7s  %-6s  -> %s\n", "", "", strings.TrimSpace(advice))
+			}
+			if s.Reason != "" {
+				printable.Fprintf(&b, "%-7s  %-6s     see 'smcr explain %s'\n", "", "", s.Reason)
 			}
 		}
 	}

@@ -24,6 +24,8 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 	root := cmdutil.Group(&cobra.Command{
 		Use:   "smcr",
 		Short: "Shared Memory Communications over RDMA (SMC-R)",
+		Example: "  smcr run -v -- curl http://10.1.0.5/\n  smcr connection list\n  smcr check 10.1.0.5:80\n" +
+			"  smcr explain 0x03010000",
 		Long: "smcr moves the TCP connections of unmodified programs onto RDMA (RFC 7609). It\n" +
 			"also shows and manages the SMC stacks, the kernel's and the user-space stack.\n\n" +
 			"Exit status: 0 done, 1 error, 2 usage, 3 something named does not exist,\n" +

@@ -22,6 +22,7 @@ func newLinkGroup(f *cmdutil.Factory) *cobra.Command {
 		Short:   "Show and end SMC-R link groups",
 		Long: "A link group connects two hosts. All their SMC-R connections that were set up in\n" +
 			"the same direction share its links and its memory (RFC 7609, section 2.2).",
+		Example: "  smcr linkgroup list -o wide\n  smcr linkgroup del 100",
 	})
 	cmd.AddCommand(newLinkGroupDelete(f, nil), newLinkGroupList(f))
 	return cmd

@@ -25,8 +25,9 @@ func newPNET(f *cmdutil.Factory) *cobra.Command {
 			"case. A network device and a RoCE port with the same pnetid belong together, and\n" +
 			"connections over the network device may use the RoCE port for SMC-R. A network\n" +
 			"device without a pnetid uses its own RoCE port.",
+		Example: "  smcr pnet list\n  smcr pnet add NET1 -I eth0 -D mlx5_0\n  smcr pnet del NET1",
 	})
-	cmd.AddCommand(newPNETAdd(f, nil), newPNETDel(f, nil), newPNETList(f), f.Action("flush", "Remove all pnetids", nl.Control.FlushPNET))
+	cmd.AddCommand(newPNETAdd(f, nil), newPNETDel(f, nil), newPNETList(f), f.Action("pnet", "flush", "Remove all pnetids", nl.Control.FlushPNET))
 	return cmd
 }
 
@@ -127,6 +128,7 @@ func newPNETDel(f *cmdutil.Factory, runF func(*pnetDelOptions) error) *cobra.Com
 		Use:     "del PNETID",
 		Aliases: []string{"delete"},
 		Short:   "Remove a pnetid from all its devices",
+		Example: "  smcr pnet del NET1",
 		Args:    cmdutil.OneArg("PNETID"),
 
 		ValidArgsFunction: f.CompletePNETIDs(true),
@@ -198,5 +200,6 @@ func newPNETList(f *cmdutil.Factory) *cobra.Command {
 		Use:     "list [PNETID...]",
 		Aliases: []string{"show"},
 		Short:   "List the pnetids that users set",
+		Example: "  smcr pnet list\n  smcr pnet list --netdev eth0\n  smcr pnet list NET1 -o json",
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"smcr/internal/cmdutil"
@@ -21,12 +22,13 @@ func newUEID(f *cmdutil.Factory) *cobra.Command {
 		Short: "Show and change user-defined enterprise IDs (SMC version 2)",
 		Long: "Two hosts use version 2 of SMC if they have an enterprise ID in common. An ID has\n" +
 			"1 to 32 characters from A-Z, 0-9, '.' and '-'. A stack holds at most four.",
+		Example: "  smcr ueid list\n  smcr ueid add EXAMPLE.COM-1\n  smcr ueid del EXAMPLE.COM-1",
 	})
 	cmd.AddCommand(
 		newUEIDList(f),
 		newUEIDAdd(f),
 		newUEIDDel(f),
-		f.Action("flush", "Remove all user-defined enterprise IDs", nl.Control.FlushUEID),
+		f.Action("ueid", "flush", "Remove all user-defined enterprise IDs", nl.Control.FlushUEID),
 	)
 	return cmd
 }
@@ -58,6 +60,7 @@ func newUEIDList(f *cmdutil.Factory) *cobra.Command {
 		Use:     "list [EID...]",
 		Aliases: []string{"show"},
 		Short:   "List the user-defined enterprise IDs",
+		Example: "  smcr ueid list\n  smcr ueid list -o json",
 	})
 }
 
@@ -85,6 +88,8 @@ func newUEIDChange(f *cmdutil.Factory, runF func(*ueidOptions) error, use, short
 		Use:   use,
 		Short: short,
 		Args:  cmdutil.OneArg("EID"),
+
+		Example: "  smcr ueid " + strings.Replace(use, "EID", "EXAMPLE.COM-1", 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var invalid *nl.EIDError
 			if err := nl.CheckEID(args[0]); errors.As(err, &invalid) {

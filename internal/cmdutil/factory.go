@@ -205,13 +205,15 @@ func ended(err error) bool {
 	return false
 }
 
-// Action returns a command without arguments that does one thing to the one stack
+// Action returns a command of a noun without arguments that does one thing to the one stack
 // to change.
-func (f *Factory) Action(use, short string, do func(nl.Control, context.Context) error) *cobra.Command {
+func (f *Factory) Action(noun, use, short string, do func(nl.Control, context.Context) error) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  NoArgs,
+
+		Example: fmt.Sprintf("  smcr %s %s\n  smcr %[1]s %[2]s --backend user", noun, use),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.Change(cmd.Context(), func(ctx context.Context, c nl.Control) error { return do(c, ctx) })
 		},

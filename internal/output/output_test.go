@@ -36,3 +36,17 @@ func TestJSON(t *testing.T) {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }
+
+func TestWrap(t *testing.T) {
+	long := strings.Repeat("x", 100)
+	for _, test := range []struct{ first, text, rest, want string }{
+		{"A: ", "", "   ", "A: "},
+		{"A: ", "one two", "   ", "A: one two"},
+		{"A: ", strings.Repeat("word ", 18), "   ", "A: " + strings.TrimSpace(strings.Repeat("word ", 17)) + "\n   word"},
+		{"", "a " + long + " b", "", "a\n" + long + "\nb"},
+	} {
+		if got := Wrap(test.first, test.text, test.rest); got != test.want {
+			t.Errorf("%q: %q, want %q", test.text, got, test.want)
+		}
+	}
+}
