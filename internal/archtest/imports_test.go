@@ -43,6 +43,7 @@ var edges = []struct {
 	{"internal/printable", nil},
 	{"internal/reasons", nil},
 	{"internal/retry", nil},
+	{"internal/typo", nil},
 
 	// Packages that import only leaves.
 	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/...", "guard"}},

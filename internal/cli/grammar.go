@@ -8,6 +8,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/smctools/smcrd"
+	"smcr/internal/typo"
 	"smcr/internal/watch"
 
 	"github.com/spf13/cobra"
@@ -128,7 +129,7 @@ func normalize(root *cobra.Command, args []string) ([]string, error) {
 			rest = []string{"--help"}
 		} else if slices.Contains(words, w) {
 			rest = slices.Delete(slices.Clone(rest), i, i+1)
-		} else if near := cmdutil.Nearest(w, words); near != "" {
+		} else if near := typo.Nearest(w, words); near != "" {
 			return nil, cmdutil.UsageError("unknown command %q for %q: did you mean %q?", w, cmd.CommandPath(), near)
 		} else {
 			return nil, cmdutil.Unknown(cmd, w)

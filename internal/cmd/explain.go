@@ -11,6 +11,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
 	"smcr/internal/reasons"
+	"smcr/internal/typo"
 	"smcr/smc"
 
 	"github.com/spf13/cobra"
@@ -115,10 +116,7 @@ func noReason(what string) error {
 	for _, r := range reasons.All() {
 		names = append(names, r.Name)
 	}
-	if near := cmdutil.Nearest(what, names); near != "" {
-		return cmdutil.Say(os.ErrNotExist, "no reason %q: did you mean %q?", what, near)
-	}
-	return cmdutil.Say(os.ErrNotExist, "no reason %q: 'smcr explain' lists all", what)
+	return cmdutil.Say(os.ErrNotExist, "no reason %q: %s", what, typo.Meant(what, names, "'smcr explain' lists all"))
 }
 
 // explanation returns the text about a reason.

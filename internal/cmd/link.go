@@ -30,7 +30,7 @@ func newLinkList(f *cmdutil.Factory) *cobra.Command {
 	return list[nl.Link, linkJSON]{
 		source: traffic(nl.Control.Links),
 		naming: &naming[nl.Link]{
-			what: "link",
+			what: "link", hex: true,
 			parse: func(s string) (shown, name string, err error) {
 				id, err := cmdutil.LinkGroupID(s)
 				return id.String(), id.String(), err

@@ -42,7 +42,7 @@ func newLinkGroupList(f *cmdutil.Factory) *cobra.Command {
 			return readGroups(ctx, c, netdev.Any() || ibdev.Any(), f.NetDev)
 		}),
 		naming: &naming[group]{
-			what: "link group", parse: groupName, complete: f.CompleteLinkGroups(),
+			what: "link group", hex: true, parse: groupName, complete: f.CompleteLinkGroups(),
 			of: func(g *group) []string { return []string{(g.ID &^ 0xff).String()} },
 		},
 		filters: []*filter[group]{

@@ -11,6 +11,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/typo"
 	"smcr/nl"
 	"smcr/pnet"
 
@@ -96,14 +97,23 @@ func addPNET(ctx context.Context, opts *pnetAddOptions) error {
 		case errors.Is(err, os.ErrExist):
 			return cmdutil.Say(err, "%s already has a pnetid: see 'smcr pnet list'", pnetDevices(e))
 		case errors.Is(err, syscall.ENODEV) && e.NetDev != "" && e.IBDev == "":
-			return cmdutil.Say(err, "no netdev %q: see 'ip link'", e.NetDev)
+			return cmdutil.Say(err, "no netdev %q: %s", e.NetDev, typo.Meant(e.NetDev, cmdutil.NetDevs(), "see 'ip link'"))
 		case errors.Is(err, syscall.ENODEV) && e.NetDev == "":
-			return cmdutil.Say(err, "no RoCE device %q: see 'smcr device list'", e.IBDev)
+			return cmdutil.Say(err, "no RoCE device %q: %s", e.IBDev, typo.Meant(e.IBDev, ibDevs(ctx, c), "see 'smcr device list'"))
 		case errors.Is(err, syscall.ENODEV):
 			return cmdutil.Say(err, "no netdev %q or no RoCE device %q: see 'ip link' and 'smcr device list'", e.NetDev, e.IBDev)
 		}
 		return err
 	})
+}
+
+// ibDevs returns the names of the RoCE devices of a stack.
+func ibDevs(ctx context.Context, c nl.Control) (names []string) {
+	devices, _ := c.Devices(ctx) // without them there is no suggestion
+	for _, d := range devices {
+		names = append(names, d.Name)
+	}
+	return names
 }
 
 // pnetDevices returns the names of the devices of an entry.
@@ -150,7 +160,12 @@ func removePNET(ctx context.Context, opts *pnetDelOptions) error {
 	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.RemovePNET(ctx, opts.id)
 		if errors.Is(err, os.ErrNotExist) {
-			return cmdutil.Say(err, "no pnetid %q: see 'smcr pnet list'", opts.id)
+			pnets, _ := c.PNETs(ctx) // without them there is no suggestion
+			var ids []string
+			for _, p := range pnets {
+				ids = append(ids, p.ID)
+			}
+			return cmdutil.Say(err, "no pnetid %q: %s", opts.id, typo.Meant(opts.id, ids, "see 'smcr pnet list'"))
 		}
 		return err
 	})

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/typo"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -121,7 +122,8 @@ func removeUEID(ctx context.Context, opts *ueidOptions) error {
 	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.RemoveUEID(ctx, opts.eid)
 		if errors.Is(err, os.ErrNotExist) {
-			return cmdutil.Say(err, "no enterprise ID %q: see 'smcr ueid list'", opts.eid)
+			eids, _ := c.UEIDs(ctx) // without them there is no suggestion
+			return cmdutil.Say(err, "no enterprise ID %q: %s", opts.eid, typo.Meant(opts.eid, eids, "see 'smcr ueid list'"))
 		}
 		return err
 	})

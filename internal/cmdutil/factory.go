@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"smcr/internal/printable"
+	"smcr/internal/typo"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -101,7 +102,8 @@ func Dial(ctx context.Context, backend string) (nl.Multi, error) {
 		none = noSMC
 		m, err = nl.DialAll(ctx)
 	default:
-		return nil, UsageError("unknown backend %q: must be auto, kernel, user, ending-N or unix:PATH", backend)
+		text := "must be auto, kernel, user, ending-N or unix:PATH"
+		return nil, UsageError("unknown backend %q: %s", backend, typo.Meant(backend, []string{"auto", "kernel", "user"}, text))
 	}
 	if errors.Is(err, nl.ErrNoBackend) {
 		return nil, Say(err, "%s", none)
@@ -333,5 +335,5 @@ func (c *choice) Set(s string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("choose one of %s", strings.Join(c.choices, ", "))
+	return errors.New(typo.Choose(s, c.choices))
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/typo"
 	"smcr/userstack/launch"
 
 	"github.com/spf13/cobra"
@@ -125,7 +126,7 @@ func (o *Options) check(modes []string, serve bool) error {
 	kernel := o.Kernel != (launch.Kernel{})
 	switch {
 	case !known:
-		return cmdutil.UsageError("--mode %q: must be auto, kernel, user or tcp", o.Mode)
+		return cmdutil.UsageError("--mode %q: %s", o.Mode, typo.Meant(o.Mode, modes, "must be auto, kernel, user or tcp"))
 	case kernel && serve:
 		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc need mode kernel, --netdev and --assume-smc need mode user: choose one mode")
 	case kernel && o.Mode != ModeAuto && o.Mode != ModeKernel:
