@@ -19,6 +19,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/reasons"
+	"smcr/internal/testing/cmdtest"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"
@@ -279,6 +280,31 @@ FAILED   clc     this host declined: 0x0a0b0c0d
 				}
 			}
 		})
+	}
+}
+
+// TestColors checks that results have colors on a terminal, and nowhere else.
+func TestColors(t *testing.T) {
+	for _, test := range []struct {
+		noColor, term string
+		want          bool
+	}{{"", "xterm", true}, {"1", "xterm", false}, {"", "dumb", false}} {
+		t.Setenv("NO_COLOR", test.noColor)
+		t.Setenv("TERM", test.term)
+		streams, _, _, _ := cmdutil.MemoryStreams()
+		tty, written := cmdtest.Terminal(t)
+		streams.Out = tty
+		steps := []Step{{Name: "stack", Result: OK, Text: "it runs"}, {Name: "route", Result: Failed, Text: "none"}, {Name: "device", Result: Skipped}}
+		if err := show(&options{Factory: &cmdutil.Factory{IO: streams}}, []reportJSON{{Steps: steps}}); err != nil {
+			t.Fatal(err)
+		}
+		want := "ok       stack   it runs\nFAILED   route   none\nskipped  device  \n"
+		if test.want {
+			want = "\x1b[32mok     \x1b[m  stack   it runs\n\x1b[31mFAILED \x1b[m  route   none\n\x1b[2mskipped\x1b[m  device  \n"
+		}
+		if got := written(); got != want {
+			t.Errorf("NO_COLOR=%s TERM=%s: %q, want %q", test.noColor, test.term, got, want)
+		}
 	}
 }
 

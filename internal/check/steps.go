@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/internal/cmdutil"
 	"smcr/internal/printable"
 	"smcr/internal/reasons"
 	"smcr/nl"
@@ -31,6 +32,17 @@ const (
 	Failed  Result = "FAILED"  // the step found what prevents SMC-R
 	Skipped Result = "skipped" // the step was not made, because it needs an earlier one
 )
+
+// color returns the color of a result on a terminal.
+func (r Result) color() cmdutil.Color {
+	switch r {
+	case OK:
+		return cmdutil.Green
+	case Failed:
+		return cmdutil.Red
+	}
+	return cmdutil.Faint
+}
 
 // A Step is one line of a check.
 type Step struct {
@@ -68,12 +80,13 @@ type outcome struct {
 
 // A checker checks one stack.
 type checker struct {
-	env     environment
-	host    string
-	netdev  func(uint32) string
-	addrs   []netip.Addr
-	port    uint16
-	hasPort bool
+	progress *cmdutil.Progress // nil: nobody is told
+	env      environment
+	host     string
+	netdev   func(uint32) string
+	addrs    []netip.Addr
+	port     uint16
+	hasPort  bool
 
 	steps  []Step
 	remote netip.Addr
@@ -123,6 +136,7 @@ func (c *checker) run(ctx context.Context, b nl.Backend) {
 		{"stack", c.stack}, {"name", c.name}, {"eid", c.eid}, {"route", c.path}, {"device", c.device}, {"tcp", c.connect},
 	}
 	for i, s := range steps {
+		c.progress.Now("checking " + c.host + ": " + s.name)
 		if s.f(ctx, b) {
 			continue
 		}

@@ -29,12 +29,14 @@ var synonyms = map[string][]string{
 
 // plurals are other words for nouns.
 var plurals = map[string][]string{
-	"connection": {"connections"},
-	"device":     {"devices"},
+	"connection": {"connections", "conns"},
+	"device":     {"devices", "devs"},
 	"link":       {"links"},
-	"linkgroup":  {"linkgroups"},
-	"pnet":       {"pnets", "pnetid"},
-	"ueid":       {"ueids"},
+	"linkgroup":  {"linkgroups", "lgrs", "lg"},
+	"pnet":       {"pnets", "pnetid", "pnetids"},
+	"rnics":      {"rnic"},
+	"stats":      {"statistics"},
+	"ueid":       {"ueids", "eid", "eids"},
 }
 
 // otherWords are what smc-tools takes after objects besides verbs of ours.

@@ -281,9 +281,9 @@ var connectionColumns = columns[nl.Connection]{
 		col(">UID", func(c *nl.Connection) any { return c.UID }),
 		col(">Inode", func(c *nl.Connection) any { return c.Inode }),
 		col("Token", infoCell(func(i *nl.ConnInfo) any { return fmt.Sprintf("%08x", i.Token) })),
-		col(">Sndbuf", infoCell(func(i *nl.ConnInfo) any { return i.Sndbuf })),
-		col(">RMBE", infoCell(func(i *nl.ConnInfo) any { return i.RMBE })),
-		col(">Peer-RMBE", infoCell(func(i *nl.ConnInfo) any { return i.PeerRMBE })),
+		col(">Sndbuf", infoCell(func(i *nl.ConnInfo) any { return output.Size(i.Sndbuf) })),
+		col(">RMBE", infoCell(func(i *nl.ConnInfo) any { return output.Size(i.RMBE) })),
+		col(">Peer-RMBE", infoCell(func(i *nl.ConnInfo) any { return output.Size(i.PeerRMBE) })),
 		col(">TX-Bytes", bytesCell(func(c *nl.Connection) uint64 { return c.TXBytes })),
 		col(">RX-Bytes", bytesCell(func(c *nl.Connection) uint64 { return c.RXBytes })),
 		col("IB-Dev", linkCell(func(l *nl.ConnLink) any { return output.Or(l.IBDev) })),
@@ -317,6 +317,6 @@ func bytesCell(count func(*nl.Connection) uint64) func(*nl.Connection) any {
 		if c.Mode == nl.ModeLocal {
 			return "-"
 		}
-		return count(c)
+		return output.Size(count(c))
 	}
 }

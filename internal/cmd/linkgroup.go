@@ -198,8 +198,8 @@ var groupColumns = columns[group]{
 	wide: []column[group]{
 		col("Version", func(g *group) any { return g.Version() }),
 		col(">#Links", func(g *group) any { return g.Links }),
-		col(">Sndbuf", func(g *group) any { return g.Sndbuf }),
-		col(">RMB", func(g *group) any { return g.RMB }),
+		col(">Sndbuf", func(g *group) any { return output.Size(g.Sndbuf) }),
+		col(">RMB", func(g *group) any { return output.Size(g.RMB) }),
 		col("Peer", func(g *group) any { return output.Or(g.Peer) }),
 		col("Peer-Host", func(g *group) any {
 			if g.V2 == nil {

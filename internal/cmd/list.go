@@ -98,10 +98,19 @@ func (l list[R, J]) view(ctx context.Context, o *options) (v watch.View[J], err 
 			return v, err
 		}
 	}
+	question := ""
+	for _, f := range l.filters {
+		if question == "" && f.Any() {
+			question = f.mistyped(rows)
+		}
+	}
 	rows = keepRows(rows, func(r *R) bool {
 		return !slices.ContainsFunc(l.filters, func(f *filter[R]) bool { return !f.keep(r) }) &&
 			(l.keep == nil || l.keep(o, r))
 	})
+	if len(rows) == 0 && question != "" {
+		printable.Fprintf(o.factory.IO.ErrOut, "smcr: %s\n", question)
+	}
 	// Lists can be long: they are made in the one form that is printed.
 	if o.format == cmdutil.FormatJSON {
 		v.Rows = make([]J, len(rows))

@@ -168,7 +168,11 @@ func remember(name func(uint32) string) func(uint32) string {
 }
 
 // With calls fn with the stacks to ask and closes them.
+//
+// On a terminal, it says what it waits for after two seconds. A function that prints must call
+// IO.Printing before.
 func (f *Factory) With(ctx context.Context, fn func(context.Context, nl.Multi) error) error {
+	defer f.IO.Progress("waiting for the SMC stack").Stop()
 	m, err := f.Dial(ctx, f.Backend)
 	if err != nil {
 		return explain(err)
@@ -259,6 +263,7 @@ func (f *Factory) DialOrStart(ctx context.Context, backend string) (nl.Multi, er
 	if f.Start == nil || !errors.Is(err, nl.ErrNoBackend) || backend != "auto" && backend != "user" {
 		return m, err
 	}
+	f.IO.Waiting("starting the user-space stack")
 	if err := f.Start(ctx); err != nil {
 		return nil, err
 	}
@@ -268,6 +273,7 @@ func (f *Factory) DialOrStart(ctx context.Context, backend string) (nl.Multi, er
 // NoteVolatile says that what was changed ends with the stack, where that is so.
 func (f *Factory) NoteVolatile(ctx context.Context, c nl.Control) {
 	info, err := c.SysInfo(ctx)
+	f.IO.Printing()
 	if err != nil || info.Stack == "" || info.StateFile != "" {
 		return // it is done; the kernel keeps it, as the stack does
 	}

@@ -57,6 +57,9 @@ func (f *Filter) Set(s string) error {
 	return nil
 }
 
+// Values returns the values that the user gave, in their usual form.
+func (f *Filter) Values() []string { return f.values }
+
 // Any reports whether the flag was given.
 func (f *Filter) Any() bool { return len(f.values) > 0 }
 

@@ -147,6 +147,20 @@ func Or(s string) string {
 	return s
 }
 
+// Size returns a number of bytes for a table, as one word: "512B", "64KiB", "1.5MiB".
+func Size[N uint32 | uint64](n N) string {
+	if n < 1<<10 {
+		return fmt.Sprintf("%dB", n)
+	}
+	f, unit := float64(n), ""
+	for _, unit = range []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"} {
+		if f /= 1 << 10; f < 1<<10-0.05 {
+			break
+		}
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", f), ".0") + unit
+}
+
 // lineWidth is the width of wrapped text in characters.
 const lineWidth = 88
 

@@ -50,3 +50,14 @@ func TestWrap(t *testing.T) {
 		}
 	}
 }
+
+func TestSize(t *testing.T) {
+	for n, want := range map[uint64]string{
+		0: "0B", 1023: "1023B", 1024: "1KiB", 1536: "1.5KiB", 65536: "64KiB", 1<<20 - 1: "1MiB", 1<<20 - 100: "1023.9KiB",
+		1 << 20: "1MiB", 5 << 30: "5GiB", 1<<64 - 1: "16EiB",
+	} {
+		if got := Size(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}

@@ -24,6 +24,7 @@ import (
 // Options are the flags and arguments of smcr run.
 type Options struct {
 	Err     io.Writer
+	IO      *cmdutil.IOStreams // says what is waited for; may be nil
 	Verbose bool
 	Debug   bool
 	Mode    string // one of the Mode constants
@@ -46,7 +47,7 @@ const (
 func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 
 func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
-	o := &Options{Err: f.IO.ErrOut}
+	o := &Options{Err: f.IO.ErrOut, IO: f.IO}
 	var netdevs, assume []string
 	modes := []string{ModeAuto, ModeKernel, ModeUser, ModeTCP}
 	cmd := &cobra.Command{

@@ -125,6 +125,7 @@ func (c *common) meet(ctx context.Context) (net.Conn, *rc.Source, error) {
 func (c *common) connect(ctx context.Context) (net.Conn, error) {
 	port := strconv.Itoa(int(c.port))
 	if c.host != "" {
+		defer c.IO.Progress("connecting to " + c.host).Stop()
 		return (&net.Dialer{Timeout: c.patience}).DialContext(ctx, "tcp", net.JoinHostPort(c.host, port))
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("", port))

@@ -128,7 +128,9 @@ func (o *perfOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer o.finish(tcp, s)
+	progress := o.IO.Progress("measuring")
 	r, err := perftest.Run(ctx, tcp, o.host != "", s, o.test, o.Options)
+	progress.Stop()
 	if err != nil {
 		return err
 	}
