@@ -53,6 +53,10 @@ func TestExplain(t *testing.T) {
 	if err := errors.Join(err, json.Unmarshal([]byte(out), &rows)); err != nil || len(rows) != len(reasons.All()) {
 		t.Errorf("%d of all reasons, %v", len(rows), err)
 	}
+	cmd := newExplain(&cmdutil.Factory{}, nil)
+	if names, _ := cmd.ValidArgsFunction(cmd, nil, ""); len(names) != len(reasons.All()) || !strings.HasPrefix(names[0], "no-memory\t") {
+		t.Errorf("completions: %q", names)
+	}
 	for line, want := range map[string]string{
 		"0x12345678": `no reason "0x12345678": 'smcr explain' lists all`,
 		"no-uied":    `no reason "no-uied": did you mean "no-ueid"?`,

@@ -52,9 +52,9 @@ type Color string
 
 // Colors.
 const (
-	Green Color = "\x1b[32m"
-	Red   Color = "\x1b[31m"
-	Faint Color = "\x1b[2m"
+	Green Color = "\x1b[32m" // what is as it should be
+	Red   Color = "\x1b[31m" // what is not
+	Faint Color = "\x1b[2m"  // what does not matter now
 )
 
 // colorOff ends a [Color].
