@@ -41,7 +41,9 @@ var edges = []struct {
 	{"userstack/wire", nil},
 	{"internal/place", nil},
 	{"internal/printable", nil},
+	{"internal/reasons", nil},
 	{"internal/retry", nil},
+	{"internal/typo", nil},
 
 	// Packages that import only leaves.
 	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/...", "guard"}},

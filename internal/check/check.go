@@ -135,6 +135,8 @@ type reportJSON struct {
 func checkRun(ctx context.Context, opts *options) error {
 	ctx, cancel := context.WithTimeout(ctx, opts.timeout)
 	defer cancel()
+	progress := opts.IO.Progress("checking " + opts.host + ": name")
+	defer progress.Stop()
 	var port uint16
 	if opts.port != "" {
 		var err error
@@ -145,7 +147,7 @@ func checkRun(ctx context.Context, opts *options) error {
 	addrs, err := opts.env.Resolve(ctx, opts.host)
 	if err != nil || len(addrs) == 0 {
 		return failed(opts, []reportJSON{{Host: opts.host, Steps: []Step{{
-			Name: "name", Result: Failed, Text: fmt.Sprintf("%s has no address: %v", opts.host, err),
+			Name: "name", Result: Failed, Text: fmt.Sprintf("%s has no address: %v", opts.host, err), Reason: "name-unknown",
 			Advice: "use the address, or see 'getent hosts " + opts.host + "'",
 		}}}})
 	}
@@ -156,7 +158,7 @@ func checkRun(ctx context.Context, opts *options) error {
 	defer m.Close()
 	var reports []reportJSON
 	for _, b := range m {
-		c := checker{env: opts.env, host: opts.host, netdev: opts.NetDev, addrs: addrs, port: port, hasPort: opts.port != ""}
+		c := checker{progress: progress, env: opts.env, host: opts.host, netdev: opts.NetDev, addrs: addrs, port: port, hasPort: opts.port != ""}
 		c.run(ctx, b)
 		r := reportJSON{Stack: b.Name, Host: opts.host, OK: c.ok(), Steps: c.steps}
 		if c.remote.IsValid() {
@@ -172,6 +174,7 @@ func checkRun(ctx context.Context, opts *options) error {
 func stacks(ctx context.Context, opts *options) (nl.Multi, error) {
 	m, err := opts.Dial(ctx, opts.Backend)
 	if cmdutil.ExitCode(err) == cmdutil.ExitNoBackend && (opts.Backend == "auto" || opts.Backend == "user") {
+		opts.IO.Waiting("starting the user-space stack")
 		return opts.env.Start(ctx)
 	}
 	return m, err
@@ -192,6 +195,7 @@ func failed(opts *options, reports []reportJSON) error {
 }
 
 func show(opts *options, reports []reportJSON) error {
+	opts.IO.Printing()
 	if opts.format == cmdutil.FormatJSON {
 		return output.JSON(opts.IO.Out, reports)
 	}
@@ -204,9 +208,13 @@ func show(opts *options, reports []reportJSON) error {
 			printable.Fprintf(&b, "Stack: %s\n", r.Stack)
 		}
 		for _, s := range r.Steps {
-			printable.Fprintf(&b, "%-7s  %-6s  %s\n", s.Result, s.Name, s.Text)
-			if s.Advice != "" {
-				printable.Fprintf(&b, "%-7s  %-6s  -> %s\n", "", "", s.Advice)
+			b.WriteString(opts.IO.Paint(s.Result.color(), fmt.Sprintf("%-7s", s.Result)))
+			printable.Fprintf(&b, "  %-6s  %s\n", s.Name, s.Text)
+			for advice := range strings.Lines(s.Advice) {
+				printable.Fprintf(&b, "%-7s  %-6s  -> %s\n", "", "", strings.TrimSpace(advice))
+			}
+			if s.Reason != "" {
+				printable.Fprintf(&b, "%-7s  %-6s     see 'smcr explain %s'\n", "", "", s.Reason)
 			}
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +18,8 @@ import (
 	"unicode"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/reasons"
+	"smcr/internal/testing/cmdtest"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"
@@ -195,10 +199,12 @@ FAILED   device  the stack has no RoCE device
 		{"device elsewhere", userState(device("mlx5_0", 3, true)), nil, nil, "10.1.0.2:80", 1, `
 FAILED   device  no RoCE device on netdev eth0, and no pnetid selects another one
                  -> assign one pnetid to both: smcr pnet add NET1 -I eth0 -D IBDEV; see 'smcr device list' for the names
+                    see 'smcr explain device-elsewhere'
 `},
 		{"port down", userState(device("soft-eth0", 2, false)), nil, nil, "10.1.0.2:80", 1, `
 FAILED   device  soft-eth0 port 1 is not active
                  -> see 'ip link show eth0'
+                    see 'smcr explain device-down'
 `},
 		{"no device with the pnetid", userState(device("mlx5_0", 3, true)), []nl.PNET{{ID: "NET1", NetDev: "eth0"}}, nil, "10.1.0.2:80", 1, `
 FAILED   device  no RoCE device has pnetid NET1 of netdev eth0
@@ -209,27 +215,33 @@ FAILED   device  no RoCE device has pnetid NET1 of netdev eth0
 		}, "10.1.0.2:80", 0, "ok       device  mlx5_0 port 1, active, pnetid NET1 as netdev eth0.7\n"},
 		{"refused", userState(eth0), nil, func(w *world) { w.out = outcome{TCPError: syscall.ECONNREFUSED} }, "10.1.0.2:80", 1, `
 FAILED   tcp     no connection to 10.1.0.2:80: connection refused
-                 -> start the server on the peer, under 'smcr run' or smc_run
+                 -> Start the server on the peer, under 'smcr run' or smc_run.
+                    see 'smcr explain server-refused'
 `},
 		{"silent", userState(eth0), nil, func(w *world) { w.out = outcome{TCPError: context.DeadlineExceeded} }, "10.1.0.2:80", 1, `
 FAILED   tcp     no connection to 10.1.0.2:80: context deadline exceeded
-                 -> check 'ip neigh' and the firewalls on the path
+                 -> Check the address, 'ip neigh' and the firewalls on the path.
+                    see 'smcr explain tcp-fails'
 `},
 		{"not announced here", userState(eth0), nil, func(w *world) {
 			w.out = outcome{NotCandidate: "the TCP option of SMC is not permitted here", Reason: smc.DiagConfig}
 		}, "10.1.0.2:80", 1, `
 FAILED   option  the stack does not announce SMC: the TCP option of SMC is not permitted here
-                 -> run 'smcr serve' with CAP_BPF and CAP_NET_ADMIN (root); or name the peer with --assume-smc on both hosts
+                 -> Run 'smcr serve' as root, or with CAP_BPF and CAP_NET_ADMIN.
+                    see 'smcr explain no-option'
 `},
 		{"plain TCP peer", userState(eth0), nil, func(w *world) { w.out.Announced, w.out.SMC = false, false }, "10.1.0.2:80", 1, `
 ok       tcp     connected to 10.1.0.2:80 in 400µs
 FAILED   option  the peer does not speak SMC: it did not announce it in the TCP handshake
+                 -> Run the program of the peer under 'smcr run' or smc_run.
+                    see 'smcr explain peer-no-smc'
 `},
 		{"declined", userState(eth0), nil, func(w *world) {
 			w.out.SMC, w.out.Remote, w.out.Reason = false, true, smc.DiagPrefixMismatch
 		}, "10.1.0.2:80", 1, `
 FAILED   clc     the peer declined: 0x03070000 (subnets or prefixes of the peers differ)
-                 -> give the addresses of both hosts the same prefix length: see 'ip address'
+                 -> Give the addresses of both hosts the same prefix and the same prefix length: see 'ip address'.
+                    see 'smcr explain other-subnet'
 `},
 		{"declined here, unknown code", userState(eth0), nil, func(w *world) { w.out.SMC, w.out.Reason = false, 0x0a0b0c0d }, "10.1.0.2:80", 1, `
 FAILED   clc     this host declined: 0x0a0b0c0d
@@ -268,6 +280,31 @@ FAILED   clc     this host declined: 0x0a0b0c0d
 				}
 			}
 		})
+	}
+}
+
+// TestColors checks that results have colors on a terminal, and nowhere else.
+func TestColors(t *testing.T) {
+	for _, test := range []struct {
+		noColor, term string
+		want          bool
+	}{{"", "xterm", true}, {"1", "xterm", false}, {"", "dumb", false}} {
+		t.Setenv("NO_COLOR", test.noColor)
+		t.Setenv("TERM", test.term)
+		streams, _, _, _ := cmdutil.MemoryStreams()
+		tty, written := cmdtest.Terminal(t)
+		streams.Out = tty
+		steps := []Step{{Name: "stack", Result: OK, Text: "it runs"}, {Name: "route", Result: Failed, Text: "none"}, {Name: "device", Result: Skipped}}
+		if err := show(&options{Factory: &cmdutil.Factory{IO: streams}}, []reportJSON{{Steps: steps}}); err != nil {
+			t.Fatal(err)
+		}
+		want := "ok       stack   it runs\nFAILED   route   none\nskipped  device  \n"
+		if test.want {
+			want = "\x1b[32mok     \x1b[m  stack   it runs\n\x1b[31mFAILED \x1b[m  route   none\n\x1b[2mskipped\x1b[m  device  \n"
+		}
+		if got := written(); got != want {
+			t.Errorf("NO_COLOR=%s TERM=%s: %q, want %q", test.noColor, test.term, got, want)
+		}
 	}
 }
 
@@ -378,15 +415,51 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// TestAdvice checks that each code that a peer can send has an advice.
-func TestAdvice(t *testing.T) {
-	for d, word := range map[smc.Diagnosis]string{
-		smc.DiagTimeoutConfLink: "RoCE frames", smc.DiagNoSMCRDev: "on the peer", smc.DiagNoUEID: "ueid add",
-		smc.DiagRMBEEyecatcher: "--eye-catcher", smc.DiagSync: "again", smc.DiagMem: "on the peer",
-	} {
-		if s := advise(d, true); !strings.Contains(s, word) {
-			t.Errorf("%v: %q", d, s)
+// TestReasons checks that each step that fails names a reason of the table, and says what to
+// do, for each code that a side can decline with.
+func TestReasons(t *testing.T) {
+	for _, r := range reasons.All() {
+		if r.Code == 0 {
+			continue
 		}
+		for _, remote := range []bool{false, true} {
+			w := newWorld()
+			w.out.SMC, w.out.Remote, w.out.Reason = false, remote, r.Code
+			m := nl.Multi{{Name: "user", Control: nltest.NewFake(userState(device("soft-eth0", 2, true)))}}
+			_, out, _ := runCheck(t, w, m, "10.1.0.2:80", "-o", "json")
+			var reports []reportJSON
+			if err := json.Unmarshal([]byte(out), &reports); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range reports[0].Steps {
+				if s.Result == Failed && (s.Reason != r.Name || s.Advice != strings.Join(r.Cure, "\n")) {
+					t.Errorf("%s: %+v", r.Name, s)
+				}
+			}
+			if reports[0].OK {
+				t.Errorf("%s: no step failed", r.Name)
+			}
+		}
+	}
+}
+
+// TestNamedReasons checks that each reason that the steps name is in the table.
+func TestNamedReasons(t *testing.T) {
+	n := 0
+	for _, file := range []string{"steps.go", "check.go"} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?:fail\("\w+", |Reason: |reason :?= )"([^"]+)"`).FindAllSubmatch(b, -1) {
+			n++
+			if _, ok := reasons.Named(string(m[1])); !ok {
+				t.Errorf("%s: no reason %s", file, m[1])
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("found %d names", n)
 	}
 }
 

@@ -3,6 +3,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,9 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/internal/cmdutil"
+	"smcr/internal/printable"
+	"smcr/internal/reasons"
 	"smcr/nl"
 	"smcr/pnet"
 	"smcr/smc"
@@ -29,11 +33,23 @@ const (
 	Skipped Result = "skipped" // the step was not made, because it needs an earlier one
 )
 
+// color returns the color of a result on a terminal.
+func (r Result) color() cmdutil.Color {
+	switch r {
+	case OK:
+		return cmdutil.Green
+	case Failed:
+		return cmdutil.Red
+	}
+	return cmdutil.Faint
+}
+
 // A Step is one line of a check.
 type Step struct {
 	Name   string `json:"name"`
 	Result Result `json:"result"`
 	Text   string `json:"text"`
+	Reason string `json:"reason,omitempty"` // name of the reason of a failed step, for smcr explain
 	Advice string `json:"advice,omitempty"` // what to do if it failed
 }
 
@@ -64,12 +80,13 @@ type outcome struct {
 
 // A checker checks one stack.
 type checker struct {
-	env     environment
-	host    string
-	netdev  func(uint32) string
-	addrs   []netip.Addr
-	port    uint16
-	hasPort bool
+	progress *cmdutil.Progress // nil: nobody is told
+	env      environment
+	host     string
+	netdev   func(uint32) string
+	addrs    []netip.Addr
+	port     uint16
+	hasPort  bool
 
 	steps  []Step
 	remote netip.Addr
@@ -78,9 +95,31 @@ type checker struct {
 	v2     bool // version 2 with a common enterprise ID is possible
 }
 
-func (c *checker) add(name string, r Result, advice, format string, args ...any) bool {
-	c.steps = append(c.steps, Step{name, r, broker.Plain(fmt.Sprintf(format, args...)), advice})
-	return r != Failed
+// add appends a step that has not failed.
+func (c *checker) add(name string, r Result, format string, args ...any) bool {
+	c.steps = append(c.steps, Step{Name: name, Result: r, Text: broker.Plain(fmt.Sprintf(format, args...))})
+	return true
+}
+
+// fail appends a step that has failed for a reason of package reasons. If advice is empty,
+// it is that of the reason.
+func (c *checker) fail(name, reason, advice, format string, args ...any) bool {
+	advice = printable.Line(advice)
+	if r, ok := reasons.Named(reason); ok && advice == "" {
+		advice = strings.Join(r.Cure, "\n")
+	}
+	c.steps = append(c.steps, Step{
+		Name: name, Result: Failed, Text: broker.Plain(fmt.Sprintf(format, args...)), Reason: reason, Advice: advice,
+	})
+	return false
+}
+
+// reasonIn returns the name of the reason that a text gives, or else that of a code.
+func reasonIn(text string, code smc.Diagnosis) string {
+	if r, ok := reasons.In(text); ok {
+		return r.Name
+	}
+	return cmp.Or(reasons.Name(code), "internal-error")
 }
 
 func (c *checker) ok() bool {
@@ -97,11 +136,12 @@ func (c *checker) run(ctx context.Context, b nl.Backend) {
 		{"stack", c.stack}, {"name", c.name}, {"eid", c.eid}, {"route", c.path}, {"device", c.device}, {"tcp", c.connect},
 	}
 	for i, s := range steps {
+		c.progress.Now("checking " + c.host + ": " + s.name)
 		if s.f(ctx, b) {
 			continue
 		}
 		for _, later := range steps[i+1:] {
-			c.add(later.name, Skipped, "", "depends on the failed step")
+			c.add(later.name, Skipped, "depends on the failed step")
 		}
 		return
 	}
@@ -110,13 +150,13 @@ func (c *checker) run(ctx context.Context, b nl.Backend) {
 func (c *checker) stack(ctx context.Context, b nl.Backend) bool {
 	info, err := b.SysInfo(ctx)
 	if err != nil {
-		return c.add("stack", Failed, "see 'smcr info'", "%s: %v", b.Name, err)
+		return c.fail("stack", "no-stack", "see 'smcr info'", "%s: %v", b.Name, err)
 	}
 	c.info = info
 	if info.Stack != "" {
-		return c.add("stack", OK, "", "%s in user space, process %d, SMC version %d", info.Stack, info.PID, info.Version)
+		return c.add("stack", OK, "%s in user space, process %d, SMC version %d", info.Stack, info.PID, info.Version)
 	}
-	return c.add("stack", OK, "", "%s, SMC version %d.%d", b.Name, info.Version, info.Release)
+	return c.add("stack", OK, "%s, SMC version %d.%d", b.Name, info.Version, info.Release)
 }
 
 // name selects the address: the first one with a direct route.
@@ -131,54 +171,54 @@ func (c *checker) name(context.Context, nl.Backend) bool {
 	if c.host == c.remote.String() {
 		return true // the host was given as an address: no line for this step
 	}
-	return c.add("name", OK, "", "%s is %s", c.host, c.remote)
+	return c.add("name", OK, "%s is %s", c.host, c.remote)
 }
 
 func (c *checker) eid(ctx context.Context, b nl.Backend) bool {
 	if c.info.Version < 2 {
-		return c.add("eid", Skipped, "", "version 1 of SMC needs no enterprise ID")
+		return c.add("eid", Skipped, "version 1 of SMC needs no enterprise ID")
 	}
 	eids, err := b.UEIDs(ctx)
 	if err != nil && !errors.Is(err, nl.ErrNotSupported) {
-		return c.add("eid", Failed, "see 'smcr ueid list'", "%v", err)
+		return c.fail("eid", "no-stack", "see 'smcr ueid list'", "%v", err)
 	}
 	if s, err := b.SEID(ctx); err == nil && s.Enabled && s.Value != "" {
 		eids = append(eids, s.Value)
 	}
 	c.v2 = len(eids) > 0 && c.info.SMCRv2
 	if len(eids) == 0 {
-		return c.add("eid", OK, "", "none: version 1 of SMC only; for version 2 define one on both hosts with 'smcr ueid add'")
+		return c.add("eid", OK, "none: version 1 of SMC only; for version 2 define one on both hosts with 'smcr ueid add'")
 	}
-	return c.add("eid", OK, "", "%s: the peer needs one of them for version 2", strings.Join(eids, ", "))
+	return c.add("eid", OK, "%s: the peer needs one of them for version 2", strings.Join(eids, ", "))
 }
 
 func (c *checker) path(context.Context, nl.Backend) bool {
 	r, err := c.env.Route(c.remote)
 	if err != nil {
-		return c.add("route", Failed, fmt.Sprintf("see 'ip route get %s'", c.remote), "no route to %s: %v", c.remote, err)
+		return c.fail("route", "off-link", fmt.Sprintf("see 'ip route get %s'", c.remote), "no route to %s: %v", c.remote, err)
 	}
 	c.route = r
 	switch {
 	case r.IsLocal:
-		return c.add("route", Failed, "try it from another host, or from another network namespace", "%s is this host: SMC-R connects two different hosts", c.remote)
+		return c.fail("route", "this-host", "try it from another host, or from another network namespace", "%s is this host: SMC-R connects two different hosts", c.remote)
 	case r.Gateway.IsValid() && !c.v2:
-		return c.add("route", Failed, "use an address of the peer in a subnet of this host; or version 2 of SMC, with an enterprise ID (smcr ueid add) on both hosts",
+		return c.fail("route", "behind-router", "use an address of the peer in a subnet of this host; or version 2 of SMC, with an enterprise ID (smcr ueid add) on both hosts",
 			"%s is behind router %s: version 1 of SMC-R needs it in the same subnet", c.remote, r.Gateway)
 	case r.Gateway.IsValid():
-		return c.add("route", OK, "", "%s, via router %s: only version 2 of SMC-R works across routers", r.NetDev, r.Gateway)
+		return c.add("route", OK, "%s, via router %s: only version 2 of SMC-R works across routers", r.NetDev, r.Gateway)
 	}
-	return c.add("route", OK, "", "%s, local address %s: same subnet", r.NetDev, r.Local)
+	return c.add("route", OK, "%s, local address %s: same subnet", r.NetDev, r.Local)
 }
 
 // device finds the RoCE ports for the route by the rules of the stacks.
 func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 	devices, err := b.Devices(ctx)
 	if err != nil {
-		return c.add("device", Failed, "see 'smcr device list'", "%v", err)
+		return c.fail("device", "no-stack", "see 'smcr device list'", "%v", err)
 	}
 	pnets, err := b.PNETs(ctx)
 	if err != nil {
-		return c.add("device", Failed, "see 'smcr pnet list'", "%v", err)
+		return c.fail("device", "no-stack", "see 'smcr pnet list'", "%v", err)
 	}
 	table := new(pnet.Table)
 	for _, p := range pnets {
@@ -201,14 +241,14 @@ func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 	found, id := table.Match(netdev, ports)
 	if len(found) > 0 {
 		if !c.v2 && c.info.Stack == "" && c.onlyV2(found) {
-			return c.add("device", Failed, "define the same enterprise ID on both hosts: smcr ueid add EID",
+			return c.fail("device", "v2-needed", "define the same enterprise ID on both hosts: smcr ueid add EID",
 				"%s port %d has only RoCE version 2 GIDs, which need SMC version 2", found[0].Device, found[0].Port)
 		}
 		var names []string
 		for _, p := range found {
 			names = append(names, fmt.Sprintf("%s port %d", p.Device, p.Port))
 		}
-		return c.add("device", OK, "", "%s, active%s", strings.Join(names, ", "), because(id, c.route.NetDev))
+		return c.add("device", OK, "%s, active%s", strings.Join(names, ", "), because(id, c.route.NetDev))
 	}
 	for i := range ports {
 		ports[i].Active = true
@@ -217,14 +257,14 @@ func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 	switch {
 	case len(down) > 0:
 		p := down[0]
-		return c.add("device", Failed, fmt.Sprintf("see 'ip link show %s'", p.NetDev), "%s port %d is not active", p.Device, p.Port)
+		return c.fail("device", "device-down", fmt.Sprintf("see 'ip link show %s'", p.NetDev), "%s port %d is not active", p.Device, p.Port)
 	case id != "":
-		return c.add("device", Failed, fmt.Sprintf("assign it to one: smcr pnet add %s -D IBDEV; see 'smcr device list' for the names", id),
+		return c.fail("device", "device-elsewhere", fmt.Sprintf("assign it to one: smcr pnet add %s -D IBDEV; see 'smcr device list' for the names", id),
 			"no RoCE device has pnetid %s of netdev %s", id, c.route.NetDev)
 	case len(ports) == 0:
-		return c.add("device", Failed, "load the driver of the RNIC, or see 'smcr rnics'", "the stack has no RoCE device")
+		return c.fail("device", "no-smcr-device", "load the driver of the RNIC, or see 'smcr rnics'", "the stack has no RoCE device")
 	}
-	return c.add("device", Failed, fmt.Sprintf("assign one pnetid to both: smcr pnet add NET1 -I %s -D IBDEV; see 'smcr device list' for the names", c.route.NetDev),
+	return c.fail("device", "device-elsewhere", fmt.Sprintf("assign one pnetid to both: smcr pnet add NET1 -I %s -D IBDEV; see 'smcr device list' for the names", c.route.NetDev),
 		"no RoCE device on netdev %s, and no pnetid selects another one", c.route.NetDev)
 }
 
@@ -251,97 +291,53 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	if !c.hasPort {
 		how, ok := c.env.Answers(ctx, c.remote, c.route.NetDev)
 		if !ok {
-			return c.add("host", Failed, fmt.Sprintf("check 'ip neigh' and the firewalls on the path; if the host runs a server, give its port: smcr check %s", net.JoinHostPort(c.host, "PORT")),
+			return c.fail("host", "host-silent", fmt.Sprintf("check 'ip neigh' and the firewalls on the path; if the host runs a server, give its port: smcr check %s", net.JoinHostPort(c.host, "PORT")),
 				"%s does not answer", c.remote)
 		}
-		c.add("host", OK, "", "%s answers: %s", c.remote, how)
-		return c.add("tcp", Skipped, "", "no port given: the option and the CLC handshake were not tested")
+		c.add("host", OK, "%s answers: %s", c.remote, how)
+		return c.add("tcp", Skipped, "no port given: the option and the CLC handshake were not tested")
 	}
 	remote := netip.AddrPortFrom(c.remote, c.port)
 	out, err := c.env.Probe(ctx, b, remote)
 	switch {
 	case errors.Is(err, nl.ErrNotSupported):
-		return c.add("tcp", Skipped, "", "this backend cannot test connections")
+		return c.add("tcp", Skipped, "this backend cannot test connections")
 	case err != nil:
-		return c.add("tcp", Failed, "", "%v", err)
+		return c.fail("tcp", reasonIn(err.Error(), smc.DiagInternal), "", "%v", err)
 	case out.NotCandidate != "":
-		return c.add("option", Failed, candidateAdvice(out.Reason), "the stack does not announce SMC: %s", out.NotCandidate)
+		return c.fail("option", reasonIn(out.NotCandidate, out.Reason), "", "the stack does not announce SMC: %s", out.NotCandidate)
 	case out.TCPError != nil:
-		advice := "check 'ip neigh' and the firewalls on the path"
+		reason := "tcp-fails"
 		if errors.Is(out.TCPError, syscall.ECONNREFUSED) {
-			advice = "start the server on the peer, under 'smcr run' or smc_run"
+			reason = "server-refused"
 		}
-		return c.add("tcp", Failed, advice, "no connection to %s: %v", remote, out.TCPError)
+		return c.fail("tcp", reason, "", "no connection to %s: %v", remote, out.TCPError)
 	}
-	c.add("tcp", OK, "", "connected to %s in %v", remote, out.Took.Round(100*time.Microsecond))
+	c.add("tcp", OK, "connected to %s in %v", remote, out.Took.Round(100*time.Microsecond))
 	if !out.Announced {
-		return c.add("option", Failed, "run the server under 'smcr run' or smc_run; if it is, see 'smcr info' there, and whether a firewall removes TCP option 254",
+		return c.fail("option", "peer-no-smc", "",
 			"%s: it did not announce it in the TCP handshake", smc.DiagPeerNoSMC.Text())
 	}
-	c.add("option", OK, "", "the peer announced SMC in the TCP handshake")
+	c.add("option", OK, "the peer announced SMC in the TCP handshake")
 	switch {
 	case out.Here:
-		return c.add("clc", OK, "", "the peer is a program of this machine: the connection is local, see 'smcr serve --no-local'")
+		return c.add("clc", OK, "the peer is a program of this machine: the connection is local, see 'smcr serve --no-local'")
 	case out.SMC && out.LinkGroup != 0:
-		return c.add("clc", OK, "", "SMC-R, link group %s over %s", out.LinkGroup, out.IBDev)
+		return c.add("clc", OK, "SMC-R, link group %s over %s", out.LinkGroup, out.IBDev)
 	case out.SMC && out.IBDev != "":
-		return c.add("clc", OK, "", "SMC-R over %s", out.IBDev)
+		return c.add("clc", OK, "SMC-R over %s", out.IBDev)
 	case out.SMC:
-		return c.add("clc", OK, "", "SMC-R")
+		return c.add("clc", OK, "SMC-R")
 	case out.Reason == 0:
-		return c.add("clc", Failed, "see the logs of both hosts' stacks", "%s", out.Text)
+		return c.fail("clc", reasonIn(out.Text, 0), "", "%s", out.Text)
 	}
 	who := "this host"
 	if out.Remote {
 		who = "the peer"
 	}
-	return c.add("clc", Failed, advise(out.Reason, out.Remote), "%s declined: %s", who, out.Reason)
-}
-
-// candidateAdvice returns what to do if the stack does not try SMC.
-func candidateAdvice(d smc.Diagnosis) string {
-	switch d {
-	case smc.DiagConfig:
-		return "run 'smcr serve' with CAP_BPF and CAP_NET_ADMIN (root); or name the peer with --assume-smc on both hosts"
-	case smc.DiagNoSMCRDev:
-		return "see 'smcr device list' and 'smcr pnet list'; smcr pnet add PNETID -D IBDEV assigns one"
+	name, advice := reasons.Name(out.Reason), ""
+	if name == "" { // a code of a system that is not Linux
+		advice = "see the logs of both hosts' stacks"
 	}
-	return ""
-}
-
-// advise returns what to do about a decline.
-func advise(d smc.Diagnosis, remote bool) string {
-	on := "on this host"
-	if remote {
-		on = "on the peer"
-	}
-	switch d {
-	case smc.DiagMem:
-		return "check memory and RLIMIT_MEMLOCK " + on
-	case smc.DiagTimeoutConfLink, smc.DiagTimeoutAddLink, smc.DiagNoRoute, smc.DiagReadyLink, smc.DiagOldTimeout:
-		return "RoCE frames (ethertype 0x8915, or UDP port 4791) do not get through: check switches, VLANs, MTU and firewalls"
-	case smc.DiagPeerNoSMC:
-		return "run the server under 'smcr run' or smc_run"
-	case smc.DiagIPsec:
-		return "SMC cannot carry connections that IPsec protects"
-	case smc.DiagNoSMCDev, smc.DiagNoSMCRDev, smc.DiagNoSMCDDev:
-		return "see 'smcr device list' and 'smcr pnet list' " + on
-	case smc.DiagNoUEID, smc.DiagNoSEID:
-		return "define the same enterprise ID on both hosts: smcr ueid add EID"
-	case smc.DiagModeMismatch:
-		return "one side has SMC-D only: see 'smcr device list' " + on
-	case smc.DiagRMBEEyecatcher:
-		return "Linux refuses eye catchers: run 'smcr serve' without --eye-catcher"
-	case smc.DiagPrefixMismatch:
-		return "give the addresses of both hosts the same prefix length: see 'ip address'"
-	case smc.DiagVLAN, smc.DiagISMVLAN:
-		return "see 'ip -d link' for the VLANs of the RoCE device's netdev " + on
-	case smc.DiagNoActiveLink, smc.DiagNoServerLink, smc.DiagSync:
-		return "the hosts disagree on a link group that is about to end: try again in a few seconds"
-	case smc.DiagVersion, smc.DiagRelease, smc.DiagNoV2Ext:
-		return "the peers have no version of SMC in common"
-	case smc.DiagConfig, smc.DiagSocketOption:
-		return "see the log of the stack " + on
-	}
-	return "see the logs of both hosts' stacks"
+	return c.fail("clc", name, advice, "%s declined: %s", who, out.Reason)
 }

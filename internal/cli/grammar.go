@@ -8,6 +8,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/smctools/smcrd"
+	"smcr/internal/typo"
 	"smcr/internal/watch"
 
 	"github.com/spf13/cobra"
@@ -28,12 +29,14 @@ var synonyms = map[string][]string{
 
 // plurals are other words for nouns.
 var plurals = map[string][]string{
-	"connection": {"connections"},
-	"device":     {"devices"},
+	"connection": {"connections", "conns"},
+	"device":     {"devices", "devs"},
 	"link":       {"links"},
-	"linkgroup":  {"linkgroups"},
-	"pnet":       {"pnets", "pnetid"},
-	"ueid":       {"ueids"},
+	"linkgroup":  {"linkgroups", "lgrs", "lg"},
+	"pnet":       {"pnets", "pnetid", "pnetids"},
+	"rnics":      {"rnic"},
+	"stats":      {"statistics"},
+	"ueid":       {"ueids", "eid", "eids"},
 }
 
 // otherWords are what smc-tools takes after objects besides verbs of ours.
@@ -128,7 +131,7 @@ func normalize(root *cobra.Command, args []string) ([]string, error) {
 			rest = []string{"--help"}
 		} else if slices.Contains(words, w) {
 			rest = slices.Delete(slices.Clone(rest), i, i+1)
-		} else if near := cmdutil.Nearest(w, words); near != "" {
+		} else if near := typo.Nearest(w, words); near != "" {
 			return nil, cmdutil.UsageError("unknown command %q for %q: did you mean %q?", w, cmd.CommandPath(), near)
 		} else {
 			return nil, cmdutil.Unknown(cmd, w)

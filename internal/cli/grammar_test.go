@@ -18,17 +18,17 @@ var nouns = []struct {
 	words []string
 	verbs []string
 }{
-	{"linkgroup", []string{"linkgroups", "lgr"}, []string{"list", "del"}},
+	{"linkgroup", []string{"linkgroups", "lgr", "lgrs", "lg"}, []string{"list", "del"}},
 	{"link", []string{"links"}, []string{"list", "del"}},
-	{"device", []string{"devices", "dev"}, []string{"list"}},
-	{"connection", []string{"connections", "conn"}, []string{"list"}},
-	{"pnet", []string{"pnets", "pnetid"}, []string{"list", "add", "del", "flush"}},
-	{"ueid", []string{"ueids"}, []string{"list", "add", "del", "flush"}},
+	{"device", []string{"devices", "dev", "devs"}, []string{"list"}},
+	{"connection", []string{"connections", "conn", "conns"}, []string{"list"}},
+	{"pnet", []string{"pnets", "pnetid", "pnetids"}, []string{"list", "add", "del", "flush"}},
+	{"ueid", []string{"ueids", "eid", "eids"}, []string{"list", "add", "del", "flush"}},
 	{"seid", nil, []string{"show", "enable", "disable"}},
 	{"hslimit", nil, []string{"show", "enable", "disable"}},
-	{"stats", nil, []string{"show", "reset"}},
+	{"stats", []string{"statistics"}, []string{"show", "reset"}},
 	{"info", nil, []string{"show"}},
-	{"rnics", nil, []string{"show"}},
+	{"rnics", []string{"rnic"}, []string{"show"}},
 }
 
 // otherNames are all names of each verb.

@@ -15,6 +15,7 @@ func All(f *cmdutil.Factory) []*cobra.Command {
 		newApply(f, nil),
 		newConnection(f),
 		newDevice(f),
+		newExplain(f, nil),
 		newExport(f),
 		newHSLimit(f),
 		newInfo(f),

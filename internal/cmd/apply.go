@@ -97,6 +97,7 @@ func apply(ctx context.Context, opts *applyOptions) error {
 				return applyError(err)
 			}
 		}
+		opts.IO.Printing()
 		return reportChanges(opts, plan.Changes)
 	})
 }

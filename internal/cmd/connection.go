@@ -10,6 +10,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/reasons"
 	"smcr/nl"
 	"smcr/smc"
 
@@ -21,6 +22,7 @@ func newConnection(f *cmdutil.Factory) *cobra.Command {
 		Use:     "connection",
 		Aliases: []string{"conn"},
 		Short:   "Show SMC connections",
+		Example: "  smcr connection list\n  smcr connection list --mode tcp",
 	})
 	cmd.AddCommand(newConnectionList(f))
 	return cmd
@@ -64,7 +66,14 @@ func newConnectionList(f *cmdutil.Factory) *cobra.Command {
 			return all || o.given("state") || o.named() || c.State != smc.StateListen && c.State != smc.StateInit
 		},
 		layout: connectionColumns,
-		json:   func(r nl.Row[nl.Connection]) connectionJSON { return newConnectionJSON(r, f.NetDev) },
+		hint: func(rows []nl.Row[nl.Connection]) string {
+			var why []uint32
+			for i := range rows {
+				why = append(why, reasonOf(&rows[i].Value))
+			}
+			return reasonHint(why)
+		},
+		json: func(r nl.Row[nl.Connection]) connectionJSON { return newConnectionJSON(r, f.NetDev) },
 	}.command(f, &cobra.Command{
 		Use:     "list [ID...]",
 		Aliases: []string{"show"},
@@ -75,7 +84,7 @@ func newConnectionList(f *cmdutil.Factory) *cobra.Command {
 			"TCP: the code found here, and after a slash the one that the peer sent. LOCAL is\n" +
 			"a direct connection between two programs of this machine; its bytes are not\n" +
 			"counted. The list includes connections of programs under 'smcr run' that were TCP\n" +
-			"from the start.\n" +
+			"from the start. 'smcr explain CODE' says more about a reason, and what to do.\n" +
 			"--all includes sockets that listen or have no connection yet; so does --state\n" +
 			"with one of their states.",
 		Example: "  smcr connection list\n  smcr connection list --mode tcp --peer 10.1.0.0/16\n  smcr connection list --all -o json",
@@ -133,9 +142,11 @@ type connectionJSON struct {
 
 type connFallbackJSON struct {
 	Reason string `json:"reason"`
+	Name   string `json:"name,omitempty"`
 	Text   string `json:"text,omitempty"`
 	Peer   string `json:"peer,omitempty"`
-	// PeerText is the meaning of the code that the peer sent.
+	// PeerName and PeerText are the name and the meaning of the code that the peer sent.
+	PeerName string `json:"peer_name,omitempty"`
 	PeerText string `json:"peer_text,omitempty"`
 }
 
@@ -185,10 +196,12 @@ func newConnectionJSON(r nl.Row[nl.Connection], netdev func(uint32) string) conn
 		j.LinkGroup = c.LinkGroup.String()
 	}
 	if c.Mode == nl.ModeTCP && c.Fallback != (nl.ConnFallback{}) {
-		j.Fallback = &connFallbackJSON{Reason: code(c.Fallback.Reason), Text: smc.Diagnosis(c.Fallback.Reason).Text()}
-		if c.Fallback.Peer != 0 {
+		own, peer := smc.Diagnosis(c.Fallback.Reason), smc.Diagnosis(c.Fallback.Peer)
+		j.Fallback = &connFallbackJSON{Reason: code(c.Fallback.Reason), Name: reasons.Name(own), Text: own.Text()}
+		if peer != 0 {
 			j.Fallback.Peer = code(c.Fallback.Peer)
-			j.Fallback.PeerText = smc.Diagnosis(c.Fallback.Peer).Text()
+			j.Fallback.PeerName = reasons.Name(peer)
+			j.Fallback.PeerText = peer.Text()
 		}
 	}
 	if i := c.Info; i != nil {
@@ -230,6 +243,18 @@ func fallbackText(c *nl.Connection) string {
 	return text
 }
 
+// reasonOf returns the code that says why a connection is TCP: that of the peer if the peer
+// declined. It returns 0 for other connections.
+func reasonOf(c *nl.Connection) uint32 {
+	if c.Mode != nl.ModeTCP {
+		return 0
+	}
+	if c.Fallback.Peer != 0 {
+		return c.Fallback.Peer
+	}
+	return c.Fallback.Reason
+}
+
 // connectionColumns are the columns of smcr connection list.
 var connectionColumns = columns[nl.Connection]{
 	always: []column[nl.Connection]{
@@ -252,12 +277,13 @@ var connectionColumns = columns[nl.Connection]{
 		col("Reason", func(c *nl.Connection) any { return output.Or(fallbackText(c)) }),
 	},
 	wide: []column[nl.Connection]{
+		col("Reason-Name", func(c *nl.Connection) any { return output.Or(reasons.Name(smc.Diagnosis(reasonOf(c)))) }),
 		col(">UID", func(c *nl.Connection) any { return c.UID }),
 		col(">Inode", func(c *nl.Connection) any { return c.Inode }),
 		col("Token", infoCell(func(i *nl.ConnInfo) any { return fmt.Sprintf("%08x", i.Token) })),
-		col(">Sndbuf", infoCell(func(i *nl.ConnInfo) any { return i.Sndbuf })),
-		col(">RMBE", infoCell(func(i *nl.ConnInfo) any { return i.RMBE })),
-		col(">Peer-RMBE", infoCell(func(i *nl.ConnInfo) any { return i.PeerRMBE })),
+		col(">Sndbuf", infoCell(func(i *nl.ConnInfo) any { return output.Size(i.Sndbuf) })),
+		col(">RMBE", infoCell(func(i *nl.ConnInfo) any { return output.Size(i.RMBE) })),
+		col(">Peer-RMBE", infoCell(func(i *nl.ConnInfo) any { return output.Size(i.PeerRMBE) })),
 		col(">TX-Bytes", bytesCell(func(c *nl.Connection) uint64 { return c.TXBytes })),
 		col(">RX-Bytes", bytesCell(func(c *nl.Connection) uint64 { return c.RXBytes })),
 		col("IB-Dev", linkCell(func(l *nl.ConnLink) any { return output.Or(l.IBDev) })),
@@ -291,6 +317,6 @@ func bytesCell(count func(*nl.Connection) uint64) func(*nl.Connection) any {
 		if c.Mode == nl.ModeLocal {
 			return "-"
 		}
-		return count(c)
+		return output.Size(count(c))
 	}
 }

@@ -19,6 +19,7 @@ import (
 type deleteOptions struct {
 	*cmdutil.Factory
 	group nl.LinkGroupID
+	typed string // the group as the user wrote it
 	link  uint8
 }
 
@@ -38,6 +39,7 @@ func newLinkGroupDelete(f *cmdutil.Factory, runF func(*deleteOptions) error) *co
 			if opts.group, err = groupArg(args[0]); err != nil {
 				return err
 			}
+			opts.typed = args[0]
 			if runF != nil {
 				return runF(opts)
 			}
@@ -104,7 +106,12 @@ func deleteLinkGroup(ctx context.Context, opts *deleteOptions) error {
 		case errors.Is(err, nl.ErrNotSupported):
 			return cmdutil.Say(err, "the kernel's SMC cannot end a link group")
 		case errors.Is(err, os.ErrNotExist):
-			return cmdutil.Say(err, "no link group %s: see 'smcr linkgroup list'", opts.group)
+			groups, _ := c.LinkGroups(ctx) // without them there is no suggestion
+			var ids []string
+			for _, g := range groups[:min(len(groups), maxNames)] {
+				ids = append(ids, g.ID.String())
+			}
+			return cmdutil.Say(err, "no link group %s: %s", opts.group, meantID(opts.typed, ids, "see 'smcr linkgroup list'"))
 		}
 		return err
 	})

@@ -20,6 +20,7 @@ func newDevice(f *cmdutil.Factory) *cobra.Command {
 		Use:     "device",
 		Aliases: []string{"dev"},
 		Short:   "Show the RoCE devices that SMC-R can use",
+		Example: "  smcr device list\n  smcr device list -o json",
 	})
 	cmd.AddCommand(newDeviceList(f))
 	return cmd

@@ -38,6 +38,7 @@ func export(ctx context.Context, f *cmdutil.Factory) error {
 		if err != nil {
 			return err
 		}
+		f.IO.Printing()
 		_, err = fmt.Fprintf(f.IO.Out, "%s", b)
 		return err
 	})

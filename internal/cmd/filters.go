@@ -3,9 +3,13 @@
 package cmd
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/typo"
+	"smcr/nl"
 
 	"github.com/spf13/cobra"
 )
@@ -15,12 +19,31 @@ type filter[R any] struct {
 	cmdutil.Filter
 	add  func(*cobra.Command)
 	keep func(*R) bool
+	of   func(*R) []string // the values of a row, or nil if they are not names
+	flag string            // "": its values are checked before
+}
+
+// mistyped returns a question about a value that no row has but one near to it, or "".
+func (f *filter[R]) mistyped(rows []nl.Row[R]) string {
+	if f.of == nil || f.flag == "" {
+		return ""
+	}
+	var names []string
+	for i := range rows[:min(len(rows), maxNames)] {
+		names = append(names, f.of(&rows[i].Value)...)
+	}
+	for _, v := range f.Values() {
+		if near := typo.Nearest(v, names); near != "" && !slices.Contains(names, v) {
+			return fmt.Sprintf("nothing with --%s %s: did you mean %q?", f.flag, v, near)
+		}
+	}
+	return ""
 }
 
 // newFilter returns a filter on the text that of returns for a row. The function add
 // adds the flag to a command.
 func newFilter[R any](of func(*R) []string, add func(*cobra.Command, *cmdutil.Filter)) *filter[R] {
-	f := &filter[R]{}
+	f := &filter[R]{of: of}
 	f.add = func(cmd *cobra.Command) { add(cmd, &f.Filter) }
 	f.keep = func(r *R) bool { return !f.Any() || f.Keep(of(r)...) }
 	return f
@@ -33,7 +56,9 @@ func one[R any](of func(*R) string) func(*R) []string {
 
 // byText is a filter on text that is compared as it is.
 func byText[R any](name, usage string, complete cobra.CompletionFunc, of func(*R) []string) *filter[R] {
-	return newFilter(of, func(cmd *cobra.Command, f *cmdutil.Filter) { cmdutil.AddFilter(cmd, f, name, usage, complete) })
+	f := newFilter(of, func(cmd *cobra.Command, f *cmdutil.Filter) { cmdutil.AddFilter(cmd, f, name, usage, complete) })
+	f.flag = name
+	return f
 }
 
 // byNetDev is the filter --netdev.
@@ -49,9 +74,11 @@ func byIBDev[R any](f *cmdutil.Factory, usage string, of func(*R) []string) *fil
 // byPNETID is the filter --pnetid. Pnetids are in upper case; the user may write them
 // in lower case.
 func byPNETID[R any](f *cmdutil.Factory, usage string, of func(*R) string) *filter[R] {
-	return newFilter(one(of), func(cmd *cobra.Command, fl *cmdutil.Filter) {
+	byID := newFilter(one(of), func(cmd *cobra.Command, fl *cmdutil.Filter) {
 		cmdutil.AddUpperFilter(cmd, fl, "pnetid", usage, f.CompletePNETIDs(false))
 	})
+	byID.flag = "pnetid"
+	return byID
 }
 
 // byChoice is a filter with a few values, which are in upper case. The user may write

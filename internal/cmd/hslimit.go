@@ -18,11 +18,12 @@ func newHSLimit(f *cmdutil.Factory) *cobra.Command {
 		Long: "Each SMC connection begins with a handshake that costs more than that of TCP.\n" +
 			"With the limitation on, a listener with too many pending handshakes accepts new\n" +
 			"connections as plain TCP, so that none waits.",
+		Example: "  smcr hslimit show\n  smcr hslimit enable",
 	})
 	cmd.AddCommand(
 		newHSLimitShow(f),
-		f.Action("enable", "Accept connections as plain TCP under pressure", setHSLimit(true)),
-		f.Action("disable", "Make connections wait for their SMC handshake", setHSLimit(false)),
+		f.Action("hslimit", "enable", "Accept connections as plain TCP under pressure", setHSLimit(true)),
+		f.Action("hslimit", "disable", "Make connections wait for their SMC handshake", setHSLimit(false)),
 	)
 	return cmd
 }
@@ -49,6 +50,7 @@ func newHSLimitShow(f *cmdutil.Factory) *cobra.Command {
 		Use:     "show",
 		Aliases: []string{"list"},
 		Short:   "Show whether the limitation is on",
+		Example: "  smcr hslimit show\n  smcr hslimit show -o json",
 	})
 }
 

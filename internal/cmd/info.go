@@ -41,8 +41,9 @@ func newInfo(f *cmdutil.Factory) *cobra.Command {
 		},
 		json: newInfoJSON,
 	}.command(f, &cobra.Command{
-		Use:   "info",
-		Short: "Show the SMC stacks of this network namespace",
+		Use:     "info",
+		Short:   "Show the SMC stacks of this network namespace",
+		Example: "  smcr info\n  smcr info --backend kernel\n  smcr info -o json",
 		Long: "Show the SMC stacks of this network namespace, the kernel's and the user-space\n" +
 			"stack: versions, features, and devices. If a stack that 'smcr run' started has\n" +
 			"died, smcr shows when it died and where its log is.\n\n" +

@@ -20,6 +20,7 @@ func newLink(f *cmdutil.Factory) *cobra.Command {
 		Short: "Show and delete the links of SMC-R link groups",
 		Long: "A link is one pair of queue pairs between two RNICs. A link group has one or\n" +
 			"more, and moves its connections when one fails (RFC 7609, section 2.2).",
+		Example: "  smcr link list --watch\n  smcr link del 100 2",
 	})
 	cmd.AddCommand(newLinkDelete(f, nil), newLinkList(f))
 	return cmd
@@ -29,7 +30,7 @@ func newLinkList(f *cmdutil.Factory) *cobra.Command {
 	return list[nl.Link, linkJSON]{
 		source: traffic(nl.Control.Links),
 		naming: &naming[nl.Link]{
-			what: "link",
+			what: "link", hex: true,
 			parse: func(s string) (shown, name string, err error) {
 				id, err := cmdutil.LinkGroupID(s)
 				return id.String(), id.String(), err

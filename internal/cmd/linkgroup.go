@@ -22,6 +22,7 @@ func newLinkGroup(f *cmdutil.Factory) *cobra.Command {
 		Short:   "Show and end SMC-R link groups",
 		Long: "A link group connects two hosts. All their SMC-R connections that were set up in\n" +
 			"the same direction share its links and its memory (RFC 7609, section 2.2).",
+		Example: "  smcr linkgroup list -o wide\n  smcr linkgroup del 100",
 	})
 	cmd.AddCommand(newLinkGroupDelete(f, nil), newLinkGroupList(f))
 	return cmd
@@ -41,7 +42,7 @@ func newLinkGroupList(f *cmdutil.Factory) *cobra.Command {
 			return readGroups(ctx, c, netdev.Any() || ibdev.Any(), f.NetDev)
 		}),
 		naming: &naming[group]{
-			what: "link group", parse: groupName, complete: f.CompleteLinkGroups(),
+			what: "link group", hex: true, parse: groupName, complete: f.CompleteLinkGroups(),
 			of: func(g *group) []string { return []string{(g.ID &^ 0xff).String()} },
 		},
 		filters: []*filter[group]{
@@ -197,8 +198,8 @@ var groupColumns = columns[group]{
 	wide: []column[group]{
 		col("Version", func(g *group) any { return g.Version() }),
 		col(">#Links", func(g *group) any { return g.Links }),
-		col(">Sndbuf", func(g *group) any { return g.Sndbuf }),
-		col(">RMB", func(g *group) any { return g.RMB }),
+		col(">Sndbuf", func(g *group) any { return output.Size(g.Sndbuf) }),
+		col(">RMB", func(g *group) any { return output.Size(g.RMB) }),
 		col("Peer", func(g *group) any { return output.Or(g.Peer) }),
 		col("Peer-Host", func(g *group) any {
 			if g.V2 == nil {

@@ -10,6 +10,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/printable"
 	"smcr/internal/watch"
 	"smcr/nl"
 
@@ -33,6 +34,9 @@ type list[R, J any] struct {
 	layout layout[R]
 	// report writes the rows as text in place of a table.
 	report func(*strings.Builder, []nl.Row[R])
+	// hint says what more there is to know about the rows, for a person at a terminal, or
+	// returns "". May be nil.
+	hint func([]nl.Row[R]) string
 	// json returns a row in JSON.
 	json func(nl.Row[R]) J
 }
@@ -44,6 +48,7 @@ type options struct {
 	watch   watch.Options
 	wanted  []wantedName
 	factory *cmdutil.Factory
+	hint    string // of the rows that were read last
 }
 
 // given reports whether a flag is on the command line.
@@ -71,9 +76,13 @@ func (l list[R, J]) command(f *cmdutil.Factory, cmd *cobra.Command) *cobra.Comma
 		l.flags(cmd)
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return watch.Loop(cmd.Context(), f.IO, o.watch, o.format, func(ctx context.Context) (watch.View[J], error) {
+		err := watch.Loop(cmd.Context(), f.IO, o.watch, o.format, func(ctx context.Context) (watch.View[J], error) {
 			return l.view(ctx, o)
 		})
+		if err == nil && o.hint != "" && o.watch.Interval == 0 && f.IO.IsTerminal() {
+			printable.Fprintf(f.IO.ErrOut, "%s\n", o.hint)
+		}
+		return err
 	}
 	return cmd
 }
@@ -89,10 +98,19 @@ func (l list[R, J]) view(ctx context.Context, o *options) (v watch.View[J], err 
 			return v, err
 		}
 	}
+	question := ""
+	for _, f := range l.filters {
+		if question == "" && f.Any() {
+			question = f.mistyped(rows)
+		}
+	}
 	rows = keepRows(rows, func(r *R) bool {
 		return !slices.ContainsFunc(l.filters, func(f *filter[R]) bool { return !f.keep(r) }) &&
 			(l.keep == nil || l.keep(o, r))
 	})
+	if len(rows) == 0 && question != "" {
+		printable.Fprintf(o.factory.IO.ErrOut, "smcr: %s\n", question)
+	}
 	// Lists can be long: they are made in the one form that is printed.
 	if o.format == cmdutil.FormatJSON {
 		v.Rows = make([]J, len(rows))
@@ -100,6 +118,9 @@ func (l list[R, J]) view(ctx context.Context, o *options) (v watch.View[J], err 
 			v.Rows[i] = l.json(r)
 		}
 		return v, nil
+	}
+	if l.hint != nil {
+		o.hint = l.hint(rows)
 	}
 	v.Text = func(w io.Writer) error {
 		if l.report == nil {

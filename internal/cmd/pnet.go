@@ -11,6 +11,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/typo"
 	"smcr/nl"
 	"smcr/pnet"
 
@@ -25,8 +26,9 @@ func newPNET(f *cmdutil.Factory) *cobra.Command {
 			"case. A network device and a RoCE port with the same pnetid belong together, and\n" +
 			"connections over the network device may use the RoCE port for SMC-R. A network\n" +
 			"device without a pnetid uses its own RoCE port.",
+		Example: "  smcr pnet list\n  smcr pnet add NET1 -I eth0 -D mlx5_0\n  smcr pnet del NET1",
 	})
-	cmd.AddCommand(newPNETAdd(f, nil), newPNETDel(f, nil), newPNETList(f), f.Action("flush", "Remove all pnetids", nl.Control.FlushPNET))
+	cmd.AddCommand(newPNETAdd(f, nil), newPNETDel(f, nil), newPNETList(f), f.Action("pnet", "flush", "Remove all pnetids", nl.Control.FlushPNET))
 	return cmd
 }
 
@@ -95,14 +97,23 @@ func addPNET(ctx context.Context, opts *pnetAddOptions) error {
 		case errors.Is(err, os.ErrExist):
 			return cmdutil.Say(err, "%s already has a pnetid: see 'smcr pnet list'", pnetDevices(e))
 		case errors.Is(err, syscall.ENODEV) && e.NetDev != "" && e.IBDev == "":
-			return cmdutil.Say(err, "no netdev %q: see 'ip link'", e.NetDev)
+			return cmdutil.Say(err, "no netdev %q: %s", e.NetDev, typo.Meant(e.NetDev, cmdutil.NetDevs(), "see 'ip link'"))
 		case errors.Is(err, syscall.ENODEV) && e.NetDev == "":
-			return cmdutil.Say(err, "no RoCE device %q: see 'smcr device list'", e.IBDev)
+			return cmdutil.Say(err, "no RoCE device %q: %s", e.IBDev, typo.Meant(e.IBDev, ibDevs(ctx, c), "see 'smcr device list'"))
 		case errors.Is(err, syscall.ENODEV):
 			return cmdutil.Say(err, "no netdev %q or no RoCE device %q: see 'ip link' and 'smcr device list'", e.NetDev, e.IBDev)
 		}
 		return err
 	})
+}
+
+// ibDevs returns the names of the RoCE devices of a stack.
+func ibDevs(ctx context.Context, c nl.Control) (names []string) {
+	devices, _ := c.Devices(ctx) // without them there is no suggestion
+	for _, d := range devices {
+		names = append(names, d.Name)
+	}
+	return names
 }
 
 // pnetDevices returns the names of the devices of an entry.
@@ -127,6 +138,7 @@ func newPNETDel(f *cmdutil.Factory, runF func(*pnetDelOptions) error) *cobra.Com
 		Use:     "del PNETID",
 		Aliases: []string{"delete"},
 		Short:   "Remove a pnetid from all its devices",
+		Example: "  smcr pnet del NET1",
 		Args:    cmdutil.OneArg("PNETID"),
 
 		ValidArgsFunction: f.CompletePNETIDs(true),
@@ -148,7 +160,12 @@ func removePNET(ctx context.Context, opts *pnetDelOptions) error {
 	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.RemovePNET(ctx, opts.id)
 		if errors.Is(err, os.ErrNotExist) {
-			return cmdutil.Say(err, "no pnetid %q: see 'smcr pnet list'", opts.id)
+			pnets, _ := c.PNETs(ctx) // without them there is no suggestion
+			var ids []string
+			for _, p := range pnets {
+				ids = append(ids, p.ID)
+			}
+			return cmdutil.Say(err, "no pnetid %q: %s", opts.id, typo.Meant(opts.id, ids, "see 'smcr pnet list'"))
 		}
 		return err
 	})
@@ -198,5 +215,6 @@ func newPNETList(f *cmdutil.Factory) *cobra.Command {
 		Use:     "list [PNETID...]",
 		Aliases: []string{"show"},
 		Short:   "List the pnetids that users set",
+		Example: "  smcr pnet list\n  smcr pnet list --netdev eth0\n  smcr pnet list NET1 -o json",
 	})
 }

@@ -20,11 +20,12 @@ func newSEID(f *cmdutil.Factory) *cobra.Command {
 		Short: "Show, enable and disable the system enterprise ID (SMC version 2)",
 		Long: "Hosts with the same system enterprise ID can use version 2 of SMC without a\n" +
 			"user-defined one (see 'smcr ueid'). Only IBM Z machines have one.",
+		Example: "  smcr seid show\n  smcr seid enable",
 	})
 	cmd.AddCommand(
 		newSEIDShow(f),
-		f.Action("enable", "Propose the system enterprise ID to peers", setSEID(true)),
-		f.Action("disable", "Propose only user-defined enterprise IDs to peers", setSEID(false)),
+		f.Action("seid", "enable", "Propose the system enterprise ID to peers", setSEID(true)),
+		f.Action("seid", "disable", "Propose only user-defined enterprise IDs to peers", setSEID(false)),
 	)
 	return cmd
 }
@@ -53,6 +54,7 @@ func newSEIDShow(f *cmdutil.Factory) *cobra.Command {
 		Use:     "show",
 		Aliases: []string{"list"},
 		Short:   "Show the system enterprise ID",
+		Example: "  smcr seid show\n  smcr seid show -o json",
 	})
 }
 

@@ -17,8 +17,9 @@ import (
 
 func newStats(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
-		Use:   "stats",
-		Short: "Show the counters of SMC-R",
+		Use:     "stats",
+		Short:   "Show the counters of SMC-R",
+		Example: "  smcr stats show -d\n  smcr stats reset",
 	})
 	cmd.AddCommand(newStatsShow(f), newStatsReset(f))
 	return cmd
@@ -59,6 +60,17 @@ func newStatsShow(f *cmdutil.Factory) *cobra.Command {
 				statsReport{b, details}.print(&r.Value)
 			}
 		},
+		hint: func(rows []nl.Row[counters]) string {
+			var why []uint32
+			for _, r := range rows {
+				for _, x := range r.Value.fallbacks.Reasons {
+					if x.Count > 0 {
+						why = append(why, x.Reason)
+					}
+				}
+			}
+			return reasonHint(why)
+		},
 		json: newStatsJSON,
 	}.command(f, &cobra.Command{
 		Use:     "show",
@@ -70,7 +82,8 @@ func newStatsShow(f *cmdutil.Factory) *cobra.Command {
 			"not have is shown as '-', and as null in JSON.\n\n" +
 			"A program under 'smcr run' with the user-space stack reads and writes a unix\n" +
 			"socket, and the stack sees the bytes but not the calls. A request is then one\n" +
-			"transfer between this socket and the stack's buffers.",
+			"transfer between this socket and the stack's buffers.\n\n" +
+			"'smcr explain CODE' says more about the reason of a fallback, and what to do.",
 		Example: "  smcr stats show -d --watch\n  smcr stats show -o json",
 		Args:    cmdutil.NoArgs,
 	})
@@ -93,8 +106,9 @@ func readCounters(c nl.Control, ctx context.Context) (counters, error) {
 
 func newStatsReset(f *cmdutil.Factory) *cobra.Command {
 	return &cobra.Command{
-		Use:   "reset",
-		Short: "Reset the counters for this user",
+		Use:     "reset",
+		Short:   "Reset the counters for this user",
+		Example: "  smcr stats reset",
 		Long: "Set the counters that 'smcr stats show' prints for this user to zero, in all forms\n" +
 			"of output. The counters of the stack itself do not change: --absolute shows them.",
 		Args: cmdutil.NoArgs,

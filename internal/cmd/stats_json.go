@@ -5,6 +5,7 @@ package cmd
 import (
 	"fmt"
 
+	"smcr/internal/reasons"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
@@ -35,6 +36,7 @@ type fallbacksJSON struct {
 type reasonJSON struct {
 	Side   string `json:"side"`
 	Reason string `json:"reason"`
+	Name   string `json:"name,omitempty"`
 	Text   string `json:"text,omitempty"`
 	Count  uint64 `json:"count"`
 }
@@ -93,7 +95,7 @@ func newStatsJSON(r nl.Row[counters]) statsJSON {
 	}
 	for _, x := range f.Reasons {
 		j.Fallbacks.Reasons = append(j.Fallbacks.Reasons, reasonJSON{
-			x.Side.String(), fmt.Sprintf("0x%08x", x.Reason), smc.Diagnosis(x.Reason).Text(), x.Count,
+			x.Side.String(), fmt.Sprintf("0x%08x", x.Reason), reasons.Name(smc.Diagnosis(x.Reason)), smc.Diagnosis(x.Reason).Text(), x.Count,
 		})
 	}
 	return j

@@ -7,13 +7,14 @@ import (
 	"slices"
 	"strings"
 
+	"smcr/internal/output"
 	"smcr/internal/printable"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
 )
 
-// A statsReport prints counters in the layout of smc-tools.
+// A statsReport prints counters in the layout of smc-tools, with the units of this program.
 type statsReport struct {
 	b       *strings.Builder
 	details bool
@@ -84,17 +85,17 @@ func (r statsReport) print(s *counters) {
 	}
 
 	r.b.WriteString("\nRX Stats\n")
-	r.number("Data transmitted (Bytes)", t.RXBytes, abbreviate(t.RXBytes))
+	r.number("Data transmitted (Bytes)", t.RXBytes, output.Size(t.RXBytes))
 	r.number("Total requests", t.RXCalls, "")
-	r.optional(t.Counts(stats.CountRXUsage), "Buffer usage (Bytes)", t.RXUsage, abbreviate(t.RXUsage))
+	r.optional(t.Counts(stats.CountRXUsage), "Buffer usage (Bytes)", t.RXUsage, output.Size(t.RXUsage))
 	r.number("Buffer full", t.RXBufs.Full, percent(t.RXBufs.Full, t.RXCalls))
 	r.pool(&t.RXBufs)
 	r.histogram(t.RXBufSizes, t.RXSizes)
 
 	r.b.WriteString("\nTX Stats\n")
-	r.number("Data transmitted (Bytes)", t.TXBytes, abbreviate(t.TXBytes))
+	r.number("Data transmitted (Bytes)", t.TXBytes, output.Size(t.TXBytes))
 	r.number("Total requests", t.TXCalls, "")
-	r.optional(t.Counts(stats.CountTXUsage), "Buffer usage (Bytes)", t.TXUsage, abbreviate(t.TXUsage))
+	r.optional(t.Counts(stats.CountTXUsage), "Buffer usage (Bytes)", t.TXUsage, output.Size(t.TXUsage))
 	r.number("Buffer full", t.TXBufs.Full, percent(t.TXBufs.Full, t.TXCalls))
 	r.number("Buffer full (remote)", t.TXBufs.FullPeer, percent(t.TXBufs.FullPeer, t.TXCalls))
 	r.optional(t.Counts(stats.CountTXSmall), "Buffer too small", t.TXBufs.Small, percent(t.TXBufs.Small, t.TXCalls))
@@ -160,9 +161,9 @@ func (r statsReport) pool(b *stats.Buffers) {
 func (r statsReport) histogram(bufs, reqs stats.Histogram) {
 	r.b.WriteString("      ")
 	for i := range stats.Buckets {
-		name := ">1024KB"
+		name := ">1024KiB"
 		if limit := stats.BucketLimit(i); limit > 0 {
-			name = fmt.Sprintf("%dKB", limit/1024)
+			name = fmt.Sprintf("%dKiB", limit/1024)
 		}
 		printable.Fprintf(r.b, " %8s", name)
 	}

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/typo"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -21,12 +23,13 @@ func newUEID(f *cmdutil.Factory) *cobra.Command {
 		Short: "Show and change user-defined enterprise IDs (SMC version 2)",
 		Long: "Two hosts use version 2 of SMC if they have an enterprise ID in common. An ID has\n" +
 			"1 to 32 characters from A-Z, 0-9, '.' and '-'. A stack holds at most four.",
+		Example: "  smcr ueid list\n  smcr ueid add EXAMPLE.COM-1\n  smcr ueid del EXAMPLE.COM-1",
 	})
 	cmd.AddCommand(
 		newUEIDList(f),
 		newUEIDAdd(f),
 		newUEIDDel(f),
-		f.Action("flush", "Remove all user-defined enterprise IDs", nl.Control.FlushUEID),
+		f.Action("ueid", "flush", "Remove all user-defined enterprise IDs", nl.Control.FlushUEID),
 	)
 	return cmd
 }
@@ -58,6 +61,7 @@ func newUEIDList(f *cmdutil.Factory) *cobra.Command {
 		Use:     "list [EID...]",
 		Aliases: []string{"show"},
 		Short:   "List the user-defined enterprise IDs",
+		Example: "  smcr ueid list\n  smcr ueid list -o json",
 	})
 }
 
@@ -85,6 +89,8 @@ func newUEIDChange(f *cmdutil.Factory, runF func(*ueidOptions) error, use, short
 		Use:   use,
 		Short: short,
 		Args:  cmdutil.OneArg("EID"),
+
+		Example: "  smcr ueid " + strings.Replace(use, "EID", "EXAMPLE.COM-1", 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var invalid *nl.EIDError
 			if err := nl.CheckEID(args[0]); errors.As(err, &invalid) {
@@ -116,7 +122,8 @@ func removeUEID(ctx context.Context, opts *ueidOptions) error {
 	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.RemoveUEID(ctx, opts.eid)
 		if errors.Is(err, os.ErrNotExist) {
-			return cmdutil.Say(err, "no enterprise ID %q: see 'smcr ueid list'", opts.eid)
+			eids, _ := c.UEIDs(ctx) // without them there is no suggestion
+			return cmdutil.Say(err, "no enterprise ID %q: %s", opts.eid, typo.Meant(opts.eid, eids, "see 'smcr ueid list'"))
 		}
 		return err
 	})

@@ -64,17 +64,22 @@ func column[T any](list func(nl.Control, context.Context) ([]T, error), values f
 
 // CompleteNetDevs completes the network devices of this network namespace.
 func CompleteNetDevs(_ *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return NetDevs(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// NetDevs returns the names of the network devices of this network namespace, without the
+// loopback device. It returns none if they cannot be read.
+func NetDevs() (names []string) {
 	devs, err := net.Interfaces()
 	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+		return nil
 	}
-	var out []string
 	for _, d := range devs {
 		if d.Flags&net.FlagLoopback == 0 {
-			out = append(out, printable.Line(d.Name))
+			names = append(names, printable.Line(d.Name))
 		}
 	}
-	return out, cobra.ShellCompDirectiveNoFileComp
+	return names
 }
 
 // CompleteIBDevs completes the RoCE devices of the stacks.

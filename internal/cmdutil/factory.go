@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"smcr/internal/printable"
+	"smcr/internal/typo"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -101,7 +102,8 @@ func Dial(ctx context.Context, backend string) (nl.Multi, error) {
 		none = noSMC
 		m, err = nl.DialAll(ctx)
 	default:
-		return nil, UsageError("unknown backend %q: must be auto, kernel, user, ending-N or unix:PATH", backend)
+		text := "must be auto, kernel, user, ending-N or unix:PATH"
+		return nil, UsageError("unknown backend %q: %s", backend, typo.Meant(backend, []string{"auto", "kernel", "user"}, text))
 	}
 	if errors.Is(err, nl.ErrNoBackend) {
 		return nil, Say(err, "%s", none)
@@ -166,7 +168,11 @@ func remember(name func(uint32) string) func(uint32) string {
 }
 
 // With calls fn with the stacks to ask and closes them.
+//
+// On a terminal, it says what it waits for after two seconds. A function that prints must call
+// IO.Printing before.
 func (f *Factory) With(ctx context.Context, fn func(context.Context, nl.Multi) error) error {
+	defer f.IO.Progress("waiting for the SMC stack").Stop()
 	m, err := f.Dial(ctx, f.Backend)
 	if err != nil {
 		return explain(err)
@@ -205,13 +211,15 @@ func ended(err error) bool {
 	return false
 }
 
-// Action returns a command without arguments that does one thing to the one stack
+// Action returns a command of a noun without arguments that does one thing to the one stack
 // to change.
-func (f *Factory) Action(use, short string, do func(nl.Control, context.Context) error) *cobra.Command {
+func (f *Factory) Action(noun, use, short string, do func(nl.Control, context.Context) error) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  NoArgs,
+
+		Example: fmt.Sprintf("  smcr %s %s\n  smcr %[1]s %[2]s --backend user", noun, use),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.Change(cmd.Context(), func(ctx context.Context, c nl.Control) error { return do(c, ctx) })
 		},
@@ -255,6 +263,7 @@ func (f *Factory) DialOrStart(ctx context.Context, backend string) (nl.Multi, er
 	if f.Start == nil || !errors.Is(err, nl.ErrNoBackend) || backend != "auto" && backend != "user" {
 		return m, err
 	}
+	f.IO.Waiting("starting the user-space stack")
 	if err := f.Start(ctx); err != nil {
 		return nil, err
 	}
@@ -264,6 +273,7 @@ func (f *Factory) DialOrStart(ctx context.Context, backend string) (nl.Multi, er
 // NoteVolatile says that what was changed ends with the stack, where that is so.
 func (f *Factory) NoteVolatile(ctx context.Context, c nl.Control) {
 	info, err := c.SysInfo(ctx)
+	f.IO.Printing()
 	if err != nil || info.Stack == "" || info.StateFile != "" {
 		return // it is done; the kernel keeps it, as the stack does
 	}
@@ -331,5 +341,5 @@ func (c *choice) Set(s string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("choose one of %s", strings.Join(c.choices, ", "))
+	return errors.New(typo.Choose(s, c.choices))
 }

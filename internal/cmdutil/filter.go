@@ -3,11 +3,13 @@
 package cmdutil
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"smcr/internal/typo"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -41,7 +43,7 @@ func (f *Filter) Set(s string) error {
 			v = strings.ToUpper(v)
 		}
 		if len(f.choices) > 0 && !slices.Contains(f.choices, v) {
-			return fmt.Errorf("choose one of %s", strings.Join(f.choices, ", "))
+			return errors.New(typo.Choose(v, f.choices))
 		}
 		if f.check != nil {
 			w, err := f.check(v)
@@ -54,6 +56,9 @@ func (f *Filter) Set(s string) error {
 	}
 	return nil
 }
+
+// Values returns the values that the user gave, in their usual form.
+func (f *Filter) Values() []string { return f.values }
 
 // Any reports whether the flag was given.
 func (f *Filter) Any() bool { return len(f.values) > 0 }
@@ -109,7 +114,7 @@ func AddRoleFilter(cmd *cobra.Command, f *Filter) {
 		case "clnt", "client":
 			return "CLNT", nil
 		}
-		return "", fmt.Errorf("choose client or server")
+		return "", errors.New(typo.Choose(s, []string{"client", "server"}))
 	}}
 	AddFilter(cmd, f, "role", "show only entries where this side has this `role` in the link group: client or server",
 		cobra.FixedCompletions([]string{"client", "server"}, cobra.ShellCompDirectiveNoFileComp))

@@ -17,6 +17,8 @@ type IOStreams struct {
 	In     io.Reader
 	Out    io.Writer
 	ErrOut io.Writer
+
+	progress *Progress // what the command waits for, or nil
 }
 
 // SystemStreams returns the streams of the process.
@@ -32,7 +34,36 @@ func MemoryStreams() (streams *IOStreams, in, out, errOut *bytes.Buffer) {
 }
 
 // IsTerminal reports whether the output is a terminal.
-func (s *IOStreams) IsTerminal() bool {
-	f, ok := s.Out.(*os.File)
+func (s *IOStreams) IsTerminal() bool { return isTerminal(s.Out) }
+
+// Colored reports whether the output may have colors: it is a terminal that knows them, and
+// the environment variable NO_COLOR is not set (https://no-color.org).
+func (s *IOStreams) Colored() bool {
+	return s.IsTerminal() && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// A Color is a control sequence of ECMA-48 that sets the color of the text after it.
+type Color string
+
+// Colors.
+const (
+	Green Color = "\x1b[32m" // what is as it should be
+	Red   Color = "\x1b[31m" // what is not
+	Faint Color = "\x1b[2m"  // what does not matter now
+)
+
+// colorOff ends a [Color].
+const colorOff = "\x1b[m"
+
+// Paint returns text in a color, if the output may have colors.
+func (s *IOStreams) Paint(c Color, text string) string {
+	if !s.Colored() {
+		return text
+	}
+	return string(c) + text + colorOff
 }

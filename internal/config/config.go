@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 
 	"smcr/internal/printable"
+	"smcr/internal/typo"
 	"smcr/nl"
 	"smcr/pnet"
 
@@ -172,7 +174,7 @@ func syntax(err error) Errors {
 func plain(s string) string {
 	if field, ok := strings.CutPrefix(s, "field "); ok {
 		if name, _, ok := strings.Cut(field, " not found in type"); ok {
-			return fmt.Sprintf("unknown key %q", name)
+			return fmt.Sprintf("unknown key %q%s", name, meant(name))
 		}
 	}
 	return strings.NewReplacer(
@@ -180,6 +182,21 @@ func plain(s string) string {
 		"into config.file", "as a configuration", "into []string", "as a list", "into string", "as text",
 		"into bool", "as true or false", "into uint8", "as a port number", "!!", "",
 	).Replace(s)
+}
+
+// meant returns the key that was probably meant, as the end of a message, or "".
+func meant(key string) string {
+	var keys []string
+	for _, t := range []reflect.Type{reflect.TypeFor[file](), reflect.TypeFor[entry]()} {
+		for i := range t.NumField() {
+			name, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
+			keys = append(keys, name)
+		}
+	}
+	if near := typo.Meant(key, keys, ""); near != "" {
+		return ": " + near
+	}
+	return ""
 }
 
 // A parser checks the content of a file and collects the errors.

@@ -72,7 +72,7 @@ func TestParseErrors(t *testing.T) {
 		name, in string
 		want     []string
 	}{
-		{"unknown key", "pnets: []", []string{`line 1: unknown key "pnets"`}},
+		{"unknown key", "pnets: []", []string{`line 1: unknown key "pnets": did you mean "pnetids"?`}},
 		{"unknown key of an entry", "pnetids:\n  - pnetid: A\n    netdev: eth0\n    port: 1", []string{`line 4: unknown key "port"`}},
 		{"not a list", "pnetids: {pnetid: A}", []string{"line 1: pnetids must be a list, for example [{pnetid: NET1, netdev: eth0}]"}},
 		{"not a map", "- pnetids", []string{`line 1: the file must consist of keys and values, for example "ueids: [MY-EID]"`}},

@@ -62,6 +62,12 @@ func commandPage(cmd *cobra.Command, own []section) ([]byte, error) {
 		case "OPTIONS":
 			r.section(title)
 			options(&r, cmd)
+		case "REASONS":
+			if len(s.blocks) > 0 {
+				r.section(title)
+				r.blocks(s.blocks, true)
+				explanations(&r)
+			}
 		case "EXAMPLES":
 			examples(&r, cmd, s)
 		case "EXIT STATUS":
@@ -91,7 +97,7 @@ func commandPage(cmd *cobra.Command, own []section) ([]byte, error) {
 
 // order is that of the sections of a command's page.
 var order = []string{
-	"NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS", "SMC-TOOLS COMMANDS", "OUTPUT", "SHORT CONNECTIONS", "EXAMPLES", "EXIT STATUS",
+	"NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS", "SMC-TOOLS COMMANDS", "OUTPUT", "REASONS", "SHORT CONNECTIONS", "EXAMPLES", "EXIT STATUS",
 	"ENVIRONMENT", "FILES", "SIGNALS", "NOTES", "SEE ALSO",
 }
 
@@ -360,7 +366,7 @@ func textPage(name string, sections []section) ([]byte, error) {
 			}
 		case "FALLBACK REASONS":
 			r.blocks(s.blocks, true)
-			reasons(&r)
+			fallbackReasons(&r)
 		default:
 			r.blocks(s.blocks, true)
 		}

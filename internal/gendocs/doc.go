@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gendocs writes the manual pages (man/) and the shell completions
-// (completions/):
+// Command gendocs writes the manual pages (man/), the shell completions
+// (completions/) and docs/troubleshooting.md, which has the table of internal/reasons:
 //
 //	go run ./internal/gendocs [DIRECTORY]
 //

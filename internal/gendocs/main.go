@@ -20,6 +20,9 @@ import (
 //go:embed pages
 var texts embed.FS
 
+//go:embed troubleshooting.md.txt
+var troubleshootingIntro []byte
+
 func main() {
 	dir, err := directory(os.Args[1:])
 	if err == nil {
@@ -113,6 +116,7 @@ func generate() (map[string][]byte, error) {
 		}
 		files[filepath.Join("completions", name)] = b.Bytes()
 	}
+	files[filepath.Join("docs", "troubleshooting.md")] = troubleshooting(troubleshootingIntro)
 	return files, nil
 }
 

@@ -11,8 +11,8 @@ import (
 	"smcr/smc"
 )
 
-// reasons writes the reasons for which connections become plain TCP, by code.
-func reasons(r *roff) {
+// fallbackReasons writes the reasons for which connections become plain TCP, by code.
+func fallbackReasons(r *roff) {
 	for class := range uint32(0x100) {
 		for kind := range uint32(0x100) {
 			for detail := range uint32(0x10) {

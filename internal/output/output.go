@@ -147,6 +147,43 @@ func Or(s string) string {
 	return s
 }
 
+// Size returns a number of bytes for a table, as one word: "512B", "64KiB", "1.5MiB".
+func Size[N uint32 | uint64](n N) string {
+	if n < 1<<10 {
+		return fmt.Sprintf("%dB", n)
+	}
+	f, unit := float64(n), ""
+	for _, unit = range []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"} {
+		if f /= 1 << 10; f < 1<<10-0.05 {
+			break
+		}
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", f), ".0") + unit
+}
+
+// lineWidth is the width of wrapped text in characters.
+const lineWidth = 88
+
+// Wrap breaks text into lines of at most 88 characters, unless a word is longer. The first
+// line begins with first and the others with rest. There is no newline at the end.
+func Wrap(first, text, rest string) string {
+	var b strings.Builder
+	line, empty := first, true
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case empty:
+			line += word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > lineWidth:
+			b.WriteString(line + "\n")
+			line = rest + word
+		default:
+			line += " " + word
+		}
+		empty = false
+	}
+	return b.String() + line
+}
+
 // YesNo returns "Yes" or "No".
 func YesNo(yes bool) string {
 	if yes {

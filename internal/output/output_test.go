@@ -36,3 +36,28 @@ func TestJSON(t *testing.T) {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }
+
+func TestWrap(t *testing.T) {
+	long := strings.Repeat("x", 100)
+	for _, test := range []struct{ first, text, rest, want string }{
+		{"A: ", "", "   ", "A: "},
+		{"A: ", "one two", "   ", "A: one two"},
+		{"A: ", strings.Repeat("word ", 18), "   ", "A: " + strings.TrimSpace(strings.Repeat("word ", 17)) + "\n   word"},
+		{"", "a " + long + " b", "", "a\n" + long + "\nb"},
+	} {
+		if got := Wrap(test.first, test.text, test.rest); got != test.want {
+			t.Errorf("%q: %q, want %q", test.text, got, test.want)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	for n, want := range map[uint64]string{
+		0: "0B", 1023: "1023B", 1024: "1KiB", 1536: "1.5KiB", 65536: "64KiB", 1<<20 - 1: "1MiB", 1<<20 - 100: "1023.9KiB",
+		1 << 20: "1MiB", 5 << 30: "5GiB", 1<<64 - 1: "16EiB",
+	} {
+		if got := Size(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}

@@ -49,7 +49,7 @@ func TestHostileText(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
 		newLog(&out, level).Warn("refused", "why", hostile, "err", errors.New(hostile))
 	}
-	reasons(&out, overTCP, map[string]uint64{hostile: 1})
+	perReason(&out, overTCP, map[string]uint64{hostile: 1})
 	plainTCP(&Options{Err: &out}, errors.New(hostile))
 	for line := range strings.Lines(out.String()) {
 		text := strings.TrimSuffix(line, "\n")

@@ -104,7 +104,9 @@ func plainTCP(o *Options, why ...error) {
 
 // user opens a session with the user-space stack.
 func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
+	progress := o.IO.Progress("waiting for the user-space stack")
 	c, started, err := session(ctx, strings.Join(o.Argv, " "), o.Serve)
+	progress.Stop()
 	if err != nil {
 		return nil, sessionError(err)
 	}

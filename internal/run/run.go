@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/typo"
 	"smcr/userstack/launch"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,7 @@ import (
 // Options are the flags and arguments of smcr run.
 type Options struct {
 	Err     io.Writer
+	IO      *cmdutil.IOStreams // says what is waited for; may be nil
 	Verbose bool
 	Debug   bool
 	Mode    string // one of the Mode constants
@@ -45,7 +47,7 @@ const (
 func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 
 func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
-	o := &Options{Err: f.IO.ErrOut}
+	o := &Options{Err: f.IO.ErrOut, IO: f.IO}
 	var netdevs, assume []string
 	modes := []string{ModeAuto, ModeKernel, ModeUser, ModeTCP}
 	cmd := &cobra.Command{
@@ -125,7 +127,7 @@ func (o *Options) check(modes []string, serve bool) error {
 	kernel := o.Kernel != (launch.Kernel{})
 	switch {
 	case !known:
-		return cmdutil.UsageError("--mode %q: must be auto, kernel, user or tcp", o.Mode)
+		return cmdutil.UsageError("--mode %q: %s", o.Mode, typo.Meant(o.Mode, modes, "must be auto, kernel, user or tcp"))
 	case kernel && serve:
 		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc need mode kernel, --netdev and --assume-smc need mode user: choose one mode")
 	case kernel && o.Mode != ModeAuto && o.Mode != ModeKernel:

@@ -128,11 +128,11 @@ func TestKernelSummary(t *testing.T) {
 	}
 	s := launch.Stats{KernelSockets: 8, NativeSockets: map[string]uint64{launch.ReasonNetns: 2}}
 	const sockets = "smcr: created 8 SMC sockets and 2 TCP sockets\n" +
-		"smcr: 2 TCP sockets: no privilege in the program's network namespace\n"
+		"smcr: 2 TCP sockets: no privilege in the program's network namespace (see 'smcr explain other-namespace')\n"
 	var b bytes.Buffer
 	kernelSummary(&b, s, before, after)
 	want := "smcr: 3 connections over SMC-R, 1 over SMC-D, 3 over TCP (all of this network namespace)\n" +
-		"smcr: 2 over TCP: peer declined (0x05000000, as client)\n" +
+		"smcr: 2 over TCP: peer declined (0x05000000, as client) (see 'smcr explain peer-declined')\n" +
 		"smcr: 1 over TCP: unknown reason (0x0fffffff, as server)\n" + sockets
 	if d := cmp.Diff(want, b.String()); d != "" {
 		t.Error(d)
@@ -153,11 +153,11 @@ func TestSummary(t *testing.T) {
 	kernelSummary(&b, launch.Stats{KernelSockets: 1, NativeSockets: map[string]uint64{launch.ReasonNetns: 1}},
 		kernelCounters{valid: true}, kernelCounters{valid: true, stats: nl.Stats{SMCR: stats.Tech{ClientV2: 1}}})
 	want := "smcr: 1 connection over SMC-R, 2 over TCP, 1 failed\n" +
-		"smcr: 2 over TCP: no RoCE device for this network: netdev is gone\n" +
-		"smcr: 1 failed: connection refused\n" +
+		"smcr: 2 over TCP: no RoCE device for this network: netdev is gone (see 'smcr explain no-smcr-device')\n" +
+		"smcr: 1 failed: connection refused (see 'smcr explain server-refused')\n" +
 		"smcr: 1 connection over SMC-R, 0 over SMC-D, 0 over TCP (all of this network namespace)\n" +
 		"smcr: created 1 SMC socket and 1 TCP socket\n" +
-		"smcr: 1 TCP socket: no privilege in the program's network namespace\n"
+		"smcr: 1 TCP socket: no privilege in the program's network namespace (see 'smcr explain other-namespace')\n"
 	if d := cmp.Diff(want, b.String()); d != "" {
 		t.Error(d)
 	}

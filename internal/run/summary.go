@@ -13,6 +13,7 @@ import (
 
 	"smcr/internal/output"
 	"smcr/internal/printable"
+	"smcr/internal/reasons"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
@@ -32,8 +33,8 @@ func summary(w io.Writer, s launch.Stats) {
 		fmt.Fprintf(w, ", %d failed", failed)
 	}
 	fmt.Fprintln(w)
-	reasons(w, overTCP, s.TCP)
-	reasons(w, func(n uint64) string { return fmt.Sprint(n, " failed") }, s.Failed)
+	perReason(w, overTCP, s.TCP)
+	perReason(w, func(n uint64) string { return fmt.Sprint(n, " failed") }, s.Failed)
 	panics(w, s)
 }
 
@@ -78,10 +79,10 @@ func kernelSummary(w io.Writer, s launch.Stats, before, after kernelCounters) {
 		for _, r := range f.Reasons {
 			why[fallbackText(r)] += r.Count
 		}
-		reasons(w, overTCP, why)
+		perReason(w, overTCP, why)
 	}
 	fmt.Fprintf(w, "smcr: created %s and %s\n", output.Count(s.KernelSockets, "SMC socket"), output.Count(total(s.NativeSockets), "TCP socket"))
-	reasons(w, func(n uint64) string { return output.Count(n, "TCP socket") }, s.NativeSockets)
+	perReason(w, func(n uint64) string { return output.Count(n, "TCP socket") }, s.NativeSockets)
 	panics(w, s)
 }
 
@@ -100,12 +101,16 @@ func total(m map[string]uint64) (n uint64) {
 	return n
 }
 
-// reasons prints one line for each reason, the most frequent first.
-func reasons(w io.Writer, count func(uint64) string, m map[string]uint64) {
+// perReason prints one line for each reason, the most frequent first, and where to read more.
+func perReason(w io.Writer, count func(uint64) string, m map[string]uint64) {
 	keys := slices.SortedFunc(maps.Keys(m), func(a, b string) int {
 		return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b))
 	})
 	for _, k := range keys {
-		printable.Fprintf(w, "smcr: %s: %s\n", count(m[k]), broker.Plain(k))
+		text, hint := broker.Plain(k), ""
+		if r, ok := reasons.In(text); ok {
+			hint = " (" + r.Hint() + ")"
+		}
+		printable.Fprintf(w, "smcr: %s: %s%s\n", count(m[k]), text, hint)
 	}
 }

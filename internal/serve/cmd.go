@@ -10,6 +10,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
+	"smcr/internal/typo"
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
@@ -138,7 +139,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 				return cmdutil.UsageError("--user-fds %d, --user-sessions %d: --user-fds must be at least 0 and --user-sessions at least 1", o.UserFDs, o.UserSessions)
 			}
 			if err := o.LogLevel.UnmarshalText([]byte(level)); err != nil {
-				return cmdutil.UsageError("--log-level %q: must be debug, info, warn or error", level)
+				return cmdutil.UsageError("--log-level %q: %s", level, typo.Meant(level, []string{"debug", "info", "warn", "error"}, "must be debug, info, warn or error"))
 			}
 			if runF != nil {
 				return runF(o)

@@ -25,8 +25,9 @@ import (
 // NewCmd returns the command smcr verbs.
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
-		Use:   "verbs",
-		Short: "Test RDMA, the layer below SMC",
+		Use:     "verbs",
+		Short:   "Test RDMA, the layer below SMC",
+		Example: "  smcr verbs devices\n  hostA# smcr verbs perf write-bw\n  hostB# smcr verbs perf write-bw hostA",
 		Long: "List the software RDMA devices of this network namespace, and use them to test the\n" +
 			"path to another host. The other side is smcr, or the usual RDMA test programs on\n" +
 			"any RoCE device.",
@@ -124,6 +125,7 @@ func (c *common) meet(ctx context.Context) (net.Conn, *rc.Source, error) {
 func (c *common) connect(ctx context.Context) (net.Conn, error) {
 	port := strconv.Itoa(int(c.port))
 	if c.host != "" {
+		defer c.IO.Progress("connecting to " + c.host).Stop()
 		return (&net.Dialer{Timeout: c.patience}).DialContext(ctx, "tcp", net.JoinHostPort(c.host, port))
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("", port))

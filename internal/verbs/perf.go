@@ -40,8 +40,9 @@ var programs = []struct {
 
 func newPerf(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
-		Use:   "perf",
-		Short: "Measure bandwidth and latency, as perftest does",
+		Use:     "perf",
+		Short:   "Measure bandwidth and latency, as perftest does",
+		Example: "  hostA# smcr verbs perf send-lat\n  hostB# smcr verbs perf send-lat hostA",
 		Long: "Measure the bandwidth and latency of RDMA operations. The other side is the same\n" +
 			"command, or the matching program of perftest 5.70 or later.",
 	})
@@ -127,7 +128,9 @@ func (o *perfOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer o.finish(tcp, s)
+	progress := o.IO.Progress("measuring")
 	r, err := perftest.Run(ctx, tcp, o.host != "", s, o.test, o.Options)
+	progress.Stop()
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,9 @@ func (o *pingPongOptions) run(ctx context.Context) error {
 	}
 	defer o.finish(tcp, s)
 	o.MTU, o.Patience = mtuCode(o.mtu), o.patience
+	progress := o.IO.Progress("measuring")
 	r, err := pingpong.Run(ctx, tcp, o.host != "", s, o.Options)
+	progress.Stop()
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cmdtest tests how commands read their command lines. It runs no command
-// and needs no privileges.
+// Package cmdtest tests how commands read their command lines, and gives them a terminal to
+// write to. It needs no privileges.
 package cmdtest

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"smcr/nl"
+	"smcr/nl/nltest"
+)
+
+// maxStart is how long a listing may take from the start of the process to its end, if the
+// machine has nothing else to do.
+const maxStart = 15 * time.Millisecond
+
+// maxInit is how much memory the packages may allocate before main, in bytes. What they
+// compile or build there, such as regular expressions, delays each command.
+const maxInit = 1 << 20
+
+// TestStartup runs a listing as a process of its own. A busy machine makes it slower: the
+// fastest of many runs counts.
+func TestStartup(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector makes the start slower")
+	}
+	address := fmt.Sprintf("@smcr-test-%d/startup", os.Getpid())
+	l, err := nl.ListenUnix(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := nl.NewServer(nltest.NewFake(nltest.SampleState()), nl.ServerConfig{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Serve(l)
+	}()
+	t.Cleanup(func() {
+		s.Close()
+		<-done
+	})
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(env ...string) (out, errOut bytes.Buffer, took time.Duration) {
+		cmd := exec.CommandContext(t.Context(), exe)
+		// The name of the program makes the test binary the program: see TestMain.
+		cmd.Args = []string{"smcr", "linkgroup", "list", "--backend", "unix:" + address}
+		cmd.Env = append(os.Environ(), env...)
+		cmd.Stdout, cmd.Stderr = &out, &errOut
+		begin := time.Now()
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%v\n%s", err, &errOut)
+		}
+		return out, errOut, time.Since(begin)
+	}
+	best := time.Hour
+	for range 200 {
+		out, _, took := run()
+		if !strings.HasPrefix(out.String(), "LG-ID") {
+			t.Fatalf("printed %q", &out)
+		}
+		if best = min(best, took); best < maxStart {
+			break
+		}
+	}
+	if best > maxStart {
+		t.Errorf("the fastest of 200 listings took %v, want at most %v", best, maxStart)
+	}
+	_, trace, _ := run("GODEBUG=inittrace=1")
+	total := 0
+	for line := range strings.Lines(trace.String()) {
+		var pkg string
+		var at, clock float64
+		var n int
+		if _, err := fmt.Sscanf(line, "init %s @%g ms, %g ms clock, %d bytes", &pkg, &at, &clock, &n); err == nil {
+			total += n
+			if n > maxInit/4 {
+				t.Errorf("the initialization of %s allocates %d bytes", pkg, n)
+			}
+		}
+	}
+	if total == 0 || total > maxInit {
+		t.Errorf("the initialization of all packages allocates %d bytes, want at most %d:\n%s", total, maxInit, &trace)
+	}
+	t.Logf("%v, %d bytes before main", best, total)
+}

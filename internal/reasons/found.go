@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reasons
+
+// found are the reasons without a number: what the launcher, the service and the commands
+// find themselves. They are in the order of their names.
+var found = []Reason{
+	{
+		Name: "behind-router", Text: "is behind a router", Also: []string{"is behind router"},
+		Cause: "The peer is behind a router, and version 1 of SMC-R works only within one subnet.",
+		Cure: []string{
+			"Use an address of the peer in a subnet of this host.",
+			"Or use version 2: 'smcr ueid add EID' with the same enterprise ID on both hosts.",
+		},
+	},
+	{
+		Name: "call-interrupted", Text: "the call was interrupted",
+		Cause: "A signal ended connect() while the launcher worked on it, so the kernel made the connection.",
+		Cure:  []string{"Nothing has to be done: the next connection tries SMC-R again."},
+	},
+	{
+		Name: "client-left", Text: "the client disconnected during the handshake",
+		Cause: "The client of an accepted connection closed it before SMC-R was set up.",
+		Cure:  []string{"Nothing has to be done here. If all clients do it, look for a time limit in the client or in a health check."},
+	},
+	{
+		Name: "device-down", Text: "is not active", Also: []string{"no device is up", "is down"},
+		Cause: "The RoCE port for the network of the connection is not active, because its link or its netdev is down.",
+		Cure: []string{
+			"Set the netdev up: 'ip link set NETDEV up'. 'smcr device list' shows the netdev of each port.",
+			"Check the cable and the port of the switch.",
+		},
+	},
+	{
+		Name: "device-elsewhere", Text: "and no pnetid selects another one", Also: []string{"no device has pnetid", "no RoCE device has pnetid"},
+		Cause: "There are RoCE devices, but none belongs to the network device of the connection.",
+		Cure: []string{
+			"Give the netdev and the RoCE device the same pnetid: 'smcr pnet add NET1 -I NETDEV -D IBDEV'.",
+			"'smcr device list' shows the names, 'smcr pnet list' the pnetids.",
+		},
+	},
+	{
+		Name: "foreign-data", Text: "another process uses the socket during the handshake",
+		Cause: "Another process wrote to or read from the socket while the handshake of SMC was under way, so the connection failed.",
+		Cure:  []string{"Let the program use the socket only after connect() or accept() has returned.", "Or run it over TCP: 'smcr run --mode tcp -- PROGRAM'."},
+	},
+	{
+		Name: "handshake-limit", Text: "the handshake limit is reached",
+		Cause: "The handshake limitation is on, and many handshakes are under way, so new connections stay TCP.",
+		Cure:  []string{"Nothing has to be done after a burst of connections.", "To try SMC-R always, switch the limitation off: 'smcr hslimit disable'."},
+	},
+	{
+		Name: "host-silent", Text: "does not answer",
+		Cause: "Nothing answers at the address of the peer: no TCP, no ICMP echo, no neighbour discovery. Or the stack of this host hangs.",
+		Cure: []string{
+			"Check 'ip neigh' and the firewalls on the path.",
+			"If the host runs a server, check with its port: 'smcr check HOST:PORT'.",
+		},
+	},
+	{
+		Name: "kernel-no-device", Text: "the kernel's SMC has no RoCE or ISM device with an active port",
+		Cause: "The kernel has SMC, but no device that it could use.",
+		Cure: []string{
+			"List the devices of the kernel: 'smcr device list --backend kernel'.",
+			"Without an RDMA adapter, use the user-space stack: 'smcr run --mode user -- PROGRAM'.",
+		},
+	},
+	{
+		Name: "kernel-no-smc", Text: "the kernel has no SMC", Also: []string{"the kernel has no SMC sockets (AF_SMC)"},
+		Cause: "The kernel is built without SMC, or its module is not loaded.",
+		Cure:  []string{"Load the module: 'modprobe smc'.", "Or use the user-space stack: 'smcr run --mode user -- PROGRAM'."},
+	},
+	{
+		Name: "kernel-no-socket", Text: "the kernel did not create an SMC socket",
+		Cause: "In mode kernel, socket() for AF_SMC failed, so the program got a TCP socket.",
+		Cure:  []string{"Check that the module is loaded: 'modprobe smc'.", "Check with 'smcr info --backend kernel' and 'dmesg'."},
+	},
+	{
+		Name: "kernel-too-old", Text: "the kernel does not support seccomp user notification",
+		Also:  []string{"the kernel does not support TCP header options by eBPF", "marking a listening socket needs Linux 6.12"},
+		Cause: "This kernel lacks something that the user-space stack needs for programs.",
+		Cure: []string{
+			"Use Linux 5.15 or newer, with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF.",
+			"Before Linux 6.12, start the stack before the server begins to listen: 'smcr serve'.",
+		},
+	},
+	{
+		Name: "landlock", Text: "a program has limited its connections with Landlock",
+		Cause: "The program limits itself to some ports with Landlock, and the rules would not apply to a connection that the launcher makes.",
+		Cure:  []string{"Nothing can be done with mode user. With SMC in the kernel, use 'smcr run --mode kernel -- PROGRAM'."},
+	},
+	{
+		Name: "launcher-late", Text: "the stack answered too late for a local connection", Also: []string{"and the launcher was told too late"},
+		Cause: "Both programs are on this machine, but their launchers and the stack did not agree in time on a direct connection.",
+		Cure:  []string{"Nothing has to be done: the next connection tries again.", "If it happens often, the machine is overloaded: give the stack more processor time."},
+	},
+	{
+		Name: "linger", Text: "and SO_LINGER is 0",
+		Cause: "The peer is a program of this host, and the socket resets the connection on close, which a direct connection cannot do.",
+		Cure:  []string{"Set SO_LINGER after connect(), or leave the connection to TCP."},
+	},
+	{
+		Name: "many-files", Text: "the stack has too few descriptors", Also: []string{"descriptors of the stack: see", "the stack could not receive a descriptor", "sessions with the stack"},
+		Cause: "The stack has reached its limit of open files, or that of one user.",
+		Cure: []string{
+			"Raise the limit of open files of the service: LimitNOFILE= in the unit, or 'ulimit -n' before 'smcr serve'.",
+			"Raise the share of each user: 'smcr serve --user-fds DESCRIPTORS', or --user-sessions for many programs.",
+		},
+	},
+	{
+		Name: "name-unknown", Text: "has no address",
+		Cause: "The name of the host cannot be resolved.",
+		Cure:  []string{"Use the address, or check the name: 'getent hosts HOST'."},
+	},
+	{
+		Name: "no-gate", Text: "nothing would keep other processes from sending on the socket",
+		Cause: "The kernel refused the eBPF program that keeps users from forging messages of SMC, so only programs of the stack's own user use SMC-R.",
+		Cure:  []string{"Run 'smcr serve' as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.15 or newer.", "Or run the program as the user of the stack."},
+	},
+	{
+		Name: "no-option", Text: "the TCP option of SMC is not permitted here",
+		Cause: "The stack cannot announce SMC in the TCP handshake, because it may not load its eBPF program, and the peer is not in --assume-smc.",
+		Cure: []string{
+			"Run 'smcr serve' as root, or with CAP_BPF and CAP_NET_ADMIN.",
+			"Or name the peers on both hosts: 'smcr serve --assume-smc PREFIX'.",
+		},
+	},
+	{
+		Name: "no-privilege", Text: "no privilege to start one", Also: []string{"the user-space stack needs CAP_NET_RAW"},
+		Cause: "No stack runs in this network namespace, and this user may not start one.",
+		Cure:  []string{"Start it as root: 'smcr serve', or 'systemctl start smcr'."},
+	},
+	{
+		Name: "no-process-access", Text: "no permission to access the process", Also: []string{"cannot act with the program's capabilities", "cannot act as user"},
+		Cause: "The kernel does not let the launcher read the memory or copy the descriptors of the program: the program has changed its user, is not dumpable, or is in another user namespace.",
+		Cure:  []string{"Run 'smcr run' as root, or as the user to which the program changes.", "Inside a container, run 'smcr run' in the container too."},
+	},
+	{
+		Name: "no-stack", Text: "the stack does not answer", Also: []string{"the stack ends", "no smcr stack in this network namespace", "the stack has ended", "the devices of the stack are closed", "use of closed network connection"},
+		Cause: "The stack of this network namespace has ended or is ending.",
+		Cure:  []string{"Start it: 'smcr serve', or 'systemctl start smcr'. Running programs use it at once.", "Read why it ended: 'journalctl -u smcr'."},
+	},
+	{
+		Name: "not-this-socket", Text: "the stack does not take this socket", Also: []string{"the socket cannot be taken over", "not a plain TCP socket", "the socket is already in use: mark it before connect or listen", "the socket is not marked", "it is being connected already"},
+		Cause: "The socket is not a fresh TCP socket, or has an option that a connection over SMC-R cannot have: Multipath TCP, MSG_ZEROCOPY, a flow label, TCP Fast Open.",
+		Cure: []string{
+			"Switch the option off in the program. For a Go program with Multipath TCP, set GODEBUG=multipathtcp=0.",
+			"See which socket it is: 'smcr run --debug -- PROGRAM'.",
+		},
+	},
+	{
+		Name: "off-link", Text: "destination is not on a directly attached network",
+		Cause: "This host has no route to the peer that SMC-R could use: none at all, none for unicast, or one over a router of the other IP version.",
+		Cure:  []string{"Check the route: 'ip route get ADDRESS'.", "Check step by step: 'smcr check HOST:PORT'."},
+	},
+	{
+		Name: "other-namespace", Text: "it belongs to another network namespace", Also: []string{"no privilege in the program's network namespace"},
+		Cause: "The program has a socket of another network namespace than its launcher, and the stack knows only the devices of its own.",
+		Cure:  []string{"Run 'smcr run' and 'smcr serve' inside the network namespace of the program: 'ip netns exec NAME smcr serve'."},
+	},
+	{
+		Name: "other-reasons", Text: "other reasons",
+		Cause: "There were more different reasons than the launcher counts.",
+		Cure:  []string{"See each of them: 'smcr run --debug -- PROGRAM'."},
+	},
+	{
+		Name: "other-stack", Text: "the stack of this network namespace belongs to another program",
+		Cause: "A program that embeds a stack has the default address of this network namespace, and its stack carries only its own connections.",
+		Cure:  []string{"Find the program with 'smcr info' and end it, or let it answer at another address (userstack.Stack.ServeControl)."},
+	},
+	{
+		Name: "process-slow", Text: "the process is slow to provide its memory", Also: []string{"too many calls of the process wait for its memory"},
+		Cause: "The launcher could not read the memory of the program in time: it is swapped out, or a file system of the program (FUSE, userfaultfd) delays it.",
+		Cure:  []string{"Nothing has to be done if it happens rarely. Otherwise check memory and swap of the host: 'vmstat 1'."},
+	},
+	{
+		Name: "server-refused", Text: "connection refused",
+		Cause: "The host answers, but no program listens at the port.",
+		Cure:  []string{"Start the server on the peer, under 'smcr run' or smc_run."},
+	},
+	{
+		Name: "socket-bound", Text: "and a socket is bound to a device",
+		Cause: "The peer is a program of this host, and one of the two sockets is bound to a network device, so the connection must use it.",
+		Cure:  []string{"Nothing has to be done. Without SO_BINDTODEVICE the connection would be local."},
+	},
+	{
+		Name: "stack-limit", Text: "limit of the stack:", Also: []string{"are under way"},
+		Cause: "A limit of the stack has been reached: memory, connections, link groups, or handshakes with one host.",
+		Cure: []string{
+			"See how many connections there are: 'smcr connection list' and 'smcr linkgroup list'.",
+			"Raise the limit: 'smcr serve --max-memory BYTES', --user-memory, --max-connections, --user-connections or --max-linkgroups.",
+		},
+	},
+	{
+		Name: "tcp-fails", Text: "no connection to",
+		Cause: "The TCP connection to the peer cannot be made, so there is nothing that SMC could use.",
+		Cure:  []string{"Check the address, 'ip neigh' and the firewalls on the path.", "If the peer refuses the connection, start the server there: 'smcr run -- PROGRAM'."},
+	},
+	{
+		Name: "this-host", Text: "it is this host", Also: []string{"is this host", "the address is one of this host"},
+		Cause: "The peer is an address of this host. SMC-R connects two different hosts; programs of one machine get a direct connection if both run under 'smcr run'.",
+		Cure: []string{
+			"Run the server under 'smcr run' too, and the stack without --no-local.",
+			"To test SMC-R, use another host or another network namespace.",
+		},
+	},
+	{
+		Name: "this-host-kernel", Text: "the kernel cannot keep users from passing descriptors to each other", Also: []string{"no SO_PASSRIGHTS"},
+		Cause: "Both programs are on this machine but belong to different users, and this kernel has no SO_PASSRIGHTS, without which a direct connection would not be safe.",
+		Cure:  []string{"Use Linux 6.16 or newer, or run both programs as the same user."},
+	},
+	{
+		Name: "this-host-no-program", Text: "and no program under 'smcr run' listens there",
+		Cause: "The server is on this host, but does not run under 'smcr run'.",
+		Cure:  []string{"Run the server under it: 'smcr run -- PROGRAM'."},
+	},
+	{
+		Name: "this-host-off", Text: "and --no-local is set",
+		Cause: "The peer is a program of this host, and the stack was started with --no-local.",
+		Cure:  []string{"Start the stack without it: 'smcr serve'."},
+	},
+	{
+		Name: "v2-needed", Text: "has only RoCE version 2 GIDs",
+		Cause: "The RoCE port has no GID of RoCE version 1, so the kernel uses it only with version 2 of SMC.",
+		Cure:  []string{"Define the same enterprise ID on both hosts: 'smcr ueid add EID'."},
+	},
+	{
+		Name: "versions-of-smcr", Text: "are of different releases of smcr", Also: []string{"is of a different release of smcr"},
+		Cause: "The launcher and the stack, or two stacks of this machine, are of releases of smcr that do not understand each other.",
+		Cure:  []string{"Upgrade the stack without loss of connections: 'smcr serve --takeover', or 'systemctl reload smcr'.", "Start programs with the same release of 'smcr run'."},
+	},
+}
