@@ -171,9 +171,37 @@ func (h *Host) awaitAddresses() error {
 	})
 }
 
+// shareRunDir makes the directory of named namespaces a mount that is shared with other mount
+// namespaces, as `ip netns add` does. If that command came later, it would cover the names that
+// are there, and nobody could delete them any more.
+func shareRunDir() error {
+	if err := os.MkdirAll(runDir, 0o755); err != nil {
+		return err
+	}
+	lock, err := os.Open(runDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return os.NewSyscallError("flock", err)
+	}
+	share := func() error { return unix.Mount("", runDir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	err = share()
+	if errors.Is(err, unix.EINVAL) { // no mount yet
+		if err = unix.Mount(runDir, runDir, "none", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = share()
+		}
+	}
+	return os.NewSyscallError("mount "+runDir, err)
+}
+
 // create makes the namespace on a thread that ends afterwards.
 func (h *Host) create() error {
 	return onThread(func() error {
+		if err := shareRunDir(); err != nil {
+			return err
+		}
 		ns, err := netns.NewNamed(h.Name)
 		if err != nil {
 			return fmt.Errorf("create namespace %s: %w", h.Name, err)

@@ -68,10 +68,8 @@ func runFlood(ctx context.Context, flags *flag.FlagSet, args []string) (bool, er
 		return false, err
 	}
 	rows, err := f.floods(ctx, match, *d)
-	if err = errors.Join(err, f.close()); err != nil {
-		return false, err
-	}
-	return summary(rows...), nil
+	err = errors.Join(err, f.close())
+	return summary(rows...), err
 }
 
 func newFloodBed(ctx context.Context) (_ *floodBed, err error) {

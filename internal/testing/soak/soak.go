@@ -71,14 +71,13 @@ func runSoak(ctx context.Context, flags *flag.FlagSet, args []string) (bool, err
 		err = s.run(run, match)
 		stop()
 	}
-	if err = errors.Join(err, s.end()); err != nil {
-		return false, err
-	}
+	err = errors.Join(err, s.end())
 	var rows []*Row
 	for _, name := range s.order {
 		rows = append(rows, s.rows[name])
 	}
-	return summary(rows...), nil
+	// What was found in a long time is printed also if the end of the run fails.
+	return summary(rows...), err
 }
 
 // start starts the hosts, their stacks and the traffic.
