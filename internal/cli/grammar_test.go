@@ -29,6 +29,7 @@ var nouns = []struct {
 	{"stats", nil, []string{"show", "reset"}},
 	{"info", nil, []string{"show"}},
 	{"rnics", nil, []string{"show"}},
+	{"topology", nil, []string{"show"}},
 }
 
 // otherNames are all names of each verb.

@@ -4,7 +4,6 @@ package topology
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -28,7 +27,7 @@ func Build(l *Listing, before *Counters, netdev func(uint32) string) Stack {
 	}
 	s := Stack{
 		Name: l.Stack, Host: cmp.Or(l.Info.LocalHost, "this host"),
-		Version: fmt.Sprintf("%d.%d", l.Info.Version, l.Info.Release), Rates: b.meter.total(),
+		Version: l.Info.Version, Release: l.Info.Release, Rates: b.meter.total(),
 		Devices: []Port{}, Peers: []Peer{},
 	}
 	if l.Info.Stack != "" {
@@ -149,7 +148,7 @@ func (b *builder) peers(s *Stack) {
 	for i := range b.l.Groups {
 		g := &b.l.Groups[i]
 		group := Group{
-			ID: g.ID.String(), Role: g.Role.String(), Type: g.Type.String(), Version: g.Version(), PNETID: g.PNETID, VLAN: g.VLAN,
+			ID: g.ID.String(), Role: g.Role.Short(), Type: g.Type.String(), Version: g.Version(), PNETID: g.PNETID, VLAN: g.VLAN,
 			Conns: g.Conns, Rates: rates(b, b.byGroup, base(g.ID)), Links: links[base(g.ID)],
 		}
 		if group.Links == nil {

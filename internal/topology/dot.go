@@ -15,9 +15,9 @@ import (
 func DOT(stacks []Stack, groups int) []byte {
 	var b bytes.Buffer
 	b.WriteString("graph smc {\n" +
-		"\trankdir=LR; fontname=\"sans-serif\"; ranksep=1.2;\n" +
-		"\tnode [shape=box, style=rounded, fontname=\"sans-serif\"];\n" +
-		"\tedge [fontname=\"sans-serif\", fontsize=10];\n")
+		"  rankdir=LR; fontname=\"sans-serif\"; ranksep=1.2;\n" +
+		"  node [shape=box, style=rounded, fontname=\"sans-serif\"];\n" +
+		"  edge [fontname=\"sans-serif\", fontsize=10];\n")
 	for i := range stacks {
 		s := Limit(stacks[i], groups)
 		s.dot(&b, i)
@@ -27,13 +27,13 @@ func DOT(stacks []Stack, groups int) []byte {
 }
 
 func (s *Stack) dot(b *bytes.Buffer, n int) {
-	fmt.Fprintf(b, "\tsubgraph cluster_stack%d {\n\t\tlabel=%s;\n", n, quote(s.title(), s.about(), s.carried(), s.Rates.both()))
+	fmt.Fprintf(b, "  subgraph cluster_stack%d {\n    label=%s;\n", n, quote(s.title(), s.about(), s.carried(), s.Rates.both()))
 	nodes := make(map[portKey]string)
 	node := func(dev string, port int, lines ...string) string {
 		key := portKey{dev, port}
 		if nodes[key] == "" {
 			nodes[key] = fmt.Sprintf("s%dport%d", n, len(nodes))
-			fmt.Fprintf(b, "\t\t%s [label=%s];\n", nodes[key], quote(lines...))
+			fmt.Fprintf(b, "    %s [label=%s];\n", nodes[key], quote(lines...))
 		}
 		return nodes[key]
 	}
@@ -41,7 +41,7 @@ func (s *Stack) dot(b *bytes.Buffer, n int) {
 		node(p.IBDev, p.IBPort, or(p.NetDev), rdma(p.IBDev, p.IBPort), p.State, p.Rates.both())
 	}
 	if len(nodes) == 0 {
-		fmt.Fprintf(b, "\t\ts%dnone [label=\"no RoCE devices\", style=dotted];\n", n)
+		fmt.Fprintf(b, "    s%dnone [label=\"no RoCE devices\", style=dotted];\n", n)
 	}
 	// A link may name a port that the stack does not list any more.
 	for _, p := range s.Peers {
@@ -51,26 +51,26 @@ func (s *Stack) dot(b *bytes.Buffer, n int) {
 			}
 		}
 	}
-	b.WriteString("\t}\n")
+	b.WriteString("  }\n")
 	for i, p := range s.Peers {
 		peer := fmt.Sprintf("s%dpeer%d", n, i)
-		fmt.Fprintf(b, "\t%s [label=%s, shape=box3d, style=\"\"];\n", peer, quote(p.name()))
+		fmt.Fprintf(b, "  %s [label=%s, shape=box3d, style=\"\"];\n", peer, quote(p.name()))
 		for j := range p.Groups {
 			g := &p.Groups[j]
 			group := fmt.Sprintf("s%dgroup%d_%d", n, i, j)
-			fmt.Fprintf(b, "\t%s [label=%s];\n", group, quote("link group "+g.ID, g.about(), count(g.Conns, "connection"), g.Rates.both()))
+			fmt.Fprintf(b, "  %s [label=%s];\n", group, quote("link group "+g.ID, g.about(), count(g.Conns, "connection"), g.Rates.both()))
 			for _, l := range linksOf(g) {
-				fmt.Fprintf(b, "\t%s -- %s [style=%s, label=%s];\n", nodes[portKey{l.IBDev, int(l.IBPort)}], group, dotStyle(l.State),
+				fmt.Fprintf(b, "  %s -- %s [style=%s, label=%s];\n", nodes[portKey{l.IBDev, int(l.IBPort)}], group, dotStyle(l.State),
 					quote(fmt.Sprintf("link %d %s", l.ID, l.State), count(l.Conns, "connection")))
-				fmt.Fprintf(b, "\t%s -- %s [style=%s, label=%s];\n", group, peer, dotStyle(l.State), quote(or(l.PeerGID)))
+				fmt.Fprintf(b, "  %s -- %s [style=%s, label=%s];\n", group, peer, dotStyle(l.State), quote(or(l.PeerGID)))
 			}
 			if len(g.Links) == 0 {
-				fmt.Fprintf(b, "\t%s -- %s [style=invis];\n", group, peer)
+				fmt.Fprintf(b, "  %s -- %s [style=invis];\n", group, peer)
 			}
 		}
 	}
 	if s.Omitted != nil {
-		fmt.Fprintf(b, "\ts%domitted [label=%s, shape=plaintext];\n", n, quote(s.Omitted.String()))
+		fmt.Fprintf(b, "  s%domitted [label=%s, shape=plaintext];\n", n, quote(s.Omitted.String()))
 	}
 }
 

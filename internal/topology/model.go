@@ -13,7 +13,8 @@ type Stack struct {
 	Name     string `json:"stack"` // "kernel", "user", …
 	Host     string `json:"hostname"`
 	Software string `json:"software,omitempty"` // name and version of a stack in user space
-	Version  string `json:"smc_version"`        // highest version and release of SMC, such as "2.1"
+	Version  uint8  `json:"smc_version"`        // highest version of SMC
+	Release  uint8  `json:"smc_release"`        // its release
 	Conns    Conns  `json:"connections"`
 	// Rates is what programs sent and received over SMC-R and SMC-D. Nil: not known.
 	Rates   *Rates   `json:"rates,omitempty"`
@@ -63,10 +64,10 @@ type Peer struct {
 
 // A Group is a link group.
 type Group struct {
-	ID      string `json:"linkgroup"`
-	Role    string `json:"role"` // client or server: of this host
+	ID      string `json:"id"`
+	Role    string `json:"role"` // CLNT or SERV: of this host
 	Type    string `json:"type"`
-	Version uint8  `json:"smc_version"`
+	Version uint8  `json:"version"`
 	PNETID  string `json:"pnetid,omitempty"`
 	VLAN    uint16 `json:"vlan,omitempty"`
 	Conns   uint32 `json:"conns"`

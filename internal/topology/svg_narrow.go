@@ -67,15 +67,6 @@ func (d *Port) narrow(p *pen, y int) {
 	p.text("muted", narrowWidth-18, y+32, 180, "end", d.portRates())
 }
 
-// labels returns the two lines at the top of a peer: its name and address, or its address
-// and "".
-func (p *Peer) labels() (first, second string) {
-	if p.Host == "" || p.Host == p.Address {
-		return p.Address, ""
-	}
-	return p.Host, p.Address
-}
-
 // narrowHead returns the height of a peer above its link groups.
 func (p *Peer) narrowHead() int {
 	if _, second := p.labels(); second == "" {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"smcr/internal/printable"
+	"smcr/smc"
 )
 
 // count returns a number with a noun.
@@ -73,7 +74,7 @@ func (s *Stack) about() string {
 	if s.Software != "" {
 		text += ", " + s.Software
 	}
-	return printable.Line(text + ", SMC " + s.Version)
+	return printable.Line(fmt.Sprintf("%s, SMC %d.%d", text, s.Version, s.Release))
 }
 
 // carried returns how many connections a stack has, by what carries them. Kinds without
@@ -91,6 +92,15 @@ func (s *Stack) carried() string {
 	return strings.Join(parts, ", ")
 }
 
+// labels returns the two lines at the top of a peer: its name and address, or its address
+// and "".
+func (p *Peer) labels() (first, second string) {
+	if p.Host == "" || p.Host == p.Address {
+		return p.Address, ""
+	}
+	return p.Host, p.Address
+}
+
 // name returns the name and address of a peer.
 func (p *Peer) name() string {
 	first, second := p.labels()
@@ -102,7 +112,11 @@ func (p *Peer) name() string {
 
 // about returns what a link group is.
 func (g *Group) about() string {
-	text := fmt.Sprintf("%s, SMC v%d, %s", g.Role, g.Version, g.Type)
+	role := "client"
+	if g.Role == smc.Server.Short() {
+		role = "server"
+	}
+	text := fmt.Sprintf("%s, SMC v%d, %s", role, g.Version, g.Type)
 	if g.VLAN != 0 {
 		text += fmt.Sprintf(", VLAN %d", g.VLAN)
 	}
