@@ -64,6 +64,7 @@ func newBrowser(t *testing.T, host *netnstest.Host, url string) *browser {
 	}
 	b.size(1200, 800)
 	b.call("Page.navigate", object{"url": url})
+	b.await(fmt.Sprintf("location.href === %q && document.readyState === 'complete'", url))
 	return b
 }
 
@@ -71,6 +72,16 @@ type object = map[string]any
 
 // call has the browser do something and returns its answer.
 func (b *browser) call(method string, params object) object {
+	b.t.Helper()
+	answer, err := b.try(method, params)
+	if err != nil {
+		b.t.Fatalf("%s: %v", method, err)
+	}
+	return answer
+}
+
+// try is call for what may fail. The error is that of the browser.
+func (b *browser) try(method string, params object) (object, error) {
 	b.t.Helper()
 	b.id++
 	msg := object{"id": b.id, "method": method, "params": params}
@@ -105,9 +116,9 @@ func (b *browser) call(method string, params object) object {
 		}
 		switch {
 		case got.ID == b.id && got.Error != nil:
-			b.t.Fatalf("%s: %s", method, got.Error.Message)
+			return nil, errors.New(got.Error.Message)
 		case got.ID == b.id:
-			return got.Result
+			return got.Result, nil
 		case got.Method == "Runtime.exceptionThrown", got.Method == "Log.entryAdded" && !strings.Contains(string(got.Params), `"source":"network"`),
 			got.Method == "Page.javascriptDialogOpening":
 			b.complaints = append(b.complaints, fmt.Sprintf("%s %s", got.Method, got.Params))
@@ -118,20 +129,33 @@ func (b *browser) call(method string, params object) object {
 // eval returns the value of a JavaScript expression as JSON.
 func (b *browser) eval(expression string) string {
 	b.t.Helper()
-	got := b.call("Runtime.evaluate", object{"expression": "JSON.stringify(" + expression + ")", "awaitPromise": true, "returnByValue": true})
+	value, err := b.tryEval(expression)
+	if err != nil {
+		b.t.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+// tryEval is eval for what may fail, for example because the page is being loaded.
+func (b *browser) tryEval(expression string) (string, error) {
+	b.t.Helper()
+	got, err := b.try("Runtime.evaluate", object{"expression": "JSON.stringify(" + expression + ")", "awaitPromise": true, "returnByValue": true})
+	if err != nil {
+		return "", err
+	}
 	if e := got["exceptionDetails"]; e != nil {
-		b.t.Fatalf("%s: %v", expression, e)
+		return "", fmt.Errorf("%v", e)
 	}
 	value, _ := got["result"].(object)["value"].(string)
-	return value
+	return value, nil
 }
 
 // await waits until a JavaScript expression is true.
 func (b *browser) await(expression string) {
 	b.t.Helper()
 	err := netnstest.Until(answerTime, func() error {
-		if got := b.eval("!!(" + expression + ")"); got != "true" {
-			return fmt.Errorf("not true: %s", expression)
+		if got, err := b.tryEval("!!(" + expression + ")"); got != "true" {
+			return fmt.Errorf("not true: %s: %v", expression, err)
 		}
 		return nil
 	})

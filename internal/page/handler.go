@@ -54,6 +54,9 @@ var types = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
+// refresh is how often the page asks for a new state, unless listings take long.
+const refresh = 2 * time.Second
+
 // Bounds of what requests can make the handler do.
 const (
 	maxRequests = 16              // that are answered at the same time; others wait
@@ -66,6 +69,7 @@ type handler struct {
 	cfg   Config
 	lists *lister
 	turns chan struct{}
+	every time.Duration // after which a viewer asks again
 }
 
 // New returns the handler of the page. It serves GET and HEAD for /, the files that / needs,
@@ -79,7 +83,7 @@ func New(c Config) http.Handler {
 	if c.NetDev == nil {
 		c.NetDev = cmdutil.NetDev
 	}
-	return &handler{cfg: c, lists: newLister(c.Dial, c.NetDev), turns: make(chan struct{}, maxRequests)}
+	return &handler{cfg: c, lists: newLister(c.Dial, c.NetDev), turns: make(chan struct{}, maxRequests), every: refresh}
 }
 
 // policy is the content security policy of all answers.
@@ -156,7 +160,10 @@ func (h *handler) state(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(topology.SVG(l.stacks, layout, topology.DefaultGroups))
 		return
 	}
-	send(w, http.StatusOK, newState(l, h.cfg.Version, layout, filter))
+	s := newState(l, h.cfg.Version, layout, filter)
+	// There is nothing new before the listing is made again.
+	s.Every = max(h.every, time.Until(l.until)).Milliseconds()
+	send(w, http.StatusOK, s)
 }
 
 // turn waits until the request may be answered. If it returns true, the caller must take a

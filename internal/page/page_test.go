@@ -156,11 +156,11 @@ func TestState(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
 		t.Fatal(err)
 	}
-	if want := (figures{Host: "host-a", Stack: "user", PID: 4711, SMCR: 1, TCP: 1, Groups: 2, Links: 3, Peers: 2, Errors: 1}); !reflect.DeepEqual(s.Stacks, []figures{want}) {
+	if want := (figures{Host: "host-a", Stack: "user", PID: 4711, SMCR: 1, TCP: 1, Groups: 2, Peers: 2, Errors: 1}); !reflect.DeepEqual(s.Stacks, []figures{want}) {
 		t.Errorf("%+v", s.Stacks)
 	}
-	if _, err := time.Parse(time.RFC3339, s.Time); err != nil || s.Version != "1.2.3" {
-		t.Errorf("%v, version %s", err, s.Version)
+	if _, err := time.Parse(time.RFC3339, s.Time); err != nil || s.Version != "1.2.3" || s.Every != 2000 {
+		t.Errorf("%v, version %s, every %d ms", err, s.Version, s.Every)
 	}
 	for name, tt := range map[string]struct {
 		got  table
@@ -398,6 +398,24 @@ func TestRates(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		if s := stateOf(t, h, ""); s.Stacks[0].Sent != "" || s.Stacks[0].PID != 4712 {
 			t.Errorf("%+v", s.Stacks)
+		}
+	})
+}
+
+// slow is a stack that takes a second to answer.
+type slow struct{ *nltest.Fake }
+
+func (s slow) Links(ctx context.Context) ([]nl.Link, error) {
+	time.Sleep(time.Second)
+	return s.Fake.Links(ctx)
+}
+
+// TestSlow checks that viewers ask less often if a listing takes long.
+func TestSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New(Config{Dial: Stack("user", slow{nltest.NewFake(nltest.SampleState())}), NetDev: netdev})
+		if s := stateOf(t, h, ""); s.Every != 10_000 {
+			t.Errorf("every %d ms", s.Every)
 		}
 	})
 }

@@ -30,6 +30,7 @@ const (
 type state struct {
 	Time    string `json:"time"` // RFC 3339
 	Version string `json:"version"`
+	Every   int64  `json:"every"` // ms after which to ask again
 	// Stacks are a heading and figures for each stack.
 	Stacks []figures `json:"stacks"`
 	// Picture is the SVG image of package topology.
@@ -57,7 +58,6 @@ type figures struct {
 	Local    int    `json:"local"`
 	TCP      int    `json:"tcp"`
 	Groups   int    `json:"groups"`
-	Links    int    `json:"links"`
 	Peers    int    `json:"peers"`
 	Sent     string `json:"sent"` // "" if not known
 	Received string `json:"received"`
@@ -89,9 +89,6 @@ func newFigures(s *topology.Stack, l *topology.Listing) figures {
 	}
 	for _, p := range s.Peers {
 		f.Groups += len(p.Groups)
-		for _, g := range p.Groups {
-			f.Links += len(g.Links)
-		}
 	}
 	if s.Rates != nil {
 		f.Sent, f.Received = topology.Rate(s.Rates.Sent), topology.Rate(s.Rates.Received)

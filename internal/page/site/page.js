@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 'use strict';
 
-// The page asks for the state every two seconds while somebody can see it. Texts of the
+// The page asks for the state again and again while somebody can see it. Texts of the
 // state become text nodes, never HTML. The picture is parsed as an SVG document.
 
-const every = 2000; // ms from an answer to the next question
+let every = 2000; // ms from an answer to the next question: the state says it
 const patience = 15000; // ms until a question counts as not answered
-const narrow = matchMedia('(max-width: 720px)');
+const narrow = matchMedia('(max-width: 940px)'); // below, the wide picture would be too small to read
 const at = (id) => document.getElementById(id);
 
 let timer = 0;
@@ -39,6 +39,9 @@ async function ask() {
     if (!answer.ok) {
       throw new Error(state.error || answer.statusText);
     }
+    if (!Array.isArray(state.stacks)) {
+      throw new SyntaxError();
+    }
     if (!paused) {
       show(state);
     }
@@ -61,9 +64,10 @@ function fail(e) {
     why = 'the answer is not from smcr';
   }
   setText(at('trouble'), `No state from the stack since ${clock(failedSince)}: ${why}. ` +
-    (version === null ? '' : 'What you see is older. ') + 'The page tries again every two seconds.');
+    (version === null ? '' : 'What you see is older. ') + 'The page tries again by itself.');
   at('trouble').hidden = false;
   document.body.classList.add('stale');
+  setText(at('time'), '');
   status('No answer', 'trouble-mark');
 }
 
@@ -73,6 +77,7 @@ function show(state) {
     return;
   }
   version = state.version;
+  every = state.every;
   failedSince = null;
   document.body.classList.remove('stale');
   document.body.classList.toggle('one-stack', state.stacks.length < 2);
@@ -135,7 +140,7 @@ function setText(node, text) {
 function figures(stacks) {
   const list = stacks.map((s) => [s.stack, [
     ['Over SMC-R', s.smcr], ['Over SMC-D', s.smcd || null], ['Local', s.local || null], ['Became TCP', s.tcp],
-    ['Sent', s.sent || '–'], ['Received', s.received || '–'], ['Peers', s.peers], ['Link groups', s.groups], ['Links', s.links],
+    ['Sent', s.sent || '–'], ['Received', s.received || '–'], ['Peers', s.peers], ['Link groups', s.groups],
     ['Failed handshakes', s.errors || null],
   ].filter(([, value]) => value !== null)]);
   const shape = JSON.stringify(list.map(([name, f]) => [name, f.map(([label]) => label)]));
@@ -174,6 +179,7 @@ function draw(svg) {
     throw new Error('the picture is not SVG');
   }
   picture = svg;
+  at('picture').classList.toggle('narrow', parsed.viewBox.baseVal.width < 500);
   at('picture').replaceChildren(document.importNode(parsed, true));
 }
 
