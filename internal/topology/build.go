@@ -22,7 +22,7 @@ import (
 // it has only the rate of the stack.
 func Build(l *Listing, before *Counters, netdev func(uint32) string) Stack {
 	b := builder{
-		l: l, netdev: netdev, meter: newMeter(before, l.Counters()),
+		l: l, netdev: remember(netdev), meter: newMeter(before, l.Counters()),
 		byGroup: map[nl.LinkGroupID]volume{}, byLink: map[linkKey]volume{}, byPort: map[portKey]volume{},
 	}
 	s := Stack{
@@ -48,6 +48,20 @@ type builder struct {
 	byGroup map[nl.LinkGroupID]volume
 	byLink  map[linkKey]volume
 	byPort  map[portKey]volume
+}
+
+// remember returns a function that asks for each name once: thousands of links use the same
+// few devices.
+func remember(name func(uint32) string) func(uint32) string {
+	known := make(map[uint32]string)
+	return func(index uint32) string {
+		s, ok := known[index]
+		if !ok {
+			s = name(index)
+			known[index] = s
+		}
+		return s
+	}
 }
 
 type linkKey struct {
