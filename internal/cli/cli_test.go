@@ -119,7 +119,7 @@ func TestGolden(t *testing.T) {
 		lines = append(lines, noun, noun+" -o wide", noun+" --output json")
 	}
 	lines = append(lines,
-		"linkgroup show", "info", "info -o json", "stats show", "stats show -d", "stats show -o json",
+		"topology", "topology -o dot", "topology -o svg", "topology -o json --max-linkgroups 1", "linkgroup show", "info", "info -o json", "stats show", "stats show -d", "stats show -o json",
 		"pnet list", "pnet list -o json", "ueid list", "ueid list -o json", "--version", "--help", "pnet --help", "linkgroup list --help",
 	)
 	for _, line := range lines {

@@ -72,7 +72,7 @@ func addWords(root *cobra.Command) {
 //
 //   - a noun may be abbreviated as smc-tools' objects are;
 //   - a noun without a verb lists: list or show stands for it, with the flags;
-//   - info and rnics, which do nothing else, may have that verb;
+//   - info, rnics and topology, which do nothing else, may have that verb;
 //   - help may stand behind a noun, and version is --version;
 //   - an interval may stand apart from --watch.
 //

@@ -29,6 +29,7 @@ var nouns = []struct {
 	{"stats", []string{"statistics"}, []string{"show", "reset"}},
 	{"info", nil, []string{"show"}},
 	{"rnics", []string{"rnic"}, []string{"show"}},
+	{"topology", nil, []string{"show"}},
 }
 
 // otherNames are all names of each verb.

@@ -103,7 +103,7 @@ func program(t *testing.T, c nl.Control, argv ...string) (status int, stdout, st
 // listings are the command lines that print what a stack reports.
 var listings = []string{
 	"smcr linkgroup list", "smcr link list", "smcr device list", "smcr connection list --all", "smcr pnet list", "smcr ueid list",
-	"smcr seid show", "smcr info -o table", "smcr stats show -d", "smcr export", "smcr hslimit show",
+	"smcr topology", "smcr topology -o dot", "smcr topology -o json", "smcr seid show", "smcr info -o table", "smcr stats show -d", "smcr export", "smcr hslimit show",
 	"smcr info", "smcr -d linkgroup show", "smcr linkgroup", "smcr linkgroup link-show", "smcr -d linkgroup link-show", "smcr -dd linkgroup link-show",
 	"smcr device", "smcr -d device", "smcr stats", "smcr -d stats", "smcr ueid", "smcr ueid show",
 	"smcd info", "smcd linkgroup", "smcd -d linkgroup", "smcd device", "smcd stats", "smcd ueid", "smcd seid",

@@ -25,6 +25,7 @@ func All(f *cmdutil.Factory) []*cobra.Command {
 		newRNICs(f, sysfs.New(sysfs.DefaultRoot)),
 		newSEID(f),
 		newStats(f),
+		newTopology(f),
 		newUEID(f),
 	}
 }

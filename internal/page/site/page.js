@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+'use strict';
+
+// The page asks for the state again and again while somebody can see it. Texts of the
+// state become text nodes, never HTML. The picture is parsed as an SVG document.
+
+let every = 2000; // ms from an answer to the next question: the state says it
+const patience = 15000; // ms until a question counts as not answered
+const narrow = matchMedia('(max-width: 940px)'); // below, the wide picture would be too small to read
+const at = (id) => document.getElementById(id);
+
+let timer = 0;
+let asking = false; // a question is under way
+let again = false; // ask once more after it
+let paused = false;
+let failedSince = null;
+let version = null;
+let picture = '';
+let pids = new Map(); // process of each stack
+let restarted = null;
+
+const clock = (date) => date.toLocaleTimeString([], {hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false});
+
+async function ask() {
+  clearTimeout(timer);
+  if (asking) {
+    again = true;
+    return;
+  }
+  if (document.hidden || paused) {
+    return;
+  }
+  asking = true;
+  again = false;
+  try {
+    const q = new URLSearchParams({layout: narrow.matches ? 'narrow' : 'wide', filter: at('filter').value});
+    const answer = await fetch('state.json?' + q, {signal: AbortSignal.timeout(patience), cache: 'no-store', credentials: 'omit'});
+    const state = await answer.json();
+    if (!answer.ok) {
+      throw new Error(state.error || answer.statusText);
+    }
+    if (!Array.isArray(state.stacks)) {
+      throw new SyntaxError();
+    }
+    if (!paused) {
+      show(state);
+    }
+  } catch (e) {
+    fail(e);
+  } finally {
+    asking = false;
+    timer = setTimeout(ask, again ? 0 : every);
+  }
+}
+
+function fail(e) {
+  failedSince ??= new Date();
+  let why = e.message;
+  if (e instanceof TypeError) {
+    why = 'nobody answers at this address';
+  } else if (e.name === 'TimeoutError') {
+    why = 'no answer in time';
+  } else if (e instanceof SyntaxError) {
+    why = 'the answer is not from smcr';
+  }
+  setText(at('trouble'), `No state from the stack since ${clock(failedSince)}: ${why}. ` +
+    (version === null ? '' : 'What you see is older. ') + 'The page tries again by itself.');
+  at('trouble').hidden = false;
+  document.body.classList.add('stale');
+  setText(at('time'), '');
+  status('No answer', 'trouble-mark');
+}
+
+function show(state) {
+  if (version !== null && version !== state.version) {
+    location.reload(); // another release answers now
+    return;
+  }
+  version = state.version;
+  every = state.every;
+  failedSince = null;
+  document.body.classList.remove('stale');
+  document.body.classList.toggle('one-stack', state.stacks.length < 2);
+  notice(state.stacks);
+  at('content').hidden = false;
+  const hosts = [...new Set(state.stacks.map((s) => s.host))].join(', ') || 'this host';
+  setText(at('heading'), 'SMC on ' + hosts);
+  document.title = 'SMC on ' + hosts;
+  setText(at('version'), ('smcr ' + version).trim());
+  setText(at('time'), 'at ' + clock(new Date(state.time)));
+  status('Live', 'live');
+  figures(state.stacks);
+  draw(state.picture);
+  const many = (n, one) => n === 1 ? '1 ' + one : n + ' ' + one + 's';
+  fill('links', state.links, (t) => t.total === 0 ? 'There are no links.' : t.rows.length < t.total ? `The first ${t.rows.length} of ${t.total} links.` : '');
+  fill('connections', state.connections, (t) => {
+    if (t.total === 0) {
+      return 'There are no connections.';
+    }
+    if (t.matching === 0) {
+      return `None of ${many(t.total, 'connection')} matches.`;
+    }
+    const of = t.matching < t.total ? `${t.matching} of ${many(t.total, 'connection')}` : many(t.total, 'connection');
+    return t.rows.length < t.matching ? `${of}. The first ${t.rows.length} are shown, ${t.matching - t.rows.length} are not: use the filter.` : of + '.';
+  });
+  fill('fallbacks', state.fallbacks, (t) => t.total === 0 ? 'None has, since the stack was started.' : 'Since the stack was started.');
+}
+
+// notice says for a while that a stack was restarted: its counters began again.
+function notice(stacks) {
+  const now = new Map(stacks.map((s) => [s.stack, s.pid]));
+  for (const [stack, pid] of now) {
+    if (pids.has(stack) && pids.get(stack) !== pid) {
+      restarted = {time: new Date(), stack};
+    }
+  }
+  pids = now;
+  const old = restarted !== null && new Date() - restarted.time > 60000;
+  if (restarted === null || old) {
+    at('trouble').hidden = true;
+    return;
+  }
+  setText(at('trouble'), `The ${restarted.stack} stack was restarted at ${clock(restarted.time)}. Its counters began again.`);
+  at('trouble').hidden = false;
+}
+
+function status(text, mark) {
+  setText(at('status'), text);
+  at('mark').className = 'mark ' + mark;
+}
+
+// setText changes a text only if it is another one, so that a selection stays.
+function setText(node, text) {
+  if (node.textContent !== text) {
+    node.textContent = text;
+  }
+}
+
+// figures shows the numbers of each stack.
+function figures(stacks) {
+  const list = stacks.map((s) => [s.stack, [
+    ['Over SMC-R', s.smcr], ['Over SMC-D', s.smcd || null], ['Local', s.local || null], ['Became TCP', s.tcp],
+    ['Sent', s.sent || '–'], ['Received', s.received || '–'], ['Peers', s.peers], ['Link groups', s.groups],
+    ['Failed handshakes', s.errors || null],
+  ].filter(([, value]) => value !== null)]);
+  const shape = JSON.stringify(list.map(([name, f]) => [name, f.map(([label]) => label)]));
+  const root = at('stacks');
+  if (root.dataset.shape !== shape) {
+    root.dataset.shape = shape;
+    root.replaceChildren(...list.flatMap(([name, f]) => {
+      const dl = make('dl', 'figures');
+      for (const [label] of f) {
+        const div = make('div', '');
+        div.append(make('dt', '', label), make('dd', ''));
+        dl.append(div);
+      }
+      return list.length > 1 ? [make('h2', '', name + ' stack'), dl] : [dl];
+    }));
+  }
+  const values = list.flatMap(([, f]) => f.map(([, value]) => String(value)));
+  root.querySelectorAll('dd').forEach((dd, i) => setText(dd, values[i]));
+}
+
+function make(name, className, text) {
+  const e = document.createElement(name);
+  e.className = className;
+  if (text !== undefined) {
+    e.textContent = text;
+  }
+  return e;
+}
+
+function draw(svg) {
+  if (svg === picture) {
+    return;
+  }
+  const parsed = new DOMParser().parseFromString(svg, 'image/svg+xml').documentElement;
+  if (parsed.localName !== 'svg') {
+    throw new Error('the picture is not SVG');
+  }
+  picture = svg;
+  at('picture').classList.toggle('narrow', parsed.viewBox.baseVal.width < 500);
+  at('picture').replaceChildren(document.importNode(parsed, true));
+}
+
+// fill writes rows into a table. It keeps rows and cells that are there.
+function fill(id, table, note) {
+  const root = at(id);
+  setText(root.caption, note(table));
+  root.classList.toggle('empty', table.rows.length === 0);
+  const heads = [...root.tHead.rows[0].cells];
+  const body = root.tBodies[0];
+  while (body.rows.length > table.rows.length) {
+    body.deleteRow(-1);
+  }
+  table.rows.forEach((row, i) => {
+    let tr = body.rows[i];
+    if (!tr) {
+      tr = body.insertRow();
+      tr.setAttribute('role', 'row');
+      for (const head of heads) {
+        const td = tr.insertCell();
+        td.className = head.className;
+        td.dataset.label = head.textContent;
+        td.setAttribute('role', 'cell');
+      }
+    }
+    row.forEach((text, j) => setText(tr.cells[j], text));
+  });
+}
+
+at('pause').addEventListener('click', () => {
+  paused = !paused;
+  at('pause').setAttribute('aria-pressed', String(paused));
+  setText(at('pause'), paused ? 'Continue' : 'Pause');
+  if (paused) {
+    status('Paused', '');
+  }
+  ask();
+});
+let typing = 0;
+at('filter').addEventListener('input', () => {
+  clearTimeout(typing);
+  typing = setTimeout(ask, 250);
+});
+document.addEventListener('visibilitychange', ask);
+narrow.addEventListener('change', ask);
+// Blocks are no tables for assistive technology, unless their roles say so.
+for (const table of document.querySelectorAll('table')) {
+  table.setAttribute('role', 'table');
+}
+ask();
