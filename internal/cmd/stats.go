@@ -20,7 +20,7 @@ func newStats(f *cmdutil.Factory) *cobra.Command {
 		Use:   "stats",
 		Short: "Show the counters of SMC-R",
 	})
-	cmd.AddCommand(newStatsShow(f), newStatsReset(f))
+	cmd.AddCommand(newStatsShow(f), newStatsReset(f), newStatsWatch(f))
 	return cmd
 }
 

@@ -32,7 +32,12 @@ func MemoryStreams() (streams *IOStreams, in, out, errOut *bytes.Buffer) {
 }
 
 // IsTerminal reports whether the output is a terminal.
-func (s *IOStreams) IsTerminal() bool {
-	f, ok := s.Out.(*os.File)
+func (s *IOStreams) IsTerminal() bool { return isTerminal(s.Out) }
+
+// InIsTerminal reports whether the input is a terminal.
+func (s *IOStreams) InIsTerminal() bool { return isTerminal(s.In) }
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
