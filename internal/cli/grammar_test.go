@@ -26,7 +26,7 @@ var nouns = []struct {
 	{"ueid", []string{"ueids"}, []string{"list", "add", "del", "flush"}},
 	{"seid", nil, []string{"show", "enable", "disable"}},
 	{"hslimit", nil, []string{"show", "enable", "disable"}},
-	{"stats", nil, []string{"show", "reset"}},
+	{"stats", nil, []string{"show", "reset", "watch"}}, // watch has no other names
 	{"info", nil, []string{"show"}},
 	{"rnics", nil, []string{"show"}},
 }

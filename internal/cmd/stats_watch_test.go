@@ -5,8 +5,11 @@ package cmd
 import (
 	"context"
 	"encoding/json"
+	"os"
+	"os/signal"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
@@ -55,7 +58,16 @@ func watchTwo(t *testing.T, args ...string) string {
 	return out.String()
 }
 
+// startSignals starts the goroutine of os/signal, which never ends, so that none starts in the
+// bubble of a test.
+func startSignals() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGUSR2)
+	signal.Stop(c)
+}
+
 func TestStatsWatch(t *testing.T) {
+	startSignals()
 	synctest.Test(t, func(t *testing.T) {
 		const want = `
 time                 stack      groups  links   conns    new/s       rx_B/s       tx_B/s rx_calls/s tx_calls/s fallbacks/s errors/s retrans/s

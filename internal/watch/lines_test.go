@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,8 +19,17 @@ import (
 	"smcr/internal/cmdutil"
 )
 
+// startSignals starts the goroutine of os/signal, which never ends, so that none starts in the
+// bubble of a test.
+func startSignals() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGUSR2)
+	signal.Stop(c)
+}
+
 // TestLines checks what is printed, and that a failure in between ends nothing.
 func TestLines(t *testing.T) {
+	startSignals()
 	for format, want := range map[string]string{
 		cmdutil.FormatTable: "name\nlist 3\nsecond line\nlist 4\nsecond line\n",
 		cmdutil.FormatJSON:  `{"time":"2000-01-01T00:00:02Z","rows":[3]}` + "\n" + `{"time":"2000-01-01T00:00:03Z","rows":[4]}` + "\n",
