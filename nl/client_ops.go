@@ -274,8 +274,20 @@ func (c *Client) FlushPNET(ctx context.Context) error {
 
 // Connections implements [Control].
 func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
-	const op = "list connections"
 	var s []Connection
+	err := c.EachConnection(ctx, func() { s = nil }, func(x *Connection) { s = append(s, *x) })
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// EachConnection calls each with each row of [Control.Connections] when it arrives, so that
+// the table is never in memory. The row is valid during the call. EachConnection calls begin
+// before the first row, and again if the table has changed and is read from its beginning:
+// the rows before that do not count. The functions must not use the Client.
+func (c *Client) EachConnection(ctx context.Context, begin func(), each func(*Connection)) error {
+	const op = "list connections"
 	err := c.locked(ctx, func(ctx context.Context) error {
 		return c.transact(ctx, netlinkSockDiag, func(conn *netlink.Conn) error {
 			req := netlink.Message{
@@ -283,14 +295,14 @@ func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 				Data:   appendDiagRequest(nil, diagExtConnInfo|diagExtLgrInfo|diagExtDMBInfo),
 			}
 			err := repeatDump(func() error {
-				s = nil
+				begin()
 				return exchange(conn, req, func(m netlink.Message) error {
 					if m.Header.Type != sockDiagByFamily {
 						return nil
 					}
 					x, err := parseDiag(m.Data)
 					if err == nil {
-						s = append(s, x)
+						each(&x)
 					}
 					return err
 				})
@@ -302,7 +314,7 @@ func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 		})
 	})
 	if err != nil {
-		return nil, c.opError(op, "", err)
+		return c.opError(op, "", err)
 	}
-	return s, nil
+	return nil
 }

@@ -54,7 +54,8 @@ func samples() map[string]attrCodec {
 		},
 		"Device": &Device{
 			Name: "mlx5_0", UseCount: 1, Critical: true, PCI: &PCI{1, 2, 3, 4, "0001:00:00.0"}, Provider: "ibverbs", Refused: Refused{1 << 40, 2, 3},
-			Ports: []Port{{true, "NET1", 2, true, true, 3, smc.GID{9}, 4096}, {}},
+			Retransmits: new(uint64(1 << 40)),
+			Ports:       []Port{{true, "NET1", 2, true, true, 3, smc.GID{9}, 4096}, {}},
 		},
 		"Stats": &statsAttrs{
 			SMCD:                  stats.Tech{NotCounted: stats.CountOptional},

@@ -99,6 +99,25 @@ type Control interface {
 	Close() error
 }
 
+// EachConnection calls each with each connection of a stack, as [Client.EachConnection] does.
+// A Control without such a method is asked for the whole table.
+func EachConnection(ctx context.Context, c Control, begin func(), each func(*Connection)) error {
+	if w, ok := c.(interface {
+		EachConnection(ctx context.Context, begin func(), each func(*Connection)) error
+	}); ok {
+		return w.EachConnection(ctx, begin, each)
+	}
+	all, err := c.Connections(ctx)
+	if err != nil {
+		return err
+	}
+	begin()
+	for i := range all {
+		each(&all[i])
+	}
+	return nil
+}
+
 // ControlSMCD is implemented by a [Control] that also knows SMC-D.
 type ControlSMCD interface {
 	// LinkGroupsD returns the SMC-D link groups.

@@ -81,6 +81,10 @@ type Device struct {
 
 	Provider string // what implements the verbs, such as "softroce"
 	Refused  Refused
+
+	// Retransmits is the number of request packets that the device has sent again since it
+	// was opened. It is nil if the device does not count them or is not in use.
+	Retransmits *uint64
 }
 
 // Refused counts what a device in user space refused since it was opened, because it was
@@ -124,6 +128,9 @@ func (d *Device) encode(ae *attrEncoder) {
 		ae.Uint64(attrDevRefusedPSN, d.Refused.PSN)
 		ae.Uint64(attrDevRefusedKey, d.Refused.Key)
 	}
+	if d.Retransmits != nil {
+		ae.Uint64(attrDevRetransmits, *d.Retransmits)
+	}
 }
 
 func (d *Device) decode(ad *attrDecoder) error {
@@ -163,6 +170,9 @@ func (d *Device) decode(ad *attrDecoder) error {
 			d.Refused.PSN = number(ad)
 		case attrDevRefusedKey:
 			d.Refused.Key = number(ad)
+		case attrDevRetransmits:
+			n := number(ad)
+			d.Retransmits = &n
 		}
 	}
 	return ad.Err()

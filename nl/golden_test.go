@@ -341,6 +341,16 @@ func (s *interruptedSocket) Send(m netlink.Message) error {
 	return nil
 }
 
+// TestInterruptedWalk checks that rows of a table that is read again are announced.
+func TestInterruptedWalk(t *testing.T) {
+	xs := readExchanges(t, "testdata/p3live-168-smcss_-a.hex")
+	begins, rows := 0, 0
+	c := nl.NewClient(&interruptedSocket{replaySocket{exchanges: xs}, 2}, "recording")
+	if err := c.EachConnection(t.Context(), func() { begins++; rows = 0 }, func(*nl.Connection) { rows++ }); err != nil || begins != 3 || rows == 0 {
+		t.Errorf("%v, begun %d times, %d rows", err, begins, rows)
+	}
+}
+
 func TestInterruptedDump(t *testing.T) {
 	xs := readExchanges(t, "testdata/p3live-026-smcr_linkgroup.hex")
 	for times, want := range []error{nil, nil, nil, nl.ErrInterrupted} {

@@ -44,4 +44,13 @@ func TestLargeTables(t *testing.T) {
 	if diff := cmp.Diff(want.Connections, conns, cmpopts.EquateComparable(want.Connections[0].Local)); err != nil || diff != "" {
 		t.Errorf("connections: %v (-want +got)\n%s", err, diff)
 	}
+	// Row by row, over netlink and from a Control without that method.
+	for name, ctl := range map[string]nl.Control{"client": c, "fake": nltest.NewFake(want)} {
+		var conns []nl.Connection
+		begins := 0
+		err := nl.EachConnection(t.Context(), ctl, func() { begins++ }, func(x *nl.Connection) { conns = append(conns, *x) })
+		if diff := cmp.Diff(want.Connections, conns, cmpopts.EquateComparable(want.Connections[0].Local)); err != nil || begins != 1 || diff != "" {
+			t.Errorf("each connection, %s: %v, begun %d times (-want +got)\n%s", name, err, begins, diff)
+		}
+	}
 }

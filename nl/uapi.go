@@ -196,6 +196,7 @@ const (
 	attrDevRefusedSource
 	attrDevRefusedPSN
 	attrDevRefusedKey
+	attrDevRetransmits
 )
 
 // Attributes of a port nest.

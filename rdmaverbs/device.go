@@ -92,6 +92,14 @@ type Refused struct {
 	Key    uint64 // requests for memory with a remote key or an address that gives no access
 }
 
+// A RetransmitCounter is a Device that counts what it sends again.
+type RetransmitCounter interface {
+	Device
+	// Retransmits returns how many request packets the device has sent again since it was
+	// opened, because the peer did not acknowledge them in time or reported a gap.
+	Retransmits() uint64
+}
+
 // DeviceAttr has the identity and the limits of a device (ibv_device_attr).
 type DeviceAttr struct {
 	Provider string           // provider name

@@ -112,7 +112,7 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 		}
 		row.UseCount = groups[first]
 		if first != nil {
-			row.Refused = refused(first)
+			row.Refused, row.Retransmits = refused(first), retransmits(first)
 		}
 		out = append(out, row)
 	}
@@ -126,6 +126,17 @@ func refused(d *devices.Device) nl.Refused {
 		return nl.Refused(c.Refused())
 	}
 	return nl.Refused{}
+}
+
+// retransmits returns how many packets a device has sent again, or nil if it does not count
+// them.
+func retransmits(d *devices.Device) *uint64 {
+	c, ok := d.RDMA().(rdmaverbs.RetransmitCounter)
+	if !ok {
+		return nil
+	}
+	n := c.Retransmits()
+	return &n
 }
 
 // describePort returns the row of a port for the listing. It is zero if the port is not on a

@@ -26,7 +26,7 @@ var nouns = []struct {
 	{"ueid", []string{"ueids", "eid", "eids"}, []string{"list", "add", "del", "flush"}},
 	{"seid", nil, []string{"show", "enable", "disable"}},
 	{"hslimit", nil, []string{"show", "enable", "disable"}},
-	{"stats", []string{"statistics"}, []string{"show", "reset"}},
+	{"stats", []string{"statistics"}, []string{"show", "reset", "watch"}}, // watch has no other names
 	{"info", nil, []string{"show"}},
 	{"rnics", []string{"rnic"}, []string{"show"}},
 	{"topology", nil, []string{"show"}},

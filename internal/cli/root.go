@@ -10,6 +10,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/run"
 	"smcr/internal/serve"
+	"smcr/internal/top"
 	"smcr/internal/typo"
 	"smcr/internal/verbs"
 
@@ -20,7 +21,7 @@ import (
 // commands returns the commands of the program. Those added here are found by
 // the manual pages and completions too.
 func commands(f *cmdutil.Factory) []*cobra.Command {
-	return append(cmd.All(f), check.NewCmd(f), run.NewCmd(f), serve.NewCmd(f), verbs.NewCmd(f))
+	return append(cmd.All(f), check.NewCmd(f), run.NewCmd(f), serve.NewCmd(f), top.NewCmd(f), verbs.NewCmd(f))
 }
 
 // NewRoot returns the command smcr.

@@ -114,15 +114,17 @@ func validPorts(d *nl.Device) (ports []devicePort) {
 
 // A deviceJSON is a device in JSON.
 type deviceJSON struct {
-	Stack    string           `json:"stack"`
-	Name     string           `json:"ibdev"`
-	Type     string           `json:"type"`
-	Critical bool             `json:"critical"`
-	UseCount uint32           `json:"use_count"`
-	Provider string           `json:"provider,omitempty"`
-	Refused  *refusedJSON     `json:"refused,omitempty"`
-	PCI      *devicePCIJSON   `json:"pci,omitempty"`
-	Ports    []devicePortJSON `json:"ports"`
+	Stack    string       `json:"stack"`
+	Name     string       `json:"ibdev"`
+	Type     string       `json:"type"`
+	Critical bool         `json:"critical"`
+	UseCount uint32       `json:"use_count"`
+	Provider string       `json:"provider,omitempty"`
+	Refused  *refusedJSON `json:"refused,omitempty"`
+	// Retransmits is nil if the stack does not count them.
+	Retransmits *uint64          `json:"retransmits,omitempty"`
+	PCI         *devicePCIJSON   `json:"pci,omitempty"`
+	Ports       []devicePortJSON `json:"ports"`
 }
 
 // A refusedJSON is what a user-space device refused.
@@ -181,7 +183,7 @@ func newDeviceJSON(r nl.Row[nl.Device], netdev func(uint32) string) deviceJSON {
 	d := &r.Value
 	j := deviceJSON{
 		Stack: r.Stack, Name: d.Name, Type: deviceType(d), Critical: d.Critical, UseCount: d.UseCount,
-		Provider: d.Provider, Ports: []devicePortJSON{},
+		Provider: d.Provider, Retransmits: d.Retransmits, Ports: []devicePortJSON{},
 	}
 	if d.PCI != nil {
 		j.PCI = &devicePCIJSON{d.PCI.ID, d.PCI.FID, d.PCI.CHID, d.PCI.Vendor, d.PCI.Device}
@@ -233,6 +235,12 @@ func deviceColumns(netdev func(uint32) string) columns[devicePort] {
 					return "-"
 				}
 				return l.device.Refused.Total()
+			}),
+			col(">Retrans", func(l *devicePort) any {
+				if l.device.Retransmits == nil {
+					return "-"
+				}
+				return *l.device.Retransmits
 			}),
 		},
 	}

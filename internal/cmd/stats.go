@@ -21,7 +21,7 @@ func newStats(f *cmdutil.Factory) *cobra.Command {
 		Short:   "Show the counters of SMC-R",
 		Example: "  smcr stats show -d\n  smcr stats reset",
 	})
-	cmd.AddCommand(newStatsShow(f), newStatsReset(f))
+	cmd.AddCommand(newStatsShow(f), newStatsReset(f), newStatsWatch(f))
 	return cmd
 }
 

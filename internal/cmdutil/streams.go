@@ -36,14 +36,17 @@ func MemoryStreams() (streams *IOStreams, in, out, errOut *bytes.Buffer) {
 // IsTerminal reports whether the output is a terminal.
 func (s *IOStreams) IsTerminal() bool { return isTerminal(s.Out) }
 
+// InIsTerminal reports whether the input is a terminal.
+func (s *IOStreams) InIsTerminal() bool { return isTerminal(s.In) }
+
 // Colored reports whether the output may have colors: it is a terminal that knows them, and
 // the environment variable NO_COLOR is not set (https://no-color.org).
 func (s *IOStreams) Colored() bool {
 	return s.IsTerminal() && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 

@@ -97,7 +97,7 @@ func commandPage(cmd *cobra.Command, own []section) ([]byte, error) {
 
 // order is that of the sections of a command's page.
 var order = []string{
-	"NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS", "SMC-TOOLS COMMANDS", "OUTPUT", "REASONS", "SHORT CONNECTIONS", "EXAMPLES", "EXIT STATUS",
+	"NAME", "SYNOPSIS", "DESCRIPTION", "VIEWS", "KEYS", "RATES", "COMMANDS", "OPTIONS", "SMC-TOOLS COMMANDS", "OUTPUT", "REASONS", "SHORT CONNECTIONS", "EXAMPLES", "EXIT STATUS",
 	"ENVIRONMENT", "FILES", "SIGNALS", "NOTES", "SEE ALSO",
 }
 

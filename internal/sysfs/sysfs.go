@@ -85,6 +85,36 @@ func (f FS) Devices() ([]Device, error) {
 	return out, nil
 }
 
+// retransmitCounters are the counters of hw_counters that count what a device sends again, by
+// the names that drivers give them: rdma_rxe, mlx5 and bnxt_re.
+var retransmitCounters = []string{
+	"completer_retry_err",
+	"local_ack_timeout_err", "packet_seq_err",
+	"to_retransmits", "seq_err_naks_rcvd",
+}
+
+// Retransmits returns how often an RDMA device has sent something again, after a timeout or
+// because the peer reported a gap, on all its ports since it was started. ok is false if its
+// driver does not count that. How many packets each time are depends on the device.
+func (f FS) Retransmits(device string) (n uint64, ok bool) {
+	if device != filepath.Base(device) || device == ".." {
+		return 0, false
+	}
+	ports := filepath.Join(f.root, "class/infiniband", device, "ports")
+	entries, err := os.ReadDir(ports)
+	if err != nil {
+		return 0, false
+	}
+	for _, e := range entries {
+		for _, counter := range retransmitCounters {
+			if v, err := strconv.ParseUint(value(ports, e.Name(), "hw_counters", counter), 10, 64); err == nil {
+				n, ok = n+v, true
+			}
+		}
+	}
+	return n, ok
+}
+
 // value returns the content of a file, or "".
 func value(elem ...string) string {
 	b, err := os.ReadFile(filepath.Join(elem...))

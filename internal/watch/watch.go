@@ -50,6 +50,29 @@ func (o *Options) AddFlag(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("watch", cobra.FixedCompletions([]string{"1s", "2s", "5s"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// AddInterval adds --interval to a command. *value is its default.
+func AddInterval(cmd *cobra.Command, value *time.Duration, usage string) {
+	cmd.Flags().Var((*every)(value), "interval", usage+", such as 500ms, 5s or `seconds`")
+	// An unknown name would be an error of the program, not of the user.
+	_ = cmd.RegisterFlagCompletionFunc("interval", cobra.FixedCompletions([]string{"1s", "2s", "5s"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// every is the flag value of --interval.
+type every time.Duration
+
+func (e *every) Type() string { return "interval" }
+
+func (e *every) String() string { return time.Duration(*e).String() }
+
+func (e *every) Set(s string) error {
+	var i interval
+	if err := i.Set(s); err != nil {
+		return err
+	}
+	*e = every(i.Interval)
+	return nil
+}
+
 // IsInterval reports whether a word is a value of --watch.
 func IsInterval(s string) bool { return new(interval).Set(s) == nil }
 

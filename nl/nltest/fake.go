@@ -335,7 +335,8 @@ func SampleState() State {
 		Devices: []nl.Device{
 			{
 				Name: "srx_eth0", UseCount: 2, Critical: true, Provider: "softroce", Refused: nl.Refused{Source: 1 << 24, PSN: 2, Key: 1},
-				Ports: []nl.Port{{PNETUser: true, PNETID: "NET1", NetDev: 2, Active: true, Valid: true, Links: 2, GID: gid(1), MTU: 1024}},
+				Retransmits: new(uint64(7)),
+				Ports:       []nl.Port{{PNETUser: true, PNETID: "NET1", NetDev: 2, Active: true, Valid: true, Links: 2, GID: gid(1), MTU: 1024}},
 			},
 			{
 				Name: "mlx5_0", UseCount: 1,

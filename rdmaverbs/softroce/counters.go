@@ -84,7 +84,13 @@ func (d *Device) Refused() rdmaverbs.Refused {
 	return rdmaverbs.Refused{Source: c.WrongSource, PSN: c.WrongPSN, Key: c.WrongKey}
 }
 
-var _ rdmaverbs.RefusalCounter = (*Device)(nil)
+// Retransmits implements rdmaverbs.RetransmitCounter.
+func (d *Device) Retransmits() uint64 { return d.Counters().Retransmits }
+
+var (
+	_ rdmaverbs.RefusalCounter    = (*Device)(nil)
+	_ rdmaverbs.RetransmitCounter = (*Device)(nil)
+)
 
 func (s *endpointStats) add(o *endpointStats) {
 	s.retransmits += o.retransmits
