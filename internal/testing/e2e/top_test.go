@@ -174,14 +174,14 @@ func TestTop(t *testing.T) {
 	before := modes()
 	top := bin("smcr") + " top --interval 500ms"
 	tm.command(top)
-	tm.want(startTime, "the summary", has(`Groups 1  Links 1  Conns 1 \(SMC-R 1`, `\[1 Summary\]`, `srx_\S+ +\S+ +ACTIVE`, `10\.\S+:7400 .*SMCR`))
+	tm.want(startTime, "the summary", has(`Groups 1  Links 1  Conns 1 \(SMC-R 1`, `\[1 Summary\]`, `\S+ +eth0 +ACTIVE`, `10\.\S+:7400 .*SMCR`))
 
 	tm.keys("2")
 	tm.want(startTime, "the link group", has(`\[2 Groups\]`, `(?m)^> [0-9a-f]{8} CLNT SINGLE `+regexp.QuoteMeta(l.B.Addr())+` +1 +\d`))
 	tm.keys("Enter")
-	tm.want(startTime, "its link", has(`\[3 Links\].*filter: [0-9a-f]{8}`, `(?m)^> [0-9a-f]{8} +1 ACTIVE +srx_`))
+	tm.want(startTime, "its link", has(`\[3 Links\].*filter: [0-9a-f]{8}`, `(?m)^> [0-9a-f]{8} +1 ACTIVE +\S+eth0`))
 	tm.keys("4")
-	row := regexp.MustCompile(`(?m)^> ` + regexp.QuoteMeta(l.B.Addr()) + `:7400 +\S+ +ACTIVE SMCR [0-9a-f]{8} +(\S+) +(\S+) +(\S+) +python3`)
+	row := regexp.MustCompile(`(?m)^> ` + regexp.QuoteMeta(l.B.Addr()) + `:7400 +\S+ +ACTIVE SMCR [0-9a-f]{8} +(\S+) +(\S+) +(\S+) +pyth`)
 	rate := func(s string) (float64, error) {
 		m := row.FindStringSubmatch(s)
 		if m == nil || m[1] == "-" {
@@ -273,7 +273,7 @@ func TestTop(t *testing.T) {
 func TestTopTerminals(t *testing.T) {
 	l := newLab(t, "tmux")
 	l.serve(l.A)
-	colour := regexp.MustCompile(`\x1b\[[\d;]*3\d[;m]`)
+	colour := regexp.MustCompile(`\x1b\[[\d;]*3[0-7][;m]`)
 	for env, want := range map[string]bool{"NO_COLOR=1": false, "SMCR=1": true} {
 		tm := l.newTerminal(l.A, env)
 		tm.command(bin("smcr") + " --backend kernel top") // that there is none is shown in colour
