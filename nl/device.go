@@ -81,6 +81,14 @@ type Device struct {
 
 	Provider string // what implements the verbs, such as "softroce"
 	Refused  Refused
+	Resent   Resent
+}
+
+// Resent counts what a device in user space sent again since it was opened, because the peer
+// had not acknowledged it.
+type Resent struct {
+	Packets  uint64 // request packets that were sent again
+	Timeouts uint64 // local ACK timeouts: no answer came in time
 }
 
 // Refused counts what a device in user space refused since it was opened, because it was
@@ -124,6 +132,10 @@ func (d *Device) encode(ae *attrEncoder) {
 		ae.Uint64(attrDevRefusedPSN, d.Refused.PSN)
 		ae.Uint64(attrDevRefusedKey, d.Refused.Key)
 	}
+	if d.Resent != (Resent{}) {
+		ae.Uint64(attrDevRetransmits, d.Resent.Packets)
+		ae.Uint64(attrDevTimeouts, d.Resent.Timeouts)
+	}
 }
 
 func (d *Device) decode(ad *attrDecoder) error {
@@ -163,6 +175,10 @@ func (d *Device) decode(ad *attrDecoder) error {
 			d.Refused.PSN = number(ad)
 		case attrDevRefusedKey:
 			d.Refused.Key = number(ad)
+		case attrDevRetransmits:
+			d.Resent.Packets = number(ad)
+		case attrDevTimeouts:
+			d.Resent.Timeouts = number(ad)
 		}
 	}
 	return ad.Err()

@@ -196,6 +196,8 @@ const (
 	attrDevRefusedSource
 	attrDevRefusedPSN
 	attrDevRefusedKey
+	attrDevRetransmits
+	attrDevTimeouts
 )
 
 // Attributes of a port nest.
@@ -272,6 +274,24 @@ const (
 	attrStatsPanics = OwnAttributes + iota
 	attrStatsClientLocal
 	attrStatsServerLocal
+	attrStatsFailovers
+	attrStatsClientHSTimes
+	attrStatsServerHSTimes
+	attrStatsEngine
+)
+
+// Attributes of a nest of durations within the statistics: the sum, and the first class.
+const (
+	attrTimesSum = OwnAttributes + iota
+	attrTimesCounts
+)
+
+// Attributes of an engine nest within the statistics.
+const (
+	attrEngineThreads = OwnAttributes + iota
+	attrEngineCPU
+	attrEngineRounds
+	attrEngineSleeps
 )
 
 // Own attributes of a fallback nest.

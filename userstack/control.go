@@ -112,20 +112,29 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 		}
 		row.UseCount = groups[first]
 		if first != nil {
-			row.Refused = refused(first)
+			row.Refused, row.Resent = refused(first), resent(first)
 		}
 		out = append(out, row)
 	}
 	return out, nil
 }
 
-// refused returns the counters of what a device has refused. It is nil for a device without
+// refused returns the counters of what a device has refused. It is zero for a device without
 // such counters.
 func refused(d *devices.Device) nl.Refused {
 	if c, ok := d.RDMA().(rdmaverbs.RefusalCounter); ok {
 		return nl.Refused(c.Refused())
 	}
 	return nl.Refused{}
+}
+
+// resent returns the counters of what a device has sent again. It is zero for a device
+// without such counters.
+func resent(d *devices.Device) nl.Resent {
+	if c, ok := d.RDMA().(rdmaverbs.ResentCounter); ok {
+		return nl.Resent(c.Resent())
+	}
+	return nl.Resent{}
 }
 
 // describePort returns the row of a port for the listing. It is zero if the port is not on a
@@ -155,6 +164,13 @@ func (c *control) Stats(ctx context.Context) (nl.Stats, error) {
 	}
 	st := c.s.stats.Snapshot()
 	st.SMCR.TXUsage, st.SMCR.RXUsage = c.s.driver.Usage()
+	for _, l := range c.s.cfg.Engines {
+		load := l.Load()
+		st.Engine.Threads++
+		st.Engine.CPU += uint64(load.CPU)
+		st.Engine.Rounds += load.Rounds
+		st.Engine.Sleeps += load.Sleeps
+	}
 	return st, nil
 }
 

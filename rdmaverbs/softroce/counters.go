@@ -84,7 +84,16 @@ func (d *Device) Refused() rdmaverbs.Refused {
 	return rdmaverbs.Refused{Source: c.WrongSource, PSN: c.WrongPSN, Key: c.WrongKey}
 }
 
-var _ rdmaverbs.RefusalCounter = (*Device)(nil)
+// Resent implements rdmaverbs.ResentCounter.
+func (d *Device) Resent() rdmaverbs.Resent {
+	c := d.Counters()
+	return rdmaverbs.Resent{Packets: c.Retransmits, Timeouts: c.Timeouts}
+}
+
+var (
+	_ rdmaverbs.RefusalCounter = (*Device)(nil)
+	_ rdmaverbs.ResentCounter  = (*Device)(nil)
+)
 
 func (s *endpointStats) add(o *endpointStats) {
 	s.retransmits += o.retransmits
