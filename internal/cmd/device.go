@@ -120,6 +120,7 @@ type deviceJSON struct {
 	UseCount uint32           `json:"use_count"`
 	Provider string           `json:"provider,omitempty"`
 	Refused  *refusedJSON     `json:"refused,omitempty"`
+	Resent   *resentJSON      `json:"resent,omitempty"`
 	PCI      *devicePCIJSON   `json:"pci,omitempty"`
 	Ports    []devicePortJSON `json:"ports"`
 }
@@ -129,6 +130,12 @@ type refusedJSON struct {
 	Source uint64 `json:"source"`
 	PSN    uint64 `json:"psn"`
 	Key    uint64 `json:"key"`
+}
+
+// A resentJSON is what a user-space device sent again.
+type resentJSON struct {
+	Packets  uint64 `json:"packets"`
+	Timeouts uint64 `json:"timeouts"`
 }
 
 type devicePCIJSON struct {
@@ -187,7 +194,8 @@ func newDeviceJSON(r nl.Row[nl.Device], netdev func(uint32) string) deviceJSON {
 	}
 	if d.Provider != "" {
 		refused := refusedJSON(d.Refused)
-		j.Refused = &refused
+		resent := resentJSON(d.Resent)
+		j.Refused, j.Resent = &refused, &resent
 	}
 	for _, line := range validPorts(d) {
 		p := line.port
@@ -232,6 +240,12 @@ func deviceColumns(netdev func(uint32) string) columns[devicePort] {
 					return "-"
 				}
 				return l.device.Refused.Total()
+			}),
+			col(">Resent", func(l *devicePort) any {
+				if l.device.Provider == "" {
+					return "-"
+				}
+				return l.device.Resent.Packets
 			}),
 		},
 	}
