@@ -16,6 +16,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/devices"
+	"smcr/userstack/engine"
 	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
@@ -165,7 +166,7 @@ func (c *control) Stats(ctx context.Context) (nl.Stats, error) {
 	st := c.s.stats.Snapshot()
 	st.SMCR.TXUsage, st.SMCR.RXUsage = c.s.driver.Usage()
 	for _, l := range c.s.cfg.Engines {
-		load := l.Load()
+		load := engine.LoadOf(l)
 		st.Engine.Threads++
 		st.Engine.CPU += uint64(load.CPU)
 		st.Engine.Rounds += load.Rounds

@@ -16,9 +16,9 @@ type Load struct {
 	Sleeps uint64        // how often it found nothing to do, and slept
 }
 
-// Load returns what the thread of the loop has done since the loop was started. CPU is 0 in a
+// LoadOf returns what the thread of a loop has done since the loop was started. CPU is 0 in a
 // simulation and after the end of the loop.
-func (l *Loop) Load() Load {
+func LoadOf(l *Loop) Load {
 	load := Load{Rounds: l.rounds.Load(), Sleeps: l.sleeps.Load()}
 	l.mu.Lock()
 	defer l.mu.Unlock() // the thread does not end meanwhile

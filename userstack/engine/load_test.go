@@ -11,7 +11,7 @@ import (
 func TestLoad(t *testing.T) {
 	l := newLoop(t, 0)
 	const work = 30 * time.Millisecond
-	before := l.Load()
+	before := LoadOf(l)
 	ran := make(chan struct{})
 	l.Task(func() {
 		for start := threadTime(int(l.ep.thread.Load())); threadTime(int(l.ep.thread.Load())) < start+work; {
@@ -19,26 +19,26 @@ func TestLoad(t *testing.T) {
 		close(ran)
 	}).Schedule()
 	await(t, "the task", ran)
-	busy := l.Load()
+	busy := LoadOf(l)
 	if got := busy.CPU - before.CPU; got < work || got > 100*work {
 		t.Errorf("%v of CPU time for work of %v", got, work)
 	}
-	for deadline := time.Now().Add(patience); l.Load().Rounds == before.Rounds || l.Load().Sleeps == 0; {
+	for deadline := time.Now().Add(patience); LoadOf(l).Rounds == before.Rounds || LoadOf(l).Sleeps == 0; {
 		if time.Now().After(deadline) {
-			t.Fatalf("no round, or the loop has not slept: %+v, then %+v", before, l.Load())
+			t.Fatalf("no round, or the loop has not slept: %+v, then %+v", before, LoadOf(l))
 		}
 		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(20 * time.Millisecond)
-	asleep := l.Load()
+	asleep := LoadOf(l)
 	time.Sleep(50 * time.Millisecond)
-	if got := l.Load().CPU - asleep.CPU; got > 10*time.Millisecond {
+	if got := LoadOf(l).CPU - asleep.CPU; got > 10*time.Millisecond {
 		t.Errorf("%v of CPU time within 50 ms of sleep", got)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if load := l.Load(); load.CPU != 0 || load.Rounds < busy.Rounds {
+	if load := LoadOf(l); load.CPU != 0 || load.Rounds < busy.Rounds {
 		t.Errorf("after the end: %+v, before %+v", load, busy)
 	}
 	if d := threadTime(1<<22 - 1); d != 0 {

@@ -39,7 +39,7 @@ func TestFailoverReplay(t *testing.T) {
 	if s := strings.Join(got, " "); s != want {
 		t.Errorf("actions %q, want %q", s, want)
 	}
-	if n, again := c.g.TakeFailovers(), c.g.TakeFailovers(); n != 1 || again != 0 {
+	if n, again := TakeFailovers(c.g), TakeFailovers(c.g); n != 1 || again != 0 {
 		t.Errorf("%d failovers, then %d; want 1, then 0", n, again)
 	}
 	f, _ := wire.ParseCDC(acts[0].Msg[:])

@@ -126,5 +126,5 @@ type ending struct {
 // linkChanges is what follows when links come and go.
 type linkChanges struct {
 	g         *Group
-	failovers uint64 // connections moved from links that do not work, see [Group.TakeFailovers]
+	failovers uint64 // connections moved from links that do not work, see [TakeFailovers]
 }
