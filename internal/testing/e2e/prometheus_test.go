@@ -363,7 +363,7 @@ func TestMetricsTakeover(t *testing.T) {
 	const opened = `smcr_connections_opened_total{side="client",stack="user",version="1"} 2`
 	scrape(opened, `smcr_connections{stack="user"} 2`, "smcr_stacks 1")
 	next := l.takeOver(l.A, "--metrics", addr)
-	scrape(opened, `smcr_connections{stack="user"} 0`, `smcr_connections{stack="ending-1"} 2`, "smcr_stacks 2", `smcr_up{stack="ending-1"} 1`)
+	scrape(opened, `smcr_connections{stack="user"} 0`, `smcr_connections{stack="ending-0"} 2`, "smcr_stacks 2", `smcr_up{stack="ending-0"} 1`)
 	terminate(t, client)
 	if err := before.Wait(endTime); err != nil {
 		t.Errorf("the old stack: %v", err)
