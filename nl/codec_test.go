@@ -53,9 +53,8 @@ func samples() map[string]attrCodec {
 			UID: LinkUID{1, 2, 3, 4}, PeerUID: LinkUID{5, 6, 7, 8}, State: 3, QPN: 9, PeerQPN: 10, MTU: 1024,
 		},
 		"Device": &Device{
-			Name: "mlx5_0", UseCount: 1, Critical: true, PCI: &PCI{1, 2, 3, 4, "0001:00:00.0"}, Provider: "ibverbs", Refused: Refused{1 << 40, 2, 3},
-			Retransmits: new(uint64(1 << 40)),
-			Ports:       []Port{{true, "NET1", 2, true, true, 3, smc.GID{9}, 4096}, {}},
+			Name: "mlx5_0", UseCount: 1, Critical: true, PCI: &PCI{1, 2, 3, 4, "0001:00:00.0"}, Provider: "ibverbs", Refused: Refused{1 << 40, 2, 3}, Resent: &Resent{1 << 41, 4},
+			Ports: []Port{{true, "NET1", 2, true, true, 3, smc.GID{9}, 4096}, {}},
 		},
 		"Stats": &statsAttrs{
 			SMCD:                  stats.Tech{NotCounted: stats.CountOptional},
@@ -64,6 +63,10 @@ func samples() map[string]attrCodec {
 			ClientLocal:           5,
 			ServerLocal:           6,
 			Panics:                4,
+			Failovers:             1 << 33,
+			ClientHandshakeTimes:  stats.Times{Counts: [stats.TimeBuckets]uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, Sum: 1 << 50},
+			ServerHandshakeTimes:  stats.Times{Counts: [stats.TimeBuckets]uint64{14: 1}, Sum: 11e9},
+			Engine:                stats.Engine{Threads: 2, CPU: 1 << 44, Rounds: 1 << 34, Sleeps: 1 << 35},
 		},
 		"Fallback":    &fallbackAttrs{stats.Fallback{Side: smc.Server, Reason: 0x03030000, Count: 70000}, true, 1, 2, true},
 		"UEID":        ptr(ueid("A.B")),

@@ -82,9 +82,15 @@ type Device struct {
 	Provider string // what implements the verbs, such as "softroce"
 	Refused  Refused
 
-	// Retransmits is the number of request packets that the device has sent again since it
-	// was opened. It is nil if the device does not count them or is not in use.
-	Retransmits *uint64
+	// Resent is nil if the device does not count it or is not in use.
+	Resent *Resent
+}
+
+// Resent counts what a device sent again since it was opened, because the peer had not
+// acknowledged it.
+type Resent struct {
+	Packets  uint64 // request packets that were sent again
+	Timeouts uint64 // local ACK timeouts: no answer came in time
 }
 
 // Refused counts what a device in user space refused since it was opened, because it was
@@ -128,9 +134,18 @@ func (d *Device) encode(ae *attrEncoder) {
 		ae.Uint64(attrDevRefusedPSN, d.Refused.PSN)
 		ae.Uint64(attrDevRefusedKey, d.Refused.Key)
 	}
-	if d.Retransmits != nil {
-		ae.Uint64(attrDevRetransmits, *d.Retransmits)
+	if d.Resent != nil {
+		ae.Uint64(attrDevRetransmits, d.Resent.Packets)
+		ae.Uint64(attrDevTimeouts, d.Resent.Timeouts)
 	}
+}
+
+// resent returns the counters of what the device sent again, which the message has.
+func (d *Device) resent() *Resent {
+	if d.Resent == nil {
+		d.Resent = new(Resent)
+	}
+	return d.Resent
 }
 
 func (d *Device) decode(ad *attrDecoder) error {
@@ -171,8 +186,9 @@ func (d *Device) decode(ad *attrDecoder) error {
 		case attrDevRefusedKey:
 			d.Refused.Key = number(ad)
 		case attrDevRetransmits:
-			n := number(ad)
-			d.Retransmits = &n
+			d.resent().Packets = number(ad)
+		case attrDevTimeouts:
+			d.resent().Timeouts = number(ad)
 		}
 	}
 	return ad.Err()

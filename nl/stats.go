@@ -47,6 +47,18 @@ func (s *statsAttrs) encode(ae *attrEncoder) {
 		ae.Uint64(attrStatsClientLocal, s.ClientLocal)
 		ae.Uint64(attrStatsServerLocal, s.ServerLocal)
 	}
+	if s.Failovers > 0 {
+		ae.Uint64(attrStatsFailovers, s.Failovers)
+	}
+	if s.ClientHandshakeTimes != (stats.Times{}) {
+		nest(ae, attrStatsClientHSTimes, (*timesAttrs)(&s.ClientHandshakeTimes))
+	}
+	if s.ServerHandshakeTimes != (stats.Times{}) {
+		nest(ae, attrStatsServerHSTimes, (*timesAttrs)(&s.ServerHandshakeTimes))
+	}
+	if s.Engine != (stats.Engine{}) {
+		nest(ae, attrStatsEngine, (*engineAttrs)(&s.Engine))
+	}
 }
 
 func (s *statsAttrs) decode(ad *attrDecoder) error {
@@ -67,6 +79,14 @@ func (s *statsAttrs) decode(ad *attrDecoder) error {
 			s.ClientLocal = number(ad)
 		case attrStatsServerLocal:
 			s.ServerLocal = number(ad)
+		case attrStatsFailovers:
+			s.Failovers = number(ad)
+		case attrStatsClientHSTimes:
+			denest(ad, (*timesAttrs)(&s.ClientHandshakeTimes))
+		case attrStatsServerHSTimes:
+			denest(ad, (*timesAttrs)(&s.ServerHandshakeTimes))
+		case attrStatsEngine:
+			denest(ad, (*engineAttrs)(&s.Engine))
 		}
 	}
 	return ad.Err()

@@ -197,6 +197,7 @@ const (
 	attrDevRefusedPSN
 	attrDevRefusedKey
 	attrDevRetransmits
+	attrDevTimeouts
 )
 
 // Attributes of a port nest.
@@ -273,6 +274,24 @@ const (
 	attrStatsPanics = OwnAttributes + iota
 	attrStatsClientLocal
 	attrStatsServerLocal
+	attrStatsFailovers
+	attrStatsClientHSTimes
+	attrStatsServerHSTimes
+	attrStatsEngine
+)
+
+// Attributes of a nest of durations within the statistics: the sum, and the first class.
+const (
+	attrTimesSum = OwnAttributes + iota
+	attrTimesCounts
+)
+
+// Attributes of an engine nest within the statistics.
+const (
+	attrEngineThreads = OwnAttributes + iota
+	attrEngineCPU
+	attrEngineRounds
+	attrEngineSleeps
 )
 
 // Own attributes of a fallback nest.

@@ -83,6 +83,20 @@ type RefusalCounter interface {
 	Refused() Refused
 }
 
+// A ResentCounter is a Device that counts what it sends again.
+type ResentCounter interface {
+	Device
+	// Resent returns the counts since the device was opened.
+	Resent() Resent
+}
+
+// Resent counts what a device sent again because the peer had not acknowledged it: packets
+// were lost, or the peer was late.
+type Resent struct {
+	Packets  uint64 // request packets that were sent again
+	Timeouts uint64 // local ACK timeouts (InfiniBand specification, volume 1, section 9.7.6.1.3)
+}
+
 // Refused counts packets and requests that a device refused because they are not from the
 // peer of a queue pair, or because the peer has no right to what they ask for. The counts
 // stay near 0 unless somebody forges packets, or a peer has an error.
@@ -90,14 +104,6 @@ type Refused struct {
 	Source uint64 // packets from the address of a peer, but not from the UDP port of its queue pair
 	PSN    uint64 // requests with a PSN that the peer cannot have sent
 	Key    uint64 // requests for memory with a remote key or an address that gives no access
-}
-
-// A RetransmitCounter is a Device that counts what it sends again.
-type RetransmitCounter interface {
-	Device
-	// Retransmits returns how many request packets the device has sent again since it was
-	// opened, because the peer did not acknowledge them in time or reported a gap.
-	Retransmits() uint64
 }
 
 // DeviceAttr has the identity and the limits of a device (ibv_device_attr).

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"smcr/smc"
 )
@@ -60,6 +61,8 @@ type Collector struct {
 	calls    [socketCalls]atomic.Uint64
 	local    [2]atomic.Uint64 // by Side
 	panics   atomic.Uint64
+	moves    atomic.Uint64 // failovers
+	hsTimes  [2]times      // by Side
 
 	mu        sync.Mutex
 	fallbacks map[Fallback]uint64 // by side and reason, Count zero
@@ -102,6 +105,12 @@ func (c *Collector) Connection(side smc.Role, version int) {
 // HandshakeError counts a handshake that failed with an error and left no
 // connection. A connection that becomes plain TCP is a [Collector.Fallback].
 func (c *Collector) HandshakeError(side smc.Role) { c.hsErrors[side&1].Add(1) }
+
+// HandshakeTime counts the time that a handshake took which ended with a connection.
+func (c *Collector) HandshakeTime(side smc.Role, d time.Duration) { c.hsTimes[side&1].add(d) }
+
+// Failovers counts n connections that were moved from a link that failed to another one.
+func (c *Collector) Failovers(n uint64) { c.moves.Add(n) }
 
 // Local counts a connection between two programs of this host that no stack
 // carries: they have the two ends of a socketpair.
@@ -168,7 +177,7 @@ func (c *Collector) Fallbacks() Fallbacks {
 }
 
 // Snapshot returns the counters so far, all of them in the SMC-R part. The two
-// usages are zero: the owner of the memory knows them. A counter that changes during
+// usages and Engine are zero: the owners of the memory and of the loops know them. A counter that changes during
 // the call may be read before or after the change, independent of the others.
 func (c *Collector) Snapshot() Stats {
 	tx, rx := &c.dir[TX], &c.dir[RX]
@@ -189,6 +198,9 @@ func (c *Collector) Snapshot() Stats {
 		ClientLocal:           c.local[smc.Client].Load(),
 		ServerLocal:           c.local[smc.Server].Load(),
 		Panics:                c.panics.Load(),
+		Failovers:             c.moves.Load(),
+		ClientHandshakeTimes:  c.hsTimes[smc.Client].load(),
+		ServerHandshakeTimes:  c.hsTimes[smc.Server].load(),
 	}
 }
 

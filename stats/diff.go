@@ -27,6 +27,10 @@ func (s Stats) merge(b Stats, op operation) Stats {
 	op.to(&s.ClientLocal, b.ClientLocal)
 	op.to(&s.ServerLocal, b.ServerLocal)
 	op.to(&s.Panics, b.Panics)
+	op.to(&s.Failovers, b.Failovers)
+	s.ClientHandshakeTimes = s.ClientHandshakeTimes.merge(b.ClientHandshakeTimes, op)
+	s.ServerHandshakeTimes = s.ServerHandshakeTimes.merge(b.ServerHandshakeTimes, op)
+	s.Engine = s.Engine.merge(b.Engine, op)
 	return s
 }
 

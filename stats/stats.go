@@ -147,6 +147,21 @@ type Stats struct {
 	// Panics is the number of Go panics in the stack. Each ended one connection,
 	// session or link group. A kernel does not count them.
 	Panics uint64
+
+	// Failovers is the number of connections that were moved from a link that failed to
+	// another link of their link group (RFC 7609, section 4.6.1). A connection counts each
+	// time. A kernel does not count them.
+	Failovers uint64
+
+	// ClientHandshakeTimes is how long handshakes took that ended with a connection, on the
+	// side of the client, from the established TCP connection on. A kernel does not measure
+	// this.
+	ClientHandshakeTimes Times
+	// ServerHandshakeTimes is ClientHandshakeTimes for the side of the server.
+	ServerHandshakeTimes Times
+
+	// Engine is what the event loops of the stack have done. A kernel has none.
+	Engine Engine
 }
 
 // A Fallback is how often connections of one side became plain TCP for one reason.

@@ -129,6 +129,7 @@ func TestSub(t *testing.T) {
 	want := fill(2)
 	want.SMCD.RXUsage, want.SMCD.TXUsage = now.SMCD.RXUsage, now.SMCD.TXUsage
 	want.SMCR.RXUsage, want.SMCR.TXUsage = now.SMCR.RXUsage, now.SMCR.TXUsage
+	want.Engine.Threads = now.Engine.Threads
 	if diff := cmp.Diff(want, now.Sub(before)); diff != "" {
 		t.Errorf("difference (-want +got):\n%s", diff)
 	}

@@ -16,6 +16,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/devices"
+	"smcr/userstack/engine"
 	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
@@ -112,14 +113,14 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 		}
 		row.UseCount = groups[first]
 		if first != nil {
-			row.Refused, row.Retransmits = refused(first), retransmits(first)
+			row.Refused, row.Resent = refused(first), resent(first)
 		}
 		out = append(out, row)
 	}
 	return out, nil
 }
 
-// refused returns the counters of what a device has refused. It is nil for a device without
+// refused returns the counters of what a device has refused. It is zero for a device without
 // such counters.
 func refused(d *devices.Device) nl.Refused {
 	if c, ok := d.RDMA().(rdmaverbs.RefusalCounter); ok {
@@ -128,15 +129,14 @@ func refused(d *devices.Device) nl.Refused {
 	return nl.Refused{}
 }
 
-// retransmits returns how many packets a device has sent again, or nil if it does not count
-// them.
-func retransmits(d *devices.Device) *uint64 {
-	c, ok := d.RDMA().(rdmaverbs.RetransmitCounter)
+// resent returns what a device has sent again, or nil if it does not count it.
+func resent(d *devices.Device) *nl.Resent {
+	c, ok := d.RDMA().(rdmaverbs.ResentCounter)
 	if !ok {
 		return nil
 	}
-	n := c.Retransmits()
-	return &n
+	r := nl.Resent(c.Resent())
+	return &r
 }
 
 // describePort returns the row of a port for the listing. It is zero if the port is not on a
@@ -166,6 +166,13 @@ func (c *control) Stats(ctx context.Context) (nl.Stats, error) {
 	}
 	st := c.s.stats.Snapshot()
 	st.SMCR.TXUsage, st.SMCR.RXUsage = c.s.driver.Usage()
+	for _, l := range c.s.cfg.Engines {
+		load := engine.LoadOf(l)
+		st.Engine.Threads++
+		st.Engine.CPU += uint64(load.CPU)
+		st.Engine.Rounds += load.Rounds
+		st.Engine.Sleeps += load.Sleeps
+	}
 	return st, nil
 }
 

@@ -44,6 +44,7 @@ func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf 
 		return nil, err
 	}
 	defer s.reg.wg.Done()
+	began := time.Now()
 	h := newHandshake(ctx, s, tcp, role, conf)
 	var c *Conn
 	var err error
@@ -56,6 +57,7 @@ func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf 
 		return nil, err
 	}
 	s.account(role, c.d.Group().Version(), nil)
+	s.stats.HandshakeTime(role, time.Since(began))
 	return c, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/stats"
+	"smcr/userstack/linkgroup"
 )
 
 // counted returns the difference that f makes in the SMC-R counters of a stack. The two
@@ -189,6 +190,50 @@ func TestStatisticsOfReserve(t *testing.T) {
 			TXCalls: 1, TXBytes: 5000, TXSizes: stats.Histogram{1}, TXBufs: stats.Buffers{Alloc: 1}, RXUsage: sent.RXUsage,
 		})
 		wantCounted(t, "Discard", received, stats.Tech{RXCalls: 1, RXBytes: 5000, RXSizes: stats.Histogram{1}, RXUsage: received.RXUsage})
+		b.finish(c, s)
+	})
+}
+
+// TestStatisticsOfHandshakes checks how long handshakes took, on both sides.
+func TestStatisticsOfHandshakes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		began := time.Now()
+		c, s := b.connect()
+		took := time.Since(began)
+		client, server := list(t, b.client.Control().Stats), list(t, b.server.Control().Stats)
+		for side, times := range map[string]stats.Times{"client": client.ClientHandshakeTimes, "server": server.ServerHandshakeTimes} {
+			if n, mean := times.Total(), times.Mean(); n != 1 || mean <= 0 || mean > took {
+				t.Errorf("%s: %d handshakes of %v within %v", side, n, mean, took)
+			}
+		}
+		if client.ServerHandshakeTimes.Total()+server.ClientHandshakeTimes.Total() != 0 {
+			t.Error("a handshake counts on the other side")
+		}
+		b.finish(c, s)
+	})
+}
+
+// TestStatisticsOfFailover takes a device away under a connection.
+func TestStatisticsOfFailover(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{devices: 2})
+		c, s := b.connect()
+		time.Sleep(time.Second) // the second link
+		b.exchange(c, s, pattern(1, 1000))
+		var link *linkgroup.Link
+		c.group().View(func(core *linkgroup.Group) {
+			for _, l := range core.Links() {
+				if l.ConnCount() > 0 {
+					link = l
+				}
+			}
+		})
+		b.loseLink("client", link)
+		b.exchange(c, s, pattern(2, 1000))
+		if n := list(t, b.client.Control().Stats).Failovers; n != 1 {
+			t.Errorf("the client counts %d failovers, want 1", n)
+		}
 		b.finish(c, s)
 	})
 }

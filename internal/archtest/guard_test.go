@@ -26,7 +26,7 @@ import (
 // runs under the guard.
 
 // guardedPackages are the packages of the processes that serve many connections.
-var guardedPackages = []string{"userstack", "userstack/...", "rdmaverbs/softroce", "nl", "internal/serve"}
+var guardedPackages = []string{"userstack", "userstack/...", "rdmaverbs/softroce", "nl", "internal/serve", "internal/httpserver", "internal/metrics"}
 
 // notGuarded are packages below guardedPackages that only tests use.
 var notGuarded = []string{"userstack/simfabric", "userstack/stacktest", "userstack/internal/bedtest"}

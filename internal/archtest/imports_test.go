@@ -114,6 +114,7 @@ var confined = map[string][]string{
 	"github.com/KimMachineGun":       {"userstack"},
 	"charm.land":                     {"internal/top"},
 	"github.com/charmbracelet":       {"internal/top"},
+	"github.com/prometheus":          {"internal/metrics"},
 	"github.com/google/go-cmp":       testPackages,
 	"pgregory.net/rapid":             testPackages,
 	"golang.org/x/net/nettest":       testPackages,

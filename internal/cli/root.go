@@ -8,6 +8,7 @@ import (
 	"smcr/internal/check"
 	"smcr/internal/cmd"
 	"smcr/internal/cmdutil"
+	"smcr/internal/exporter"
 	"smcr/internal/run"
 	"smcr/internal/serve"
 	"smcr/internal/top"
@@ -21,7 +22,7 @@ import (
 // commands returns the commands of the program. Those added here are found by
 // the manual pages and completions too.
 func commands(f *cmdutil.Factory) []*cobra.Command {
-	return append(cmd.All(f), check.NewCmd(f), run.NewCmd(f), serve.NewCmd(f), top.NewCmd(f), verbs.NewCmd(f))
+	return append(cmd.All(f), check.NewCmd(f), exporter.NewCmd(f), run.NewCmd(f), serve.NewCmd(f), top.NewCmd(f), verbs.NewCmd(f))
 }
 
 // NewRoot returns the command smcr.

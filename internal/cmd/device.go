@@ -114,17 +114,16 @@ func validPorts(d *nl.Device) (ports []devicePort) {
 
 // A deviceJSON is a device in JSON.
 type deviceJSON struct {
-	Stack    string       `json:"stack"`
-	Name     string       `json:"ibdev"`
-	Type     string       `json:"type"`
-	Critical bool         `json:"critical"`
-	UseCount uint32       `json:"use_count"`
-	Provider string       `json:"provider,omitempty"`
-	Refused  *refusedJSON `json:"refused,omitempty"`
-	// Retransmits is nil if the stack does not count them.
-	Retransmits *uint64          `json:"retransmits,omitempty"`
-	PCI         *devicePCIJSON   `json:"pci,omitempty"`
-	Ports       []devicePortJSON `json:"ports"`
+	Stack    string           `json:"stack"`
+	Name     string           `json:"ibdev"`
+	Type     string           `json:"type"`
+	Critical bool             `json:"critical"`
+	UseCount uint32           `json:"use_count"`
+	Provider string           `json:"provider,omitempty"`
+	Refused  *refusedJSON     `json:"refused,omitempty"`
+	Resent   *resentJSON      `json:"resent,omitempty"`
+	PCI      *devicePCIJSON   `json:"pci,omitempty"`
+	Ports    []devicePortJSON `json:"ports"`
 }
 
 // A refusedJSON is what a user-space device refused.
@@ -132,6 +131,12 @@ type refusedJSON struct {
 	Source uint64 `json:"source"`
 	PSN    uint64 `json:"psn"`
 	Key    uint64 `json:"key"`
+}
+
+// A resentJSON is what a user-space device sent again.
+type resentJSON struct {
+	Packets  uint64 `json:"packets"`
+	Timeouts uint64 `json:"timeouts"`
 }
 
 type devicePCIJSON struct {
@@ -183,7 +188,7 @@ func newDeviceJSON(r nl.Row[nl.Device], netdev func(uint32) string) deviceJSON {
 	d := &r.Value
 	j := deviceJSON{
 		Stack: r.Stack, Name: d.Name, Type: deviceType(d), Critical: d.Critical, UseCount: d.UseCount,
-		Provider: d.Provider, Retransmits: d.Retransmits, Ports: []devicePortJSON{},
+		Provider: d.Provider, Ports: []devicePortJSON{},
 	}
 	if d.PCI != nil {
 		j.PCI = &devicePCIJSON{d.PCI.ID, d.PCI.FID, d.PCI.CHID, d.PCI.Vendor, d.PCI.Device}
@@ -191,6 +196,10 @@ func newDeviceJSON(r nl.Row[nl.Device], netdev func(uint32) string) deviceJSON {
 	if d.Provider != "" {
 		refused := refusedJSON(d.Refused)
 		j.Refused = &refused
+	}
+	if d.Resent != nil {
+		resent := resentJSON(*d.Resent)
+		j.Resent = &resent
 	}
 	for _, line := range validPorts(d) {
 		p := line.port
@@ -236,11 +245,11 @@ func deviceColumns(netdev func(uint32) string) columns[devicePort] {
 				}
 				return l.device.Refused.Total()
 			}),
-			col(">Retrans", func(l *devicePort) any {
-				if l.device.Retransmits == nil {
+			col(">Resent", func(l *devicePort) any {
+				if l.device.Resent == nil {
 					return "-"
 				}
-				return *l.device.Retransmits
+				return l.device.Resent.Packets
 			}),
 		},
 	}

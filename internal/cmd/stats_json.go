@@ -20,6 +20,36 @@ type statsJSON struct {
 	Fallbacks       fallbacksJSON `json:"fallbacks"`
 	Local           *sidesJSON    `json:"local,omitempty"`  // only user-space stacks
 	Panics          *uint64       `json:"panics,omitempty"` // only user-space stacks
+
+	// Only user-space stacks have the following fields.
+	Failovers      *uint64         `json:"failovers,omitempty"`
+	HandshakeTimes *sidesTimesJSON `json:"handshake_times,omitempty"`
+	Engine         *engineJSON     `json:"engine,omitempty"`
+}
+
+type sidesTimesJSON struct {
+	Client timesJSON `json:"client"`
+	Server timesJSON `json:"server"`
+}
+
+// A timesJSON is durations by class.
+type timesJSON struct {
+	Sum     uint64           `json:"sum_ns"`
+	Classes []timeBucketJSON `json:"classes"`
+}
+
+// A timeBucketJSON is a class of durations; the last has no limit.
+type timeBucketJSON struct {
+	Limit int64  `json:"up_to_ns,omitempty"`
+	Count uint64 `json:"count"`
+}
+
+// An engineJSON is what the event loops have done.
+type engineJSON struct {
+	Threads uint64 `json:"threads"`
+	CPU     uint64 `json:"cpu_ns"`
+	Rounds  uint64 `json:"rounds"`
+	Sleeps  uint64 `json:"sleeps"`
 }
 
 type sidesJSON struct {
@@ -92,11 +122,23 @@ func newStatsJSON(r nl.Row[counters]) statsJSON {
 	}
 	if r.Stack != "kernel" {
 		j.Local, j.Panics = &sidesJSON{s.ClientLocal, s.ServerLocal}, &s.Panics
+		j.Failovers = &s.Failovers
+		j.HandshakeTimes = &sidesTimesJSON{newTimesJSON(&s.ClientHandshakeTimes), newTimesJSON(&s.ServerHandshakeTimes)}
+		engine := engineJSON(s.Engine)
+		j.Engine = &engine
 	}
 	for _, x := range f.Reasons {
 		j.Fallbacks.Reasons = append(j.Fallbacks.Reasons, reasonJSON{
 			x.Side.String(), fmt.Sprintf("0x%08x", x.Reason), reasons.Name(smc.Diagnosis(x.Reason)), smc.Diagnosis(x.Reason).Text(), x.Count,
 		})
+	}
+	return j
+}
+
+func newTimesJSON(t *stats.Times) timesJSON {
+	j := timesJSON{Sum: t.Sum, Classes: make([]timeBucketJSON, len(t.Counts))}
+	for i, n := range t.Counts {
+		j.Classes[i] = timeBucketJSON{stats.TimeLimit(i).Nanoseconds(), n}
 	}
 	return j
 }

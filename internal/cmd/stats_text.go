@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"smcr/internal/output"
 	"smcr/internal/printable"
@@ -67,7 +68,14 @@ func (r statsReport) print(s *counters) {
 		r.number("  v2", t.ClientV2+t.ServerV2, "")
 	}
 	r.sides("Handshake errors", s.stats.ClientHandshakeErrors, s.stats.ServerHandshakeErrors)
-	if s.stats.ClientLocal+s.stats.ServerLocal > 0 { // only user-space stacks count these and panics
+	// Only user-space stacks count the following.
+	if mean := meanTime(&s.stats); mean > 0 {
+		r.line("Mean handshake time", "%v", mean.Round(10*time.Microsecond))
+	}
+	if s.stats.Failovers > 0 {
+		r.number("Failovers", s.stats.Failovers, "")
+	}
+	if s.stats.ClientLocal+s.stats.ServerLocal > 0 {
 		r.sides("Local connections", s.stats.ClientLocal, s.stats.ServerLocal)
 	}
 	if s.stats.Panics > 0 {
@@ -119,7 +127,22 @@ func (r statsReport) print(s *counters) {
 		} {
 			r.optional(c.counted, "  "+c.name, c.n, "")
 		}
+		if e := &s.stats.Engine; e.Threads > 0 {
+			r.number("Engine threads", e.Threads, "")
+			r.line("Engine CPU time", "%v", time.Duration(e.CPU).Round(10*time.Millisecond))
+			r.number("Engine rounds", e.Rounds, "")
+			r.number("Engine sleeps", e.Sleeps, "")
+		}
 	}
+}
+
+// meanTime returns the mean time of the handshakes of both sides, or 0 if there are none.
+func meanTime(s *nl.Stats) time.Duration {
+	n := s.ClientHandshakeTimes.Total() + s.ServerHandshakeTimes.Total()
+	if n == 0 {
+		return 0
+	}
+	return time.Duration((s.ClientHandshakeTimes.Sum + s.ServerHandshakeTimes.Sum) / n)
 }
 
 // reasons prints the fallback reasons of one side, the most frequent first.

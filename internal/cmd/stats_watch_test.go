@@ -33,7 +33,7 @@ func (g growing) Stats(ctx context.Context) (nl.Stats, error) {
 
 func (g growing) Devices(ctx context.Context) ([]nl.Device, error) {
 	all, err := g.Control.Devices(ctx)
-	all[0].Retransmits = new(4 * g.n.Load())
+	all[0].Resent = &nl.Resent{Packets: 4 * g.n.Load()}
 	return all, err
 }
 

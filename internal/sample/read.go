@@ -22,14 +22,14 @@ type Stack struct {
 	Fallbacks nl.Fallbacks
 	Groups    []nl.LinkGroup
 	Links     []nl.Link
-	Devices   []nl.Device // Retransmits also for devices of the kernel
+	Devices   []nl.Device // Resent also for devices of the kernel
 }
 
 // Retransmits returns the retransmissions of all devices. ok is false if none counts them.
 func (s *Stack) Retransmits() (n uint64, ok bool) {
 	for i := range s.Devices {
-		if r := s.Devices[i].Retransmits; r != nil {
-			n, ok = n+*r, true
+		if r := s.Devices[i].Resent; r != nil {
+			n, ok = n+r.Packets, true
 		}
 	}
 	return n, ok
@@ -96,7 +96,7 @@ func (r *Reader) stack(ctx context.Context, b nl.Backend, conns Sink) (*Stack, e
 	if b.Name == Kernel {
 		for i := range s.Devices {
 			if n, ok := r.Sysfs.Retransmits(s.Devices[i].Name); ok {
-				s.Devices[i].Retransmits = &n
+				s.Devices[i].Resent = &nl.Resent{Packets: n}
 			}
 		}
 	}

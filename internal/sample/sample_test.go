@@ -90,7 +90,7 @@ func TestReadErrors(t *testing.T) {
 
 func TestBetween(t *testing.T) {
 	stack := func(pid uint32, bytes, fallbacks, again uint64) *Stack {
-		s := &Stack{Info: nl.SysInfo{PID: pid}, Devices: []nl.Device{{Name: "a", Retransmits: &again}, {Name: "b"}}}
+		s := &Stack{Info: nl.SysInfo{PID: pid}, Devices: []nl.Device{{Name: "a", Resent: &nl.Resent{Packets: again}}, {Name: "b"}}}
 		s.Stats = nl.Stats{SMCR: stats.Tech{RXBytes: bytes, TXBytes: 2 * bytes, RXCalls: bytes / 10, ClientV2: bytes / 100}, ServerHandshakeErrors: bytes / 50, ClientLocal: bytes / 25}
 		s.Fallbacks.ClientTotal = fallbacks
 		return s

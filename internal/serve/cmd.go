@@ -10,6 +10,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
+	"smcr/internal/httpserver"
 	"smcr/internal/typo"
 	"smcr/userstack"
 	"smcr/userstack/broker"
@@ -85,6 +86,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"the stack for the others. Only the limits of the whole stack apply to root.\n" +
 			"Connections beyond a limit stay TCP, other requests fail, and the caller gets the\n" +
 			"reason.\n\n" +
+			"With --metrics, the stack answers scrapes of Prometheus at http://ADDRESS/metrics, without\n" +
+			"authentication or encryption. 'smcr exporter' does the same in a process without any\n" +
+			"rights, and for the kernel's stack too.\n\n" +
 			"The stack needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. Before it serves, it gives\n" +
 			"up all other capabilities, and all system calls that it does not need. It can run\n" +
 			"as a user of its own: 'smcr serve --prepare USER', as root, gives this user the\n" +
@@ -101,6 +105,13 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 					return cmdutil.UsageError("--reload %d: must be the ID of a process", reload)
 				}
 				return Reload(cmd.Context(), reload)
+			}
+			if cmd.Flags().Changed("metrics") {
+				addr, err := httpserver.ParseAddr(o.Process.Metrics)
+				if err != nil {
+					return cmdutil.UsageError("--metrics: %v", err)
+				}
+				o.Process.Metrics = addr
 			}
 			for _, s := range assume {
 				p, err := parsePrefix(s)
@@ -180,7 +191,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringArrayVar(&users, "allow-user", nil, "let only this `user`, a name or a number, run programs over the stack; may be repeated (default: everyone)")
 	fl.StringArrayVar(&groups, "allow-group", nil, "let only members of this `group`, a name or a number, run programs over the stack; may be repeated (default: everyone)")
 	fl.StringVar(&level, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
-	fl.BoolVar(&o.NoFilter, "no-syscall-filter", false, "do not limit the system calls of the stack (by seccomp)")
+	fl.StringVar(&o.Process.Metrics, "metrics", "", "answer scrapes of Prometheus at this `address`, such as 127.0.0.1:9791; a missing host means 127.0.0.1 (default: no metrics)")
+	fl.BoolVar(&o.Process.NoFilter, "no-syscall-filter", false, "do not limit the system calls of the stack (by seccomp)")
 	fl.StringVar(&prepare, "prepare", "", "start no stack: give the directory of the sockets to this `user`, as whom the stack will run, and end")
 	fl.BoolVar(&o.Takeover.From, "takeover", false, "take over from the stack that runs, if there is one: it hands over and ends after its last connection")
 	fl.DurationVar(&o.Takeover.DrainTimeout, "drain-timeout", 0, "after another stack has taken over, end after this `time` even if there are connections; 0 means never")
@@ -193,6 +205,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 		}
 	}
 	_ = cmd.RegisterFlagCompletionFunc("reload", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("metrics", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("allow-user", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("allow-group", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("prepare", cobra.NoFileCompletions)

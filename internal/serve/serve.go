@@ -54,6 +54,16 @@ type Times struct {
 	GroupIdle, StallTime time.Duration
 }
 
+// ProcessOptions are the flags of smcr serve about what others can see and do through its
+// process.
+type ProcessOptions struct {
+	// Metrics is the address of the metrics, as httpserver.ParseAddr returns it. Empty
+	// means no metrics.
+	Metrics string
+	// NoFilter leaves all system calls to the stack.
+	NoFilter bool
+}
+
 // Options are the flags of smcr serve.
 type Options struct {
 	Err        io.Writer
@@ -81,9 +91,8 @@ type Options struct {
 	LogLevel slog.Level
 	// Config is the configuration file. Empty means the file of the host, if it
 	// exists.
-	Config string
-	// NoFilter leaves all system calls to the stack.
-	NoFilter bool
+	Config  string
+	Process ProcessOptions
 }
 
 // Run serves until a signal ends it.
@@ -137,8 +146,9 @@ func run(ctx context.Context, o *Options) error {
 	}
 	control := newPersistentControl(s.Stack().Control(), logDir, s.Dir(), cfg.Log)
 	control.v1, control.v2 = o.RoCE != "v2", o.RoCE != "v1"
-	s.SetControl(control)
-	next := &successor{control: control, manager: manager, log: cfg.Log}
+	web := newWebServer(o.Process.Metrics, s.SetControl(control), cfg.Log)
+	defer web.end()
+	next := &successor{control: control, manager: manager, web: web, log: cfg.Log}
 	s.OnHandOver(next.freeze, next.commit)
 	conf := &configurator{path: o.Config, control: control, eids: o.eids(), log: cfg.Log, notify: manager.Send}
 	// Signals are handled before the start is reported, so that an early SIGHUP
@@ -146,13 +156,22 @@ func run(ctx context.Context, o *Options) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer conf.reloadOnHangup(ctx)()
-	if err := takeOver(s, cfg.Predecessor, func() error { return conf.start(ctx) }); err != nil {
+	if err := takeOver(s, cfg.Predecessor, func() error {
+		if err := conf.start(ctx); err != nil || cfg.Predecessor != nil {
+			return err
+		}
+		return web.listen(ctx)
+	}); err != nil {
 		// Run with an ended context ends the stack at once.
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		return errors.Join(err, s.Run(ended))
 	}
-	confineSelf(o.NoFilter, cfg.Log)
+	if cfg.Predecessor != nil {
+		web.inherit(ctx)
+	}
+	confineSelf(o.Process.NoFilter, cfg.Log)
+	web.serve(ctx)
 	cfg.Log.Info(servingMessage, "pid", os.Getpid(), "sockets", s.Dir())
 	if err := manager.Send(sdnotify.Ready, sdnotify.Status("sockets in "+s.Dir())); err != nil {
 		cfg.Log.Warn("service manager", "err", err)

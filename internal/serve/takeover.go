@@ -66,6 +66,7 @@ func takeOver(s *service.Service, p *service.Predecessor, start func() error) er
 type successor struct {
 	control *persistentControl
 	manager *sdnotify.Notifier
+	web     *webServer // or nil
 	log     *slog.Logger
 	main    bool // the service manager was told that it is the main process
 }
@@ -76,6 +77,9 @@ func (n *successor) freeze() (thaw func(over bool)) {
 	changes := n.control.freeze()
 	return func(over bool) {
 		changes(over)
+		if over {
+			n.web.end() // the other process waits for the port
+		}
 		switch {
 		case over && n.main:
 			n.manager.Leave()

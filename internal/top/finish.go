@@ -93,8 +93,8 @@ func (d *digest) deviceRows(s, before *sample.Stack, netdev func(uint32) string,
 	old := map[string]uint64{}
 	if before != nil {
 		for i := range before.Devices {
-			if n := before.Devices[i].Retransmits; n != nil {
-				old[before.Devices[i].Name] = *n
+			if r := before.Devices[i].Resent; r != nil {
+				old[before.Devices[i].Name] = r.Packets
 			}
 		}
 	}
@@ -116,10 +116,10 @@ func (d *digest) deviceRows(s, before *sample.Stack, netdev func(uint32) string,
 		if dev.Provider != "" {
 			r.refused = float64(dev.Refused.Total())
 		}
-		if dev.Retransmits != nil {
-			r.retransmits = float64(*dev.Retransmits)
+		if dev.Resent != nil {
+			r.retransmits = float64(dev.Resent.Packets)
 			if b, ok := old[dev.Name]; ok {
-				r.retransmitRate = float64(sample.Since(b, *dev.Retransmits)) / d.elapsed.Seconds()
+				r.retransmitRate = float64(sample.Since(b, dev.Resent.Packets)) / d.elapsed.Seconds()
 				rates[dev.Name] = r.retransmitRate
 			}
 		}

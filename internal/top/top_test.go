@@ -71,7 +71,7 @@ func host(sec uint64) scene {
 			{LinkGroup: 0x200, ID: 1, IBDev: "srx_eth1", IBPort: 1, State: smc.LinkActive, Conns: 1, NetDev: 1, GID: gid(1), PeerGID: gid(9), Role: smc.Client},
 		},
 		Devices: []nl.Device{
-			{Name: "srx_eth1", Provider: "softroce", Retransmits: new(100 + 12*sec), Ports: []nl.Port{{Valid: true, Active: true, NetDev: 1, Links: 2}}},
+			{Name: "srx_eth1", Provider: "softroce", Resent: &nl.Resent{Packets: 100 + 12*sec}, Ports: []nl.Port{{Valid: true, Active: true, NetDev: 1, Links: 2}}},
 			{Name: "srx_eth2", Provider: "softroce", Ports: []nl.Port{{Valid: true, NetDev: 2, Links: 1}}},
 		},
 	}

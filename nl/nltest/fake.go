@@ -334,9 +334,8 @@ func SampleState() State {
 		},
 		Devices: []nl.Device{
 			{
-				Name: "srx_eth0", UseCount: 2, Critical: true, Provider: "softroce", Refused: nl.Refused{Source: 1 << 24, PSN: 2, Key: 1},
-				Retransmits: new(uint64(7)),
-				Ports:       []nl.Port{{PNETUser: true, PNETID: "NET1", NetDev: 2, Active: true, Valid: true, Links: 2, GID: gid(1), MTU: 1024}},
+				Name: "srx_eth0", UseCount: 2, Critical: true, Provider: "softroce", Refused: nl.Refused{Source: 1 << 24, PSN: 2, Key: 1}, Resent: &nl.Resent{Packets: 1234, Timeouts: 5},
+				Ports: []nl.Port{{PNETUser: true, PNETID: "NET1", NetDev: 2, Active: true, Valid: true, Links: 2, GID: gid(1), MTU: 1024}},
 			},
 			{
 				Name: "mlx5_0", UseCount: 1,
@@ -356,6 +355,10 @@ func SampleState() State {
 				ClientV2: 3, ServerV1: 1, NoDelay: 2,
 				RXBytes: 20840708, TXBytes: 196633, RXCalls: 1255, TXCalls: 1007, RXUsage: 196608, TXUsage: 196608,
 			},
+			Failovers:             2,
+			ClientHandshakeTimes:  stats.Times{Counts: [stats.TimeBuckets]uint64{3: 2, 4: 1}, Sum: 14_500_000},
+			ServerHandshakeTimes:  stats.Times{Counts: [stats.TimeBuckets]uint64{2: 1}, Sum: 2_100_000},
+			Engine:                stats.Engine{Threads: 2, CPU: 3_250_000_000, Rounds: 123_456, Sleeps: 2345},
 			ClientHandshakeErrors: 1,
 		},
 		Fallbacks: nl.Fallbacks{

@@ -84,12 +84,15 @@ func (d *Device) Refused() rdmaverbs.Refused {
 	return rdmaverbs.Refused{Source: c.WrongSource, PSN: c.WrongPSN, Key: c.WrongKey}
 }
 
-// Retransmits implements rdmaverbs.RetransmitCounter.
-func (d *Device) Retransmits() uint64 { return d.Counters().Retransmits }
+// Resent implements rdmaverbs.ResentCounter.
+func (d *Device) Resent() rdmaverbs.Resent {
+	c := d.Counters()
+	return rdmaverbs.Resent{Packets: c.Retransmits, Timeouts: c.Timeouts}
+}
 
 var (
-	_ rdmaverbs.RefusalCounter    = (*Device)(nil)
-	_ rdmaverbs.RetransmitCounter = (*Device)(nil)
+	_ rdmaverbs.RefusalCounter = (*Device)(nil)
+	_ rdmaverbs.ResentCounter  = (*Device)(nil)
 )
 
 func (s *endpointStats) add(o *endpointStats) {

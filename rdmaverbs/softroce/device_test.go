@@ -32,7 +32,7 @@ func TestRetryExhausted(t *testing.T) {
 			t.Errorf("event %+v", ev)
 		}
 		c := a.Dev.(*Device).Counters()
-		if c.Timeouts != 8 || c.Retransmits < 7 || a.Dev.(*Device).Retransmits() != c.Retransmits {
+		if c.Timeouts != 8 || c.Retransmits < 7 || a.Dev.(*Device).Resent().Packets != c.Retransmits {
 			t.Errorf("counters %+v", c)
 		}
 	})

@@ -115,6 +115,9 @@ func (g *Group) takeActions() {
 	g.exec.acts = g.exec.acts[:0]
 	if !g.end.broken {
 		g.exec.acts = g.core.TakeActions(g.exec.acts)
+		if n := linkgroup.TakeFailovers(g.core); n > 0 {
+			g.s.Stats.Failovers(n)
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ type epoll struct {
 	event  int          // eventfd: ends a sleep
 	call   int          // eventfd: ends stayAway
 	tid    atomic.Int64 // id of the thread that runs a round, or 0
-	thread int64        // id of the loop's thread; set by Enter
+	thread atomic.Int64 // id of the loop's thread; set by Enter
 	one    uint64       // 1, the value that signal writes to an eventfd
 
 	mu      sync.Mutex
@@ -72,7 +72,7 @@ func newEpoll() (*epoll, error) {
 // to pass through Go's scheduler.
 func (p *epoll) Enter() (leave func()) {
 	runtime.LockOSThread()
-	p.thread = int64(unix.Gettid())
+	p.thread.Store(int64(unix.Gettid()))
 	return runtime.UnlockOSThread
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"smcr/userstack/internal/rounds"
@@ -37,7 +38,8 @@ type Loop struct {
 	closed   bool
 	ended    bool // the loop calls no function any more
 
-	rounds uint // how many rounds the thread has run
+	rounds atomic.Uint64 // rounds that the thread has run
+	sleeps atomic.Uint64 // how often the thread has slept
 
 	drivers // goroutines that run rounds in place of the thread
 }
@@ -172,7 +174,7 @@ func (l *Loop) run() {
 		l.runParts()
 		l.endTurn()
 		l.turn.Unlock()
-		if l.rounds++; l.rounds%schedulerRounds == 0 && l.ep != nil {
+		if l.rounds.Add(1)%schedulerRounds == 0 && l.ep != nil {
 			runtime.Gosched()
 		}
 	}
@@ -192,7 +194,7 @@ func (l *Loop) runParts() {
 // thread calls it. turn is held until after endTurn.
 func (l *Loop) beginTurn() {
 	if l.ep != nil {
-		l.ep.tid.Store(l.ep.thread)
+		l.ep.tid.Store(l.ep.thread.Load())
 	}
 }
 
@@ -278,6 +280,7 @@ func (l *Loop) wait(spin *spinner) (n int, ok bool) {
 		}
 		l.sleeping, l.inEpoll = true, true
 		l.mu.Unlock()
+		l.sleeps.Add(1)
 		n = l.src.Sleep(most)
 		l.mu.Lock()
 		l.sleeping, l.inEpoll = false, false

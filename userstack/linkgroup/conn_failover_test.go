@@ -39,6 +39,9 @@ func TestFailoverReplay(t *testing.T) {
 	if s := strings.Join(got, " "); s != want {
 		t.Errorf("actions %q, want %q", s, want)
 	}
+	if n, again := TakeFailovers(c.g), TakeFailovers(c.g); n != 1 || again != 0 {
+		t.Errorf("%d failovers, then %d; want 1, then 0", n, again)
+	}
 	f, _ := wire.ParseCDC(acts[0].Msg[:])
 	if want := (wire.CDC{Seq: 1, Token: cli.c.Token(), Flags: wire.ProdFailoverVerify}); f != want {
 		t.Errorf("validation %+v, want %+v", f, want)

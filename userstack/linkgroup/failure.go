@@ -165,11 +165,14 @@ func (c *linkChanges) moveConns(l *Link) {
 	if l.conns == 0 || c.g.links.best(l) == nil {
 		return
 	}
-	for _, c := range c.g.connsSorted() {
-		if c.link != l || c.Protocol().Outstanding() {
+	for _, m := range c.g.connsSorted() {
+		if m.link != l || m.Protocol().Outstanding() {
 			continue // wait for the completions on a link that works
 		}
-		c.move(c.g.links.best(l))
+		m.move(c.g.links.best(l))
+		if !l.qpOpen {
+			c.failovers++
+		}
 	}
 }
 

@@ -220,6 +220,15 @@ func (g *Group) HasLink(peer smc.GID, mac smc.MAC, qpn smc.QPN) bool {
 // many such packets at once.
 func (g *Group) TakeActions(buf []Action) []Action { return g.actions.take(buf) }
 
+// TakeFailovers returns how many connections of g have moved away from links that did not work
+// any more, since the last call. Planned moves and the deletion of a link that works do not
+// count.
+func TakeFailovers(g *Group) uint64 {
+	n := g.change.failovers
+	g.change.failovers = 0
+	return n
+}
+
 // connsSorted returns the connections in a fixed order.
 func (g *Group) connsSorted() []*Conn {
 	list := make([]*Conn, 0, len(g.conns))

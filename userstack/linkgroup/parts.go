@@ -124,4 +124,7 @@ type ending struct {
 }
 
 // linkChanges is what follows when links come and go.
-type linkChanges struct{ g *Group }
+type linkChanges struct {
+	g         *Group
+	failovers uint64 // connections moved from links that do not work, see [TakeFailovers]
+}

@@ -170,7 +170,7 @@ func New(cfg Config) (_ *Service, err error) {
 		return ok && err == nil
 	}
 	s.programs.OnQuiet(cfg.Quiet)
-	s.answer = s.stack.Control()
+	s.SetControl(s.stack.Control())
 	s.succession.control = s.stack.Control()
 	s.server = broker.Server{
 		Handler: s, Log: s.log, Guard: s.programs.Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
@@ -212,8 +212,12 @@ func (s *Service) Stack() *userstack.Stack { return s.stack }
 func (s *Service) Dir() string { return s.claim.Dir() }
 
 // SetControl makes ctl answer commands instead of the stack's own Control. It must be
-// called before Run.
-func (s *Service) SetControl(ctl nl.Control) { s.answer = ctl }
+// called before Run. It returns what answers from now on: ctl, with the statistics of the
+// stacks from which this one has taken over.
+func (s *Service) SetControl(ctl nl.Control) nl.Control {
+	s.answer = continued{ctl, &s.history}
+	return s.answer
+}
 
 func (s *Service) count(d int) {
 	s.mu.Lock()
@@ -304,7 +308,7 @@ func (s *Service) Run(ctx context.Context) error {
 		})
 	}
 	serve("the accept of launchers", func() error { return s.server.Serve(ctx, s.run) })
-	ns := nl.NewServer(continued{s.answer, &s.history}, nl.ServerConfig{Logger: s.log, Guard: g, Quota: s.quota})
+	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: g, Quota: s.quota})
 	serve("the accept of commands", func() error { return ns.Serve(s.ctl) })
 	if s.stacks != nil {
 		wg.Go(g.Func("the accept of other stacks", func() { _ = s.neighbours.serve(ctx, s.stacks) }))

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package httpserver
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestParseAddr(t *testing.T) {
+	for in, want := range map[string]string{
+		"127.0.0.1:9791": "127.0.0.1:9791", ":9791": "127.0.0.1:9791", "[::1]:80": "[::1]:80", "0.0.0.0:1": "0.0.0.0:1",
+		"localhost:0": "localhost:0", "": "", "9791": "", "host": "", "host:http": "", "host:65536": "", "::1:80": "", "a:-1": "",
+	} {
+		got, err := ParseAddr(in)
+		if got != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, os.ErrInvalid) {
+			t.Errorf("%q: %q, %v; want %q", in, got, err, want)
+		}
+	}
+}
+
+// start serves handlers on a port of the loopback device. end ends it in order.
+func start(t *testing.T, handlers map[string]http.Handler) (addr string, end func() error) {
+	t.Helper()
+	l, err := Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { result <- Serve(ctx, l, handlers, slog.New(slog.DiscardHandler)) }()
+	ended := false
+	end = func() error {
+		cancel()
+		ended = true
+		select {
+		case err := <-result:
+			return err
+		case <-time.After(10 * time.Second):
+			return errors.New("the server does not end")
+		}
+	}
+	t.Cleanup(func() {
+		if !ended {
+			if err := end(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return l.Addr().String(), end
+}
+
+func hello(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
+
+// reset in place of a status is a connection that the server has reset.
+const reset = -1
+
+// ask sends a request as it is and returns the status and the body of the answer.
+func ask(t *testing.T, addr, request string) (status int, body string) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.WriteString(c, request); err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if errors.Is(err, syscall.ECONNRESET) {
+		return reset, ""
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if errors.Is(err, syscall.ECONNRESET) {
+		return reset, ""
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(b)
+}
+
+func TestRequests(t *testing.T) {
+	addr, _ := start(t, map[string]http.Handler{
+		"GET /metrics": http.HandlerFunc(hello),
+		"POST /read":   http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { readAll(w, r) }),
+		"/panic":       http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }),
+	})
+	get := func(path, host, more string) string {
+		return "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n" + more + "\r\n"
+	}
+	for name, tt := range map[string]struct {
+		request string
+		status  int
+	}{
+		"plain":                {get("/metrics", addr, ""), 200},
+		"localhost":            {get("/metrics", "localhost:80", ""), 200},
+		"address without port": {get("/metrics", "[::1]", ""), 200},
+		"HTTP/1.0":             {"GET /metrics HTTP/1.0\r\n\r\n", 200},
+		"name of another":      {get("/metrics", "attacker.example:9791", ""), 421},
+		"like localhost":       {get("/metrics", "localhost.attacker.example", ""), 421},
+		"not there":            {get("/", addr, ""), 404},
+		"wrong method":         {"DELETE /metrics HTTP/1.1\r\nHost: " + addr + "\r\n\r\n", 405},
+		"header too long":      {get("/metrics", addr, "X: "+strings.Repeat("x", 64<<10)+"\r\n"), 431},
+		"body too long":        {"POST /read HTTP/1.1\r\nHost: " + addr + "\r\nContent-Length: 70000\r\n\r\n" + strings.Repeat("x", 70000), 413},
+		"no HTTP":              {"\x16\x03\x01\x02\x00\r\n\r\n", 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, body := ask(t, addr, tt.request)
+			if status == reset && (tt.status == 431 || tt.status == 413) {
+				return // the server does not read the rest, so TCP may discard its answer
+			}
+			if status != tt.status {
+				t.Errorf("status %d, want %d: %s", status, tt.status, body)
+			}
+		})
+	}
+	if _, err := http.Get("http://" + addr + "/panic"); err == nil {
+		t.Error("a handler that panics answers")
+	}
+	if status, body := ask(t, addr, get("/metrics", addr, "")); status != 200 || body != "hello" {
+		t.Errorf("after a panic: %d, %q", status, body)
+	}
+}
+
+func readAll(w http.ResponseWriter, r *http.Request) {
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+	}
+}
+
+// TestManyConnections: more connections than the limit do not cost more than the limit, and
+// are served when others end.
+func TestManyConnections(t *testing.T) {
+	addr, _ := start(t, map[string]http.Handler{"GET /": http.HandlerFunc(hello)})
+	var conns []net.Conn
+	for range MaxConns {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		conns = append(conns, c)
+	}
+	late, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	if _, err := io.WriteString(late, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = late.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := late.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("a connection above the limit is served: %d, %v", n, err)
+	}
+	_ = conns[0].Close()
+	_ = late.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if b, err := io.ReadAll(late); err != nil || !strings.HasSuffix(string(b), "hello") {
+		t.Errorf("after the end of another: %q, %v", b, err)
+	}
+}
+
+// TestSlowClient: a client that does not finish its header is disconnected.
+func TestSlowClient(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for the time of a header")
+	}
+	addr, _ := start(t, map[string]http.Handler{"GET /": http.HandlerFunc(hello)})
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost:"); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(headerTime + 20*time.Second))
+	if _, err := io.ReadAll(c); err != nil {
+		t.Errorf("the connection is open after the time of a header: %v", err)
+	}
+}
+
+// TestEnd: the server ends although a client keeps its connection, and answers the request
+// that it has begun to answer.
+func TestEnd(t *testing.T) {
+	begun, proceed := make(chan struct{}), make(chan struct{})
+	addr, end := start(t, map[string]http.Handler{"GET /": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(begun)
+		<-proceed
+		hello(w, r)
+	})})
+	idle, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	answer := make(chan string, 1)
+	go func() {
+		r, err := http.Get("http://" + addr + "/")
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		defer r.Body.Close()
+		b, _ := io.ReadAll(r.Body)
+		answer <- string(b)
+	}()
+	<-begun
+	time.AfterFunc(50*time.Millisecond, func() { close(proceed) })
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+	if a := <-answer; a != "hello" {
+		t.Errorf("the last answer is %q", a)
+	}
+	if c, err := net.Dial("tcp", addr); err == nil {
+		c.Close()
+		t.Error("the port is open after the end")
+	}
+}
+
+func TestListenErrors(t *testing.T) {
+	l, err := Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := Listen(t.Context(), l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) || strings.Count(err.Error(), "127.0.0.1") != 1 {
+		t.Errorf("an address that is in use: %v", err)
+	}
+	if _, err := Listen(t.Context(), "192.0.2.1:80"); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("an address of no netdev: %v", err)
+	}
+}
+
+// TestAcceptFails: the error of a listener that fails is returned.
+func TestAcceptFails(t *testing.T) {
+	l, err := Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	if err := Serve(t.Context(), l, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
