@@ -110,6 +110,7 @@ var confined = map[string][]string{
 	"github.com/cilium/ebpf":         {"userstack/tcpopt", "internal/testing/netnstest"},
 	"github.com/vishvananda/netlink": {"rdmaverbs/softroce", "userstack/network", "userstack/service", "internal/..."},
 	"github.com/KimMachineGun":       {"userstack"},
+	"github.com/gopacket":            {"internal/trace/capture"},
 	"github.com/google/go-cmp":       testPackages,
 	"pgregory.net/rapid":             testPackages,
 	"golang.org/x/net/nettest":       testPackages,

@@ -8,6 +8,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/run"
 	"smcr/internal/serve"
+	"smcr/internal/trace"
 	"smcr/internal/verbs"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,7 @@ import (
 // commands returns the commands of the program. Those added here are found by
 // the manual pages and completions too.
 func commands(f *cmdutil.Factory) []*cobra.Command {
-	return append(cmd.All(f), check.NewCmd(f), run.NewCmd(f), serve.NewCmd(f), verbs.NewCmd(f))
+	return append(cmd.All(f), check.NewCmd(f), run.NewCmd(f), serve.NewCmd(f), trace.NewCmd(f), verbs.NewCmd(f))
 }
 
 // NewRoot returns the command smcr.
