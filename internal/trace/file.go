@@ -34,7 +34,7 @@ func (o *options) readFile(ctx context.Context, out *sink) error {
 	var events []*decode.Event
 	d := decode.New(func(e *decode.Event) { events = append(events, e) })
 	var p decode.Packet
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !out.enough() {
 		err := r.Next(&p)
 		if errors.Is(err, io.EOF) {
 			break

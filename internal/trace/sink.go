@@ -27,10 +27,11 @@ type sink struct {
 	file    *os.File      // of --pcapng, unless it is standard output
 	pcapng  *capture.Writer
 	shown   int
+	count   int // 0: no limit
 }
 
 func newSink(o *options) (*sink, error) {
-	s := &sink{filter: &o.filter, json: o.format == cmdutil.FormatJSON, verbose: o.verbose}
+	s := &sink{filter: &o.filter, json: o.format == cmdutil.FormatJSON, verbose: o.verbose, count: o.count}
 	if o.pcapng != standard {
 		s.text = bufio.NewWriter(o.IO.Out)
 	}
@@ -43,7 +44,7 @@ func newSink(o *options) (*sink, error) {
 			return nil, cmdutil.UsageError("the packets would go to the terminal: redirect the output, or give --pcapng the name of a file")
 		}
 	} else {
-		if err := notSame(o.file, o.pcapng); err != nil {
+		if err := notSame(o.file, o.pcapng); o.file != "" && err != nil {
 			return nil, err
 		}
 		// Addresses and keys of connections are not for every user of the host.
@@ -75,7 +76,7 @@ func notSame(read, write string) error {
 func (s *sink) packet(p *decode.Packet, events []*decode.Event) error {
 	var comments []string
 	for _, e := range events {
-		if !s.filter.Match(e) {
+		if !s.filter.Match(e) || s.enough() {
 			continue
 		}
 		s.shown++
@@ -91,6 +92,9 @@ func (s *sink) packet(p *decode.Packet, events []*decode.Event) error {
 	}
 	return s.pcapng.Write(p, comments...)
 }
+
+// enough reports whether as many events were shown as the user wants.
+func (s *sink) enough() bool { return s.count > 0 && s.shown >= s.count }
 
 func (s *sink) print(e *decode.Event) error {
 	switch {

@@ -46,7 +46,7 @@ func (d *Decoder) cdc(ev *Event, b []byte) {
 	names = set(uint8(m.State), stateFlags)
 	f = append(f, Field{"state", names, len(names) > 0})
 	ev.Fields = f
-	ev.Conn = d.connOf(m.Token, ev.DstQPN)
+	ev.Conn = d.connOf(m.Token, QP{ev.Dst.Addr(), ev.DstQPN})
 }
 
 func set(bits uint8, names []flagName) (out []string) {

@@ -152,15 +152,17 @@ func token(t uint32) string { return fmt.Sprintf("0x%08x", t) }
 // accepted learns from an ACCEPT, which the server sends.
 func (d *Decoder) accepted(ev *Event, k flowKey, e *wire.Endpoint) {
 	ev.Conn = Conn{Client: k.dst, Server: k.src}
-	d.offers.put(ev.Conn, half{e.AlertToken, e.QPN, e.GID})
-	d.Learn(ev.Conn, e.AlertToken, e.QPN)
+	q := QP{e.GID.Addr(), e.QPN}
+	d.offers.put(ev.Conn, q)
+	d.Learn(ev.Conn, e.AlertToken, q)
 }
 
 // confirmed learns from a CONFIRM, which the client sends.
 func (d *Decoder) confirmed(ev *Event, k flowKey, e *wire.Endpoint) {
 	ev.Conn = Conn{Client: k.src, Server: k.dst}
-	d.Learn(ev.Conn, e.AlertToken, e.QPN)
+	q := QP{e.GID.Addr(), e.QPN}
+	d.Learn(ev.Conn, e.AlertToken, q)
 	if s, ok := d.offers.get(ev.Conn); ok {
-		d.learnPair(e.GID.Addr(), e.QPN, s.gid.Addr(), s.qpn)
+		d.LearnPair(q, s)
 	}
 }

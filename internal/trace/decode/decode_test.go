@@ -206,6 +206,11 @@ func TestNotSMC(t *testing.T) {
 	}
 }
 
+// at returns a queue pair of host n of the rig.
+func at(n byte, q smc.QPN) decode.QP {
+	return decode.QP{Addr: netip.AddrFrom16([16]byte{15: n}), QPN: q}
+}
+
 // TestWho checks what the decoder finds out about CDC messages: queue pairs and connections.
 func TestWho(t *testing.T) {
 	cdc := encode(t, wire.CDC{Seq: 1, Token: 7})
@@ -213,11 +218,11 @@ func TestWho(t *testing.T) {
 	r.send(header.SendOnly, 1, cdc)
 	other := decode.Conn{Client: server, Server: client}
 	conn := decode.Conn{Client: client, Server: server}
-	r.Learn(conn, 7, 0x33) // since then, it has moved to another link
+	r.Learn(conn, 7, at(2, 0x33)) // since then, it has moved to another link
 	r.send(header.SendOnly, 2, cdc)
-	r.Learn(other, 7, 0x44) // the same token of another peer
+	r.Learn(other, 7, at(2, 0x44)) // the same token of another peer
 	r.send(header.SendOnly, 3, cdc)
-	r.Learn(conn, 7, 0x22)
+	r.Learn(conn, 7, at(2, 0x22))
 	r.send(header.SendOnly, 4, cdc)
 	var got []string
 	for _, e := range r.events {
@@ -265,9 +270,9 @@ func TestLimits(t *testing.T) {
 	for i := range 20000 {
 		src := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 1)
 		r.tcp(src, server, 1, ack, p[:8], 0)
-		r.Learn(decode.Conn{Client: src}, uint32(i), 1)
+		r.Learn(decode.Conn{Client: src}, uint32(i), at(1, 1))
 		for range 20 {
-			r.Learn(decode.Conn{Client: src, Server: server}, 1, smc.QPN(i))
+			r.Learn(decode.Conn{Client: src, Server: server}, 1, at(1, smc.QPN(i)))
 		}
 	}
 	flows, tokens, longest := r.Sizes()

@@ -22,9 +22,9 @@ const (
 // A Decoder finds the events in packets.
 type Decoder struct {
 	flows  *recent[flowKey, *flow]
-	offers *recent[Conn, half]         // what ACCEPT said, until CONFIRM
+	offers *recent[Conn, QP]           // queue pair of the server in ACCEPT
 	tokens *recent[uint32, []tokenUse] // by alert token
-	qps    *recent[qpKey, smc.QPN]     // queue pair at the other end
+	qps    *recent[QP, smc.QPN]        // queue pair at the other end
 	sends  *recent[sendKey, *sendParts]
 	check  header.Checker
 
@@ -32,32 +32,25 @@ type Decoder struct {
 	emit  func(*Event)
 }
 
-// A qpKey is a queue pair at an address.
-type qpKey struct {
-	addr netip.Addr
-	qpn  smc.QPN
+// A QP is a queue pair at an address.
+type QP struct {
+	Addr netip.Addr
+	QPN  smc.QPN
 }
 
 // tokenUse is one meaning of an alert token.
 type tokenUse struct {
 	conn Conn
-	qpn  smc.QPN // that receives the messages with this token, at first
-}
-
-// half is one side of a connection.
-type half struct {
-	token uint32
-	qpn   smc.QPN
-	gid   smc.GID
+	qp   QP // that receives the messages with this token, at first
 }
 
 // New returns a decoder that passes each event to emit. The event belongs to emit.
 func New(emit func(*Event)) *Decoder {
 	return &Decoder{
 		flows:  newRecent[flowKey, *flow](maxFlows),
-		offers: newRecent[Conn, half](maxFlows),
+		offers: newRecent[Conn, QP](maxFlows),
 		tokens: newRecent[uint32, []tokenUse](maxTokens),
-		qps:    newRecent[qpKey, smc.QPN](maxQPs),
+		qps:    newRecent[QP, smc.QPN](maxQPs),
 		sends:  newRecent[sendKey, *sendParts](maxSends),
 		emit:   emit,
 	}
@@ -83,13 +76,13 @@ type Packet struct {
 	Length int    // of the whole packet, bytes
 }
 
-// Learn records that a connection uses an alert token for the messages that the owner of
-// queue pair q receives. A stack knows this of connections that began before the trace.
-func (d *Decoder) Learn(c Conn, token uint32, q smc.QPN) {
+// Learn records that a connection uses an alert token for the messages that queue pair q
+// receives. A stack knows this of connections that began before the trace.
+func (d *Decoder) Learn(c Conn, token uint32, q QP) {
 	uses, _ := d.tokens.get(token)
 	for i := range uses {
-		if uses[i].conn == c {
-			uses[i].qpn = q
+		if uses[i].conn == c && uses[i].qp.Addr == q.Addr {
+			uses[i].qp = q
 			return
 		}
 	}
@@ -100,24 +93,30 @@ func (d *Decoder) Learn(c Conn, token uint32, q smc.QPN) {
 }
 
 // connOf returns the connection that a message with this token to queue pair q is about.
-func (d *Decoder) connOf(token uint32, q smc.QPN) Conn {
+func (d *Decoder) connOf(token uint32, q QP) Conn {
 	uses, _ := d.tokens.get(token)
 	for i := len(uses) - 1; i >= 0; i-- {
-		if uses[i].qpn == q {
+		if uses[i].qp == q {
 			return uses[i].conn
 		}
 	}
-	if len(uses) == 1 { // it has moved to another link
+	// It may have moved to another link. Then the token tells only if no other connection
+	// has the same.
+	for _, u := range uses {
+		if u.conn != uses[0].conn {
+			return Conn{}
+		}
+	}
+	if len(uses) > 0 {
 		return uses[0].conn
 	}
 	return Conn{}
 }
 
-// learnPair records that two queue pairs are connected.
-func (d *Decoder) learnPair(a netip.Addr, qa smc.QPN, b netip.Addr, qb smc.QPN) {
-	if qa == 0 || qb == 0 {
-		return
+// LearnPair records that two queue pairs are connected, unless a number is not known.
+func (d *Decoder) LearnPair(a, b QP) {
+	if a.QPN != 0 && b.QPN != 0 {
+		d.qps.put(a, b.QPN)
+		d.qps.put(b, a.QPN)
 	}
-	d.qps.put(qpKey{a, qa}, qb)
-	d.qps.put(qpKey{b, qb}, qa)
 }

@@ -35,7 +35,7 @@ func (d *Decoder) llc(ev *Event, b []byte) {
 		f.more("max_conns", m.MaxConns)
 		f.more("no_eyecatcher", m.NoEyecatcher)
 		ev.SrcQPN = m.QPN
-		d.learnPair(ev.Src.Addr(), m.QPN, ev.Dst.Addr(), ev.DstQPN)
+		d.LearnPair(QP{ev.Src.Addr(), m.QPN}, QP{ev.Dst.Addr(), ev.DstQPN})
 	case wire.AddLink:
 		addLink(&f, &m)
 	case wire.AddLinkCont:

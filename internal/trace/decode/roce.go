@@ -46,7 +46,7 @@ func (d *Decoder) roce(now time.Time, r *roce) {
 		Frame: d.frame, Time: now, Type: RoCE, Message: op.String(), DstQPN: smc.QPN(bth.DestQP()),
 		Src: netip.AddrPortFrom(r.src, 0), Dst: netip.AddrPortFrom(r.dst, 0),
 	}
-	ev.SrcQPN, _ = d.qps.get(qpKey{r.dst, ev.DstQPN})
+	ev.SrcQPN, _ = d.qps.get(QP{r.dst, ev.DstQPN})
 	var f fields
 	f.brief("psn", smc.PSN(bth.PSN()).String())
 	if !op.Known() {
