@@ -32,6 +32,7 @@ func tshark(t *testing.T, file, filter string, fields ...string) (rows [][]strin
 	// dissector for RPC over RDMA takes some LLC messages of version 2 for its own.
 	args := []string{
 		"-n", "-r", file, "-o", "tcp.try_heuristic_first:TRUE", "--disable-protocol", "rpcordma",
+		"-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE",
 		"-Y", filter, "-T", "fields", "-E", "separator=/t", "-E", "aggregator=,",
 	}
 	for _, f := range fields {

@@ -193,6 +193,45 @@ func TestLongMessage(t *testing.T) {
 	}
 }
 
+// TestTrain has a datagram that the kernel has not divided yet.
+func TestTrain(t *testing.T) {
+	packet := func(f header.BTHFields, rest []byte) []byte {
+		b := make([]byte, header.BTHLen)
+		f.PKey = header.DefaultPKey
+		header.BTH(b).Encode(&f)
+		return append(append(b, rest...), 1, 2, 3, 4)
+	}
+	write := func(n int) []byte {
+		b := make([]byte, header.RETHLen+n)
+		header.RETH(b).Encode(&header.RETHFields{DMALen: uint32(n)})
+		return packet(header.BTHFields{Opcode: header.WriteOnly}, b)
+	}
+	cdc := packet(header.BTHFields{Opcode: header.SendOnly}, encode(t, wire.CDC{}))
+	llc := packet(header.BTHFields{Opcode: header.SendOnly}, encode(t, wire.TestLink{Layout: wire.LLCV2Little}))
+	ack := packet(header.BTHFields{Opcode: header.Acknowledge}, make([]byte, header.AETHLen))
+	for _, test := range []struct {
+		parts [][]byte
+		want  string
+	}{
+		{[][]byte{cdc, llc, ack}, "SEND Only, CDC, SEND Only, TEST LINK, Acknowledge"},
+		{[][]byte{write(100), write(100)}, "RDMA WRITE Only, RDMA WRITE Only"},
+		{[][]byte{write(100), cdc}, "RDMA WRITE Only, SEND Only, CDC"},
+		{[][]byte{llc, ack}, "SEND Only, TEST LINK, Acknowledge"},
+		{[][]byte{ack, ack}, "Acknowledge, Acknowledge"},
+	} {
+		payload := slices.Concat(test.parts...)
+		b := make([]byte, header.EthernetLen+header.IPv4Len+header.UDPLen)
+		header.Ethernet(b).Encode(&header.EthernetFields{Type: header.EtherTypeIPv4})
+		header.IPv4(b[header.EthernetLen:]).Encode(&header.IPv4Fields{TotalLen: uint16(len(b) - header.EthernetLen + len(payload))})
+		header.UDP(b[header.EthernetLen+header.IPv4Len:]).Encode(&header.UDPFields{DstPort: header.UDPPortRoCE, Len: uint16(header.UDPLen + len(payload))})
+		r := newRig()
+		r.Packet(&decode.Packet{Data: append(b, payload...)})
+		if got := r.names(); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+	}
+}
+
 // TestNotSMC sends messages that are not of SMC.
 func TestNotSMC(t *testing.T) {
 	for _, b := range [][]byte{nil, {0xfe, 44, 0, 0}, make([]byte, 44), make([]byte, 64), slices.Repeat([]byte{0xff}, 44), slices.Repeat([]byte{0x21}, 48)} {

@@ -135,7 +135,7 @@ func (d *Decoder) ip(p *Packet, protocol uint8, g datagram) {
 		case g.src.Is6():
 			t.icrc = func(bth []byte) header.ICRC { return d.check.V2IPv6(header.IPv6(g.ip), udp, bth) }
 		}
-		d.roce(p.Time, t)
+		d.train(p.Time, t)
 	}
 }
 
