@@ -38,7 +38,7 @@ func tshark(t *testing.T, file, filter string, fields ...string) (rows [][]strin
 	for _, f := range fields {
 		args = append(args, "-e", f)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	var stderr bytes.Buffer

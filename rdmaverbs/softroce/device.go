@@ -332,7 +332,7 @@ func (s *shard) deliverSome(pkts []inbound) (n int) {
 			forged = forgery{qpn: q.ep.qpn, peer: q.path.dgid, port: in.srcPort, want: q.port}
 			continue
 		}
-		if see := q.tap.Load(); see != nil {
+		if see := q.trace.Load(); see != nil {
 			q.showReceived(see, &t)
 		}
 		if q.receive(now, &t, err) {

@@ -71,7 +71,7 @@ func (e *endpoint) abandon() {
 // send sends packets of q. q.mu is not held. After a panic the error is a *guard.Error.
 func (q *qp) send(pkts []packet) (err error) {
 	g := q.dev.guard
-	if see := q.tap.Load(); see != nil {
+	if see := q.trace.Load(); see != nil {
 		q.dev.guarded("a trace", func() { q.showSent(see, pkts) })
 	}
 	if g == nil {

@@ -31,7 +31,7 @@ type qp struct {
 	timerIndex int
 
 	shard       *shard
-	tap         *rdmaverbs.Tap // or nil
+	trace       *rdmaverbs.PacketTrace // or nil
 	tag         uint64
 	ackHeld     bool      // only the shard's thread uses it
 	toSend      bool      // guarded by shard.round.mu
@@ -81,7 +81,7 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 		pd:         p,
 		sgid:       gids[init.SGIDIndex],
 		shard:      p.dev.shards[int(p.shard.Load())%len(p.dev.shards)],
-		tap:        init.Tap,
+		trace:      init.Trace,
 		tag:        init.Tag,
 		wakeAt:     never,
 		timerIndex: -1,

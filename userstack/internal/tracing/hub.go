@@ -35,8 +35,8 @@ const allTypes = nl.TraceCLC | nl.TraceLLC | nl.TraceCDC | nl.TraceRoCE
 
 // A Hub has the traces of one stack. The zero value is ready for use. A nil Hub has none.
 type Hub struct {
-	tap rdmaverbs.Tap
-	on  atomic.Bool // there is a trace
+	packets rdmaverbs.PacketTrace
+	on      atomic.Bool // there is a trace
 
 	mu     sync.Mutex
 	last   uint32 // number of the newest trace
@@ -57,12 +57,12 @@ type trace struct {
 // On reports whether there is a trace, so that Add must be called.
 func (h *Hub) On() bool { return h != nil && h.on.Load() }
 
-// Packets returns the tap for the queue pairs of the stack. Their tag is the link group.
-func (h *Hub) Packets() *rdmaverbs.Tap {
+// Packets returns the trace for the queue pairs of the stack. Their tag is the link group.
+func (h *Hub) Packets() *rdmaverbs.PacketTrace {
 	if h == nil {
 		return nil
 	}
-	return &h.tap
+	return &h.packets
 }
 
 // Add adds an event to the traces that want it. It copies the data. If Time is not set, it is
@@ -121,14 +121,14 @@ func (h *Hub) set() {
 	}
 	h.on.Store(len(h.traces) > 0)
 	if packets {
-		h.tap.Open(h.packet)
+		h.packets.Open(h.packet)
 	} else {
-		h.tap.Close()
+		h.packets.Close()
 	}
 }
 
 // packet adds the event of a packet.
-func (h *Hub) packet(p *rdmaverbs.TappedPacket) {
+func (h *Hub) packet(p *rdmaverbs.TracedPacket) {
 	e := nl.TraceEvent{
 		Type: nl.TraceRoCE, Out: p.Out, Group: nl.LinkGroupID(p.Tag), RoCE: uint8(p.Type),
 		Local: gidEnd(p.Local), Remote: gidEnd(p.Remote), QPN: p.LocalQPN, PeerQPN: p.PeerQPN,

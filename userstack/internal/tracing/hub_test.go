@@ -50,8 +50,8 @@ func fill(h *Hub) {
 	h.Message(message(0x200, 0xfe))
 	if see := h.Packets().Load(); see != nil {
 		hdr := []byte("header")
-		see(&rdmaverbs.TappedPacket{Tag: 0x100, Header: hdr, PayloadLen: 3, PadLen: 1})
-		see(&rdmaverbs.TappedPacket{Tag: 0x100, Header: hdr, PayloadLen: 3, PadLen: 1, Message: [2][]byte{[]byte("a"), []byte("bc")}})
+		see(&rdmaverbs.TracedPacket{Tag: 0x100, Header: hdr, PayloadLen: 3, PadLen: 1})
+		see(&rdmaverbs.TracedPacket{Tag: 0x100, Header: hdr, PayloadLen: 3, PadLen: 1, Message: [2][]byte{[]byte("a"), []byte("bc")}})
 		copy(hdr, "reused")
 	}
 }
@@ -123,7 +123,7 @@ func TestOff(t *testing.T) {
 			t.Error(err)
 		}
 		if h.Packets().Load() != nil {
-			t.Error("packets are tapped for nobody")
+			t.Error("packets are traced for nobody")
 		}
 	}
 	if !off() {

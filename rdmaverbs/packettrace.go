@@ -8,22 +8,22 @@ import (
 	"smcr/smc"
 )
 
-// A Tap shows the packets of queue pairs to somebody while it is open. A closed one costs a
+// A PacketTrace shows the packets of queue pairs to somebody while it is open. A closed one costs a
 // load for each batch of packets that is sent, and for each packet that is received. The zero
 // value is closed. It is safe for concurrent use.
-type Tap struct {
-	see atomic.Pointer[func(*TappedPacket)]
+type PacketTrace struct {
+	see atomic.Pointer[func(*TracedPacket)]
 }
 
 // Open has see called for each packet that a queue pair sends or accepts, from then on. see
 // must not call methods of the queue pair, wait, or keep the packet or its bytes.
-func (t *Tap) Open(see func(*TappedPacket)) { t.see.Store(&see) }
+func (t *PacketTrace) Open(see func(*TracedPacket)) { t.see.Store(&see) }
 
 // Close ends this. Calls of see that have begun may last longer.
-func (t *Tap) Close() { t.see.Store(nil) }
+func (t *PacketTrace) Close() { t.see.Store(nil) }
 
 // Load returns the function that is to be called, or nil if t is nil or closed.
-func (t *Tap) Load() func(*TappedPacket) {
+func (t *PacketTrace) Load() func(*TracedPacket) {
 	if t == nil {
 		return nil
 	}
@@ -33,8 +33,8 @@ func (t *Tap) Load() func(*TappedPacket) {
 	return nil
 }
 
-// A TappedPacket is a packet that a queue pair has sent or accepted.
-type TappedPacket struct {
+// A TracedPacket is a packet that a queue pair has sent or accepted.
+type TracedPacket struct {
 	Tag                uint64 // of the queue pair: QPInit.Tag
 	Out                bool   // sent, not received
 	Type               GIDType
