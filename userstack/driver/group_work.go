@@ -20,7 +20,7 @@ func (g *Group) poll() {
 		m := g.leftover[0]
 		g.leftover = g.leftover[1:]
 		if g.s.Trace.On() {
-			g.trace(m.link, m.msg, false)
+			showMessage(g, m.link, m.msg, false)
 		}
 		g.core.Received(time.Now(), m.link, m.msg)
 	}
@@ -62,7 +62,7 @@ func (g *Group) complete(now time.Time, l *link, wc *rdmaverbs.WC) {
 	slot := int(wc.ID)
 	msg := l.message(slot, wc.Len)
 	if g.s.Trace.On() {
-		g.trace(l.core, msg, false)
+		showMessage(g, l.core, msg, false)
 	}
 	g.core.Received(now, l.core, msg)
 	if l.gone.Load() {
@@ -113,7 +113,7 @@ func (g *Group) execute(acts []linkgroup.Action) {
 				continue
 			}
 			if a.Kind == linkgroup.ActSend && g.s.Trace.On() {
-				g.trace(a.Link, a.Message(), true)
+				showMessage(g, a.Link, a.Message(), true)
 			}
 			g.exec.wrs = append(g.exec.wrs, wr)
 		default:

@@ -12,9 +12,9 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// trace shows a message on a link to those who trace the stack. It is called only if
+// showMessage shows a message on a link to those who trace the stack. It is called only if
 // somebody does.
-func (g *Group) trace(cl *linkgroup.Link, msg []byte, out bool) {
+func showMessage(g *Group, cl *linkgroup.Link, msg []byte, out bool) {
 	local, peer := cl.Local(), cl.Peer()
 	version := rdmaverbs.RoCEv1
 	if l, _ := cl.Data.(*link); l != nil {

@@ -20,10 +20,10 @@ import (
 const (
 	// MaxTraces is the largest number of traces at a time.
 	MaxTraces = 4
-	// MaxEvents and MaxBytes limit the events that wait for one trace: their number, and the
-	// bytes of their data.
+	// MaxEvents is the largest number of events that wait for one trace.
 	MaxEvents = 8192
-	MaxBytes  = 2 << 20
+	// MaxBytes is the largest size of the data of these events, in bytes.
+	MaxBytes = 2 << 20
 	// pollWait is how long a request waits for events.
 	pollWait = time.Second
 	// lifetime is how long a trace exists without a request.
