@@ -115,12 +115,30 @@ func (c *Client) deletion(ctx context.Context, op string, cmd uint8, r deleteReq
 		return &OpError{Op: op, Backend: c.backend, Object: object, Err: err}
 	}
 	err = c.genl(ctx, op, OwnFamilyName, cmd, netlink.Acknowledge, attrs, answer{})
+	return withObject(c.ownFamily(ctx, op, err), object)
+}
+
+// ownFamily replaces the error of a command of SMCR_STACK by ErrNotSupported if the stack is
+// that of the kernel, which does not have this family.
+func (c *Client) ownFamily(ctx context.Context, op string, err error) error {
 	if errors.Is(err, ErrNoBackend) {
 		if _, serr := c.SysInfo(ctx); serr == nil {
-			err = &OpError{Op: op, Backend: c.backend, Err: ErrNotSupported} // it is the kernel
+			return &OpError{Op: op, Backend: c.backend, Err: ErrNotSupported}
 		}
 	}
-	return withObject(err, object)
+	return err
+}
+
+// Trace implements [Control].
+func (c *Client) Trace(ctx context.Context, r TraceRequest) (Trace, error) {
+	const op = "trace"
+	attrs, err := marshalAttrs(&r)
+	if err != nil {
+		return Trace{}, &OpError{Op: op, Backend: c.backend, Err: err}
+	}
+	var t Trace
+	err = c.genl(ctx, op, OwnFamilyName, cmdOwnTrace, netlink.Dump, attrs, answer{begin: func() { t = Trace{} }, parse: t.parse})
+	return t, c.ownFamily(ctx, op, err)
 }
 
 // Devices implements [Control].

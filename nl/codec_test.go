@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"smcr/smc"
 	"smcr/stats"
@@ -35,6 +36,10 @@ func codecs() map[string]func() attrCodec {
 		"PNETRequest": func() attrCodec { return new(pnetRequest) },
 		"Connection":  func() attrCodec { return &diagAttrs{new(Connection), 0xff} },
 		"Family":      func() attrCodec { return new(genlFamily) },
+		"TraceAsk":    func() attrCodec { return new(TraceRequest) },
+		"TraceHead":   func() attrCodec { return new(traceHead) },
+		"TraceConn":   func() attrCodec { return new(TraceConn) },
+		"TraceEvent":  func() attrCodec { return new(TraceEvent) },
 	}
 }
 
@@ -42,7 +47,15 @@ func codecs() map[string]func() attrCodec {
 func samples() map[string]attrCodec {
 	v2 := &V2Common{Version: 2, Release: 1, OS: smc.OSZOS, EID: "EID", PeerHost: "peer"}
 	return map[string]attrCodec{
-		"SysInfo": &SysInfo{2, 1, true, true, "host", "IBM-SYSZ-ISMSEID00000000", "smcr", "1.2", 77, 1000, true, true, "/run/smcr/state-1.yaml", "no space"},
+		"SysInfo":   &SysInfo{2, 1, true, true, "host", "IBM-SYSZ-ISMSEID00000000", "smcr", "1.2", 77, 1000, true, true, "/run/smcr/state-1.yaml", "no space"},
+		"TraceAsk":  &TraceRequest{1, true, TraceCDC, 0x100},
+		"TraceHead": &traceHead{1, 1 << 40},
+		"TraceConn": &TraceConn{
+			netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("[fd00::1]:81"), smc.Server, 0x100, smc.GID{1}, smc.GID{2}, 3, 4, 5, 6,
+		},
+		"TraceEvent": &TraceEvent{
+			time.Unix(0, 1<<60), TraceLLC, true, 0x100, 2, netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("[fd00::1]:81"), 3, 4, 5, []byte{6, 7},
+		},
 		"LinkGroup": &LinkGroup{
 			ID: 0x100, Role: 1, Type: 2, PNETID: "NET1", VLAN: 0xabc, Conns: 3, NetCookie: 1 << 40, BufType: 1,
 			Sndbuf: 1 << 33, RMB: 5, V2: v2, V2R: &V2R{true, 255, 2}, PeerID: [8]byte{1, 2, 3}, Peer: "fd00::1", Links: 2,

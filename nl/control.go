@@ -36,6 +36,13 @@ type Control interface {
 	// group, and ErrNotSupported for the kernel.
 	DeleteLinkGroup(ctx context.Context, group LinkGroupID) error
 
+	// Trace begins, continues or ends a trace of the messages and packets that the stack
+	// sends and receives from then on. A request that continues a trace waits for events, but
+	// for at most a second. A trace ends if none comes for some seconds. The error matches
+	// syscall.EUSERS if there are too many traces, os.ErrNotExist if the trace has ended, and
+	// ErrNotSupported for the kernel.
+	Trace(ctx context.Context, r TraceRequest) (Trace, error)
+
 	// Devices returns the RoCE devices the stack can use.
 	Devices(ctx context.Context) ([]Device, error)
 

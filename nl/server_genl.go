@@ -90,9 +90,10 @@ func families() []genlFamily {
 			{cmdPNETDel, do, (*Server).doPNET},
 			{cmdPNETFlush, do, (*Server).doFlushPNET},
 		}},
-		{ownFamilyID, OwnFamilyName, 2, []genlOp{
+		{ownFamilyID, OwnFamilyName, attrOwnTraceEvent, []genlOp{
 			{cmdOwnDeleteLink, do, (*Server).doDelete},
 			{cmdOwnDeleteLinkGroup, do, (*Server).doDelete},
+			{cmdOwnTrace, do | opDump, (*Server).dumpTrace},
 		}},
 	}
 }

@@ -55,12 +55,41 @@ const (
 const (
 	cmdOwnDeleteLink = iota + 1
 	cmdOwnDeleteLinkGroup
+	cmdOwnTrace
 )
 
-// Attributes of SMCR_STACK requests.
+// Attributes of SMCR_STACK requests, and of answers to cmdOwnTrace.
 const (
 	attrOwnLinkGroup = iota + 1
 	attrOwnLink
+	attrOwnTraceID
+	attrOwnTraceEnd
+	attrOwnTraceTypes
+	attrOwnTrace      // a nest, as those that follow
+	attrOwnTraceConn  // of a connection
+	attrOwnTraceEvent // of an event
+)
+
+// Attributes of the nests of a trace.
+const (
+	attrTraceID = iota + 1
+	attrTraceLost
+	attrTraceTime // nanoseconds since 1970
+	attrTraceType
+	attrTraceOut
+	attrTraceGroup
+	attrTraceRoCE
+	attrTraceLocal // address and port in network byte order
+	attrTraceRemote
+	attrTraceQPN
+	attrTracePeerQPN
+	attrTraceLength
+	attrTraceData
+	attrTraceRole
+	attrTraceGID
+	attrTracePeerGID
+	attrTraceToken
+	attrTracePeerToken
 )
 
 // Top-level attributes of SMC_GEN_NETLINK answers; each is a nest.

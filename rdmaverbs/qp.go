@@ -92,6 +92,10 @@ type QPInit struct {
 	Port           int    // port number, from 1
 	SGIDIndex      int    // index of the source GID in the GID table of the port
 	Access         Access // what the peer may do over this queue pair
+	// Trace may show the packets of the queue pair, with Tag. It may be nil. Devices without
+	// packets, because hardware makes them, ignore it.
+	Trace *PacketTrace
+	Tag   uint64
 }
 
 // QPState is the state of a queue pair.

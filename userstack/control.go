@@ -89,6 +89,14 @@ func (c *control) DeleteLinkGroup(ctx context.Context, group nl.LinkGroupID) err
 	return c.s.driver.DeleteLinkGroup(group)
 }
 
+// Trace implements nl.Control.
+func (c *control) Trace(ctx context.Context, r nl.TraceRequest) (nl.Trace, error) {
+	if err := c.usable(ctx); err != nil {
+		return nl.Trace{}, err
+	}
+	return c.s.trace.Trace(ctx, r, c.s.driver.TraceConns)
+}
+
 // Devices implements nl.Control. It lists the devices with a port on a netdev that may carry
 // RoCE, also if no connection has used them yet.
 func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {

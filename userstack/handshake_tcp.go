@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"smcr/nl"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
 )
@@ -37,6 +38,7 @@ func (h *handshake) wasRead(res readResult) rendezvous.Event {
 		h.look.on = h.look.seen < wire.HeaderLen
 		return rendezvous.FirstBytes{Bytes: res.b}
 	case !res.look && len(res.b) > 0:
+		h.traceCLC(res.b, false)
 		return rendezvous.Received{Bytes: res.b} // an error shows at the next read
 	}
 	h.look.on = false
@@ -48,6 +50,7 @@ func (h *handshake) wasRead(res readResult) rendezvous.Event {
 
 func (h *handshake) stopReading() rendezvous.Event {
 	if b := h.reader.stop(); len(b) > 0 {
+		h.traceCLC(b, false)
 		h.m.Handle(time.Now(), rendezvous.Received{Bytes: b})
 	}
 	return rendezvous.ReadStopped{}
@@ -57,6 +60,7 @@ func (h *handshake) stopReading() rendezvous.Event {
 func (h *handshake) send(m wire.CLC) rendezvous.Event {
 	b, err := m.AppendBinary(nil)
 	if err == nil {
+		h.traceCLC(b, true)
 		h.writes.begin(time.Now().Add(rendezvous.MessageWait))
 		err = h.write(b, m.CLCType() == wire.TypeDecline)
 		h.writes.finish()
@@ -68,6 +72,16 @@ func (h *handshake) send(m wire.CLC) rendezvous.Event {
 		return rendezvous.SendFailed{Err: fmt.Errorf("send %s: %w", m.CLCType(), err)}
 	}
 	return rendezvous.Sent{}
+}
+
+// traceCLC shows a message to those who trace the stack.
+func (h *handshake) traceCLC(b []byte, out bool) {
+	if t := &h.s.trace; t.On() {
+		t.Add(nl.TraceEvent{
+			Type: nl.TraceCLC, Out: out, Local: addrPort(h.tcp.LocalAddr()), Remote: addrPort(h.tcp.RemoteAddr()),
+			Length: uint32(len(b)), Data: b,
+		})
+	}
 }
 
 // tcpState finds out what the peer has acknowledged and sent after a DECLINE.

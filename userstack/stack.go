@@ -16,6 +16,7 @@ import (
 	"smcr/userstack/driver"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/tcptable"
+	"smcr/userstack/internal/tracing"
 	"smcr/userstack/network"
 )
 
@@ -30,6 +31,7 @@ type Stack struct {
 	driver     *driver.Driver
 	stats      stats.Collector
 	guard      guard.Guard
+	trace      tracing.Hub
 	tcpSockets *tcptable.Table // sockets that stay TCP
 	opt        tcpOption
 	limit      handshakeLimit

@@ -40,7 +40,7 @@ func New(cfg Config) (*Stack, error) {
 		Providers: s.cfg.Providers, Network: s.net, PNETs: s.pnets, NetDevs: s.cfg.NetDevs, Changed: s.portChanged, Guard: &s.guard, Log: s.log,
 	})
 	s.driver = driver.New(driver.Config{
-		Network: s.net, Devices: s.devices, Stats: &s.stats, Guard: &s.guard, Log: s.log,
+		Network: s.net, Devices: s.devices, Stats: &s.stats, Guard: &s.guard, Log: s.log, Trace: &s.trace,
 		Engines: s.cfg.Engines, Loop: s.loop,
 		RecvBuf: s.cfg.RecvBuf, SendBuf: s.cfg.SendBuf, SendChunk: s.cfg.tune.sendChunk, EyeCatcher: s.cfg.EyeCatcher,
 		GroupIdle: s.cfg.GroupIdle, StallTime: s.cfg.StallTime, Limits: s.cfg.Limits.forDriver(), Random: s.cfg.random, TuneTimers: s.cfg.tune.timers,

@@ -68,13 +68,14 @@ var edges = []struct {
 	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "guard", "rdmaverbs"}},
 	{"userstack/internal/mempool", []string{"rdmaverbs"}},
 	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "smc", "stats"}},
+	{"userstack/internal/tracing", []string{"nl", "rdmaverbs", "smc"}},
 	{"userstack/internal/bedtest", []string{"userstack/network", "userstack/simfabric", "userstack/linkgroup", "userstack/internal/inside", "smc"}},
 	{"userstack/internal/tcptable", []string{"userstack/internal/inside", "nl", "smc", "guard"}},
 
 	// The stack and what serves it.
-	{"userstack/driver", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/mempool", "nl", "stats", "guard", "rdmaverbs", "smc"}},
+	{"userstack/driver", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/mempool", "userstack/internal/tracing", "nl", "stats", "guard", "rdmaverbs", "smc"}},
 	{"userstack", []string{
-		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/driver", "userstack/internal/inside", "userstack/internal/tcptable",
+		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/driver", "userstack/internal/inside", "userstack/internal/tcptable", "userstack/internal/tracing",
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
 	{"userstack/internal/programs", []string{"userstack", "userstack/internal/inside", "userstack/network", "userstack/tcpopt", "guard", "smc"}},
@@ -115,6 +116,7 @@ var confined = map[string][]string{
 	"charm.land":                     {"internal/top"},
 	"github.com/charmbracelet":       {"internal/top"},
 	"github.com/prometheus":          {"internal/metrics"},
+	"github.com/gopacket":            {"internal/trace/capture"},
 	"github.com/google/go-cmp":       testPackages,
 	"pgregory.net/rapid":             testPackages,
 	"golang.org/x/net/nettest":       testPackages,

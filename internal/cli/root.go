@@ -12,6 +12,7 @@ import (
 	"smcr/internal/run"
 	"smcr/internal/serve"
 	"smcr/internal/top"
+	"smcr/internal/trace"
 	"smcr/internal/typo"
 	"smcr/internal/verbs"
 
@@ -22,7 +23,7 @@ import (
 // commands returns the commands of the program. Those added here are found by
 // the manual pages and completions too.
 func commands(f *cmdutil.Factory) []*cobra.Command {
-	return append(cmd.All(f), check.NewCmd(f), exporter.NewCmd(f), run.NewCmd(f), serve.NewCmd(f), top.NewCmd(f), verbs.NewCmd(f))
+	return append(cmd.All(f), check.NewCmd(f), exporter.NewCmd(f), run.NewCmd(f), serve.NewCmd(f), top.NewCmd(f), trace.NewCmd(f), verbs.NewCmd(f))
 }
 
 // NewRoot returns the command smcr.

@@ -297,6 +297,8 @@ func explain(err error) error {
 		return err // its text says who and why
 	case errors.Is(err, os.ErrPermission) && op.Backend == "kernel":
 		return Say(err, "operation not permitted: changing the kernel's SMC needs root (CAP_NET_ADMIN)")
+	case errors.Is(err, os.ErrPermission) && op.Op == "trace":
+		return Say(err, "operation not permitted: only root and the user who runs the smcr stack may trace it")
 	case errors.Is(err, os.ErrPermission):
 		return Say(err, "operation not permitted: only root and the user who runs the smcr stack may change it")
 	case errors.Is(err, nl.ErrNotSupported):

@@ -31,6 +31,9 @@ type State struct {
 	SEID         nl.SEID
 	HSLimitation bool
 	Connections  []nl.Connection
+	// TraceConns and TraceEvents are what a trace shows, once.
+	TraceConns  []nl.TraceConn
+	TraceEvents []nl.TraceEvent
 }
 
 // A Fake is an [nl.Control] in memory. Its tables change by the rules of the
@@ -42,6 +45,7 @@ type Fake struct {
 	netdevs []string // existing network devices; nil means that all exist
 	err     error
 	closed  bool
+	traces  int
 }
 
 var (
@@ -250,6 +254,29 @@ func (f *Fake) DeleteLinkGroup(ctx context.Context, group nl.LinkGroupID) error 
 		s.Links = slices.DeleteFunc(slices.Clone(s.Links), func(l nl.Link) bool { return l.LinkGroup>>8 == group>>8 })
 		return nil
 	})
+}
+
+// Trace implements [nl.Control]. There is one trace at a time.
+func (f *Fake) Trace(ctx context.Context, r nl.TraceRequest) (t nl.Trace, err error) {
+	err = f.change(ctx, func(s *State) error {
+		switch {
+		case r.ID == 0 && !r.End:
+			if r.Types == 0 {
+				return syscall.EINVAL
+			}
+			f.traces++
+			t = nl.Trace{ID: uint32(f.traces), Conns: s.TraceConns}
+			return nil
+		case f.traces == 0 || r.ID != uint32(f.traces):
+			return fmt.Errorf("trace %d has ended: %w", r.ID, syscall.ENOENT)
+		}
+		t = nl.Trace{ID: r.ID, Events: s.TraceEvents}
+		if s.TraceEvents = nil; r.End {
+			f.traces = 0
+		}
+		return nil
+	})
+	return t, err
 }
 
 // PNETs implements [nl.Control].

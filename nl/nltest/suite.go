@@ -48,6 +48,7 @@ func RunControlSuite(t *testing.T, open func(*testing.T) nl.Control, opts Option
 	run("Context", testContext)
 	if !opts.ReadOnly {
 		run("Deletion", testDeletion)
+		run("Trace", testTrace)
 		run("UEID", testUEID)
 		run("HSLimitation", testHSLimitation)
 		run("PNET", func(t *testing.T, ctx context.Context, c nl.Control) { testPNET(t, ctx, c, opts.NetDev) })
@@ -219,6 +220,25 @@ func testDeletion(t *testing.T, ctx context.Context, c nl.Control) {
 	}
 	checkIs(t, "DeleteLinkGroup of an unknown link group", c.DeleteLinkGroup(ctx, none), os.ErrNotExist)
 	checkIs(t, "DeleteLink of an unknown link group", c.DeleteLink(ctx, none, 1), os.ErrNotExist)
+}
+
+func testTrace(t *testing.T, ctx context.Context, c nl.Control) {
+	x, err := c.Trace(ctx, nl.TraceRequest{Types: nl.TraceCLC | nl.TraceRoCE})
+	supported(t, "Trace", err)
+	if x.ID == 0 || len(x.Events) != 0 {
+		t.Errorf("Trace that begins: %+v", x)
+	}
+	more := must(t, "Trace", func() (nl.Trace, error) { return c.Trace(ctx, nl.TraceRequest{ID: x.ID}) })
+	last := must(t, "end of Trace", func() (nl.Trace, error) { return c.Trace(ctx, nl.TraceRequest{ID: x.ID, End: true}) })
+	if more.ID != x.ID || last.ID != x.ID {
+		t.Errorf("Trace %d: %+v, %+v", x.ID, more, last)
+	}
+	for _, end := range []bool{false, true} {
+		_, err := c.Trace(ctx, nl.TraceRequest{ID: x.ID, End: end})
+		checkIs(t, "Trace after its end", err, os.ErrNotExist)
+	}
+	_, err = c.Trace(ctx, nl.TraceRequest{})
+	checkIs(t, "Trace without types", err, syscall.EINVAL)
 }
 
 func testPNET(t *testing.T, ctx context.Context, c nl.Control, netdev string) {

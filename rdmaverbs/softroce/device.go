@@ -332,6 +332,9 @@ func (s *shard) deliverSome(pkts []inbound) (n int) {
 			forged = forgery{qpn: q.ep.qpn, peer: q.path.dgid, port: in.srcPort, want: q.port}
 			continue
 		}
+		if see := q.trace.Load(); see != nil {
+			q.showReceived(see, &t)
+		}
 		if q.receive(now, &t, err) {
 			q.port.proved(in.srcPort)
 		}

@@ -71,6 +71,9 @@ func (e *endpoint) abandon() {
 // send sends packets of q. q.mu is not held. After a panic the error is a *guard.Error.
 func (q *qp) send(pkts []packet) (err error) {
 	g := q.dev.guard
+	if see := q.trace.Load(); see != nil {
+		q.dev.guarded("a trace", func() { q.showSent(see, pkts) })
+	}
 	if g == nil {
 		return q.dev.wire.send(&q.path, pkts)
 	}

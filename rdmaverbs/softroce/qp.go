@@ -31,6 +31,8 @@ type qp struct {
 	timerIndex int
 
 	shard       *shard
+	trace       *rdmaverbs.PacketTrace // or nil
+	tag         uint64
 	ackHeld     bool      // only the shard's thread uses it
 	toSend      bool      // guarded by shard.round.mu
 	closeNotice *closedQP // set on close if the peer must be told
@@ -79,6 +81,8 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 		pd:         p,
 		sgid:       gids[init.SGIDIndex],
 		shard:      p.dev.shards[int(p.shard.Load())%len(p.dev.shards)],
+		trace:      init.Trace,
+		tag:        init.Tag,
 		wakeAt:     never,
 		timerIndex: -1,
 		ep: endpoint{

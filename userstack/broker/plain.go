@@ -45,6 +45,7 @@ var packageNames = []string{
 	"takeover",
 	"tcpopt",
 	"tcptable",
+	"tracing",
 	"userstack",
 	"verbstest",
 	"wire",

@@ -14,6 +14,7 @@ import (
 	"smcr/userstack/devices"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/internal/tracing"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
@@ -27,6 +28,7 @@ type Config struct {
 	Stats   *stats.Collector
 	Guard   *guard.Guard
 	Log     *slog.Logger
+	Trace   *tracing.Hub
 
 	// Engines serve the link groups, each group by one of them. Without engines, goroutines
 	// serve the groups.

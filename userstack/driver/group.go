@@ -74,6 +74,9 @@ type member interface {
 	// row describes the connection for listings, and rmbe returns the size of its RMB element
 	// in bytes. mu is held.
 	row() nl.Connection
+	// traced returns what a trace must know about the connection. ok is false if it has no
+	// link. mu is held.
+	traced() (row nl.TraceConn, ok bool)
 	rmbe() int
 	// abort resets a connection that a program has, when its stack ends. It does nothing for
 	// others.

@@ -31,7 +31,8 @@ func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endp
 			l.destroy()
 		}
 	}()
-	ep, err := l.create(&e.mem, (*Group)(e).onComplete, e.s.Random)
+	g := (*Group)(e)
+	ep, err := l.create(&e.mem, g.onComplete, e.s.Random, e.s.Trace.Packets(), uint64(g.ID()))
 	if err != nil {
 		return linkgroup.Endpoint{}, fmt.Errorf("create a queue pair on %s: %w", port.Name(), err)
 	}

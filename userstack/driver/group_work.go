@@ -19,6 +19,9 @@ func (g *Group) poll() {
 	for len(g.leftover) > 0 {
 		m := g.leftover[0]
 		g.leftover = g.leftover[1:]
+		if g.s.Trace.On() {
+			showMessage(g, m.link, m.msg, false)
+		}
 		g.core.Received(time.Now(), m.link, m.msg)
 	}
 	for i := 0; i < len(g.links); i++ {
@@ -57,7 +60,11 @@ func (g *Group) complete(now time.Time, l *link, wc *rdmaverbs.WC) {
 		return
 	}
 	slot := int(wc.ID)
-	g.core.Received(now, l.core, l.message(slot, wc.Len))
+	msg := l.message(slot, wc.Len)
+	if g.s.Trace.On() {
+		showMessage(g, l.core, msg, false)
+	}
+	g.core.Received(now, l.core, msg)
 	if l.gone.Load() {
 		return
 	}
@@ -104,6 +111,9 @@ func (g *Group) execute(acts []linkgroup.Action) {
 				g.log.Error("no memory region for send memory", "err", err)
 				g.lostLink(l, err)
 				continue
+			}
+			if a.Kind == linkgroup.ActSend && g.s.Trace.On() {
+				showMessage(g, a.Link, a.Message(), true)
 			}
 			g.exec.wrs = append(g.exec.wrs, wr)
 		default:

@@ -35,6 +35,7 @@ type link struct {
 	init linkgroup.Endpoint
 	peer linkgroup.Endpoint
 	mtu  smc.MTU // path MTU code
+	roce rdmaverbs.GIDType
 	gone atomic.Bool
 }
 
@@ -58,7 +59,7 @@ func (l *link) message(slot, n int) []byte {
 
 // create makes the queue pair and its memory. notify is called for each completion, with or
 // without the lock of the group. After an error, destroy frees everything that was made.
-func (l *link) create(m *groupMemory, notify func(), random func() uint32) (ep linkgroup.Endpoint, err error) {
+func (l *link) create(m *groupMemory, notify func(), random func() uint32, trace *rdmaverbs.PacketTrace, tag uint64) (ep linkgroup.Endpoint, err error) {
 	pd, err := m.pd(l.port.Device())
 	if err != nil {
 		return ep, err
@@ -81,9 +82,17 @@ func (l *link) create(m *groupMemory, notify func(), random func() uint32) (ep l
 	if err != nil {
 		return ep, err
 	}
+	gids, err := l.port.Device().RDMA().GIDs(l.port.Num())
+	if err != nil {
+		return ep, err
+	}
+	if sgid < len(gids) {
+		l.roce = gids[sgid].Type
+	}
 	l.qp, err = pd.CreateQP(rdmaverbs.QPInit{
 		SendCQ: l.cq, RecvCQ: l.cq, MaxSend: sendDepth, MaxRecv: recvDepth,
 		Port: l.port.Num(), SGIDIndex: sgid, Access: rdmaverbs.AccessLocalWrite | rdmaverbs.AccessRemoteWrite,
+		Trace: trace, Tag: tag,
 	})
 	if err != nil {
 		return ep, err

@@ -265,3 +265,6 @@ func (c *Conn) Refuse(now time.Time, peer ConnParams) {
 	l.queueLLC(&it)
 	g.advance(now)
 }
+
+// PeerToken returns the alert token that the peer has chosen, 0 before Attach.
+func (c *Conn) PeerToken() uint32 { return c.peer.Token }

@@ -28,6 +28,7 @@ var features = []struct{ feature, test string }{
 	{"the stack runs as a user of its own, with three capabilities", "TestServeAsUser"},
 	{"the rights of a container are enough, or the reason is said", "TestContainerRights"},
 	{"link groups, links and connections are shown live", "TestTop"},
+	{"the messages of a running stack can be seen, and Wireshark opens them", "TestTrace"},
 	{"the systemd unit runs the stack, and its watchdog ends one that stands still", "TestSystemd"},
 }
 
