@@ -28,6 +28,11 @@ N           ?= 1000000
 RESETS      ?= 200000
 
 GOBUILD      = env CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(VERSION)'
+# Architectures of make dist, and the one of make deb and make rpm, as Go names them.
+ARCHES      ?= amd64 arm64 s390x ppc64le
+ARCH        ?= $(shell $(GO) env GOARCH)
+# Where make dist, make deb and make rpm put what they make.
+DIST        ?= dist
 COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 PLOTS        = internal/testing/bench/plots
 # Tests with Linux kernels in QEMU that run at the same time.
@@ -37,7 +42,7 @@ PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -se
 SOAK         = $(GO) run -buildvcs=false ./internal/testing/soak
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults bench bench-plots bench-rdma demo guest generate test-tools test-tools-all bench-tools clean
+.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults bench bench-plots bench-rdma demo guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -46,6 +51,9 @@ help:
 	  'build      bin/smcr, static' \
 	  'install    PREFIX=$(PREFIX) DESTDIR= COMPAT=yes|no' \
 	  'uninstall  the inverse, same variables' \
+	  'deb, rpm   a package for ARCH=$(ARCH) in $(DIST)' \
+	  'dist       archives for $(ARCHES) in $(DIST),' \
+	  '           with checksums and bills of materials (CycloneDX)' \
 	  'test       each package and each feature: at most 6 minutes on 2 processors' \
   'test-all   everything: lint, long tests, race detector, Linux kernels in QEMU' \
 	  'lint       gofmt, go vet, staticcheck, generated files' \
@@ -86,6 +94,11 @@ install: build
 uninstall:
 	$(say) 'uninstall from $(DESTDIR)$(PREFIX)'
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' COMPAT='$(COMPAT)' scripts/install uninstall $(COMPAT_NAMES)
+
+# The version of a package is that of the commit: scripts/package.
+deb rpm dist:
+	$(say) '$@: version $(shell scripts/package version)'
+	@GO='$(GO)' GOBUILD="$(GOBUILD)" ARCH='$(ARCH)' ARCHES='$(ARCHES)' DIST='$(DIST)' scripts/package $@ $(COMPAT_NAMES)
 
 # What each of them does: internal/testing/plan.
 test test-all lint race sim cross e2e kernel:

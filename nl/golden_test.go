@@ -33,9 +33,13 @@ type exchange struct {
 	answers [][]byte
 }
 
-// readExchanges parses both forms of recordings in testdata.
+// readExchanges parses both forms of recordings in testdata. They were made on a
+// little-endian machine, and netlink has the byte order of its host.
 func readExchanges(t testing.TB, file string) []exchange {
 	t.Helper()
+	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
+		t.Skip("the recordings have the byte order of a little-endian machine")
+	}
 	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)

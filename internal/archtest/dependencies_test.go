@@ -75,8 +75,10 @@ func TestDependencies(t *testing.T) {
 			want[r.Path] = "In tests only"
 		}
 	}
-	for _, tool := range readGoMod(t, "tools/go.mod").Tool {
-		want[tool.Path] = "Tools"
+	for _, file := range []string{"tools/go.mod", "tools/packages/go.mod"} {
+		for _, tool := range readGoMod(t, file).Tool {
+			want[tool.Path] = "Tools"
+		}
 	}
 	for _, section := range []string{"In the program", "In tests only", "Tools"} {
 		for _, row := range dependencyRows(string(b), section) {
