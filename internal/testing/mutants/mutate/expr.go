@@ -30,12 +30,23 @@ func (c *collector) exprs(list ...ast.Expr) {
 // are true or false are conditions.
 func (c *collector) values(list []ast.Expr) {
 	for _, e := range list {
+		if c.besideError(list, e) {
+			continue
+		}
 		if tv := c.f.pkg.info.Types[e]; tv.Type != nil && tv.Value == nil && isBool(tv.Type) {
 			c.condition(e, wantBoth)
 		} else {
 			c.expr(e)
 		}
 	}
+}
+
+// besideError reports whether an expression is a zero value beside an error, at which
+// nobody looks.
+func (c *collector) besideError(list []ast.Expr, e ast.Expr) bool {
+	last := c.f.pkg.info.Types[list[len(list)-1]]
+	return len(list) > 1 && isZeroConst(c.f.pkg.info.Types[e]) && !last.IsNil() && last.Type != nil &&
+		types.AssignableTo(last.Type, types.Universe.Lookup("error").Type())
 }
 
 // typeOf returns how the type of an expression is written in this file.
@@ -203,6 +214,10 @@ func (c *collector) inner(e ast.Expr) {
 		}
 		c.expr(e.Fun)
 		args := e.Args
+		if slice, ok := arrayOf(c.f.pkg.info, e); ok {
+			c.exprs(slice.X, slice.Low) // a longer slice gives the same array
+			return
+		}
 		if id, ok := e.Fun.(*ast.Ident); ok && id.Name == "make" && len(args) == 3 {
 			args = args[:2] // the capacity changes nothing
 		}
@@ -223,6 +238,17 @@ func (c *collector) inner(e ast.Expr) {
 	case *ast.FuncLit:
 		c.body(e.Type, e.Body, false)
 	}
+}
+
+// arrayOf returns the slice that a conversion to an array takes.
+func arrayOf(info *types.Info, e *ast.CallExpr) (*ast.SliceExpr, bool) {
+	fun := info.Types[e.Fun]
+	if !fun.IsType() || len(e.Args) != 1 {
+		return nil, false
+	}
+	_, isArray := fun.Type.Underlying().(*types.Array)
+	slice, isSlice := e.Args[0].(*ast.SliceExpr)
+	return slice, isArray && isSlice
 }
 
 // composite collects what is in a literal. The fields of a struct can stay zero.

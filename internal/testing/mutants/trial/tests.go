@@ -113,7 +113,7 @@ func (t *Tests) Reached(ctx context.Context, limit time.Duration, name string) (
 	if err != nil {
 		return r, nil, err
 	}
-	r.Skipped = strings.Contains(r.Output, "--- SKIP: "+name+" ")
+	r.Skipped = strings.Contains(r.Output, "--- SKIP: "+strings.ReplaceAll(name, " ", "_")+" ")
 	b, err := os.ReadFile(f.Name())
 	reached := make([]bool, len(b))
 	for i := range b {
