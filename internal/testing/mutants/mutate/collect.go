@@ -95,7 +95,7 @@ func (c *collector) body(sig *ast.FuncType, body *ast.BlockStmt, named bool) {
 			change = Removed + " of func literal " + oneLine(c.f.source(sig))
 		}
 		s := &site{kind: siteBody, zero: c.zero(), alts: []alt{{change: change}}}
-		if named {
+		if named && !forPeople(c.fn) {
 			s.recv = c.recv
 		}
 		if named || c.f.pkg.set == All {
@@ -106,6 +106,13 @@ func (c *collector) body(sig *ast.FuncType, body *ast.BlockStmt, named bool) {
 		c.stmts(body.List)
 	}
 	c.sig, c.only = outer, only
+}
+
+// forPeople reports whether a method makes text of a value for people. It is not what a
+// type is there for.
+func forPeople(method string) bool {
+	_, name, _ := strings.Cut(method, ".")
+	return name == "String" || name == "Error" || name == "LogValue"
 }
 
 // alreadyZero reports whether a body only returns zero values.
