@@ -10,7 +10,9 @@ import (
 
 // The variables of the environment that this package reads.
 const (
-	Env        = "SMCR_MUTANT"
+	// Env has the number of the mutant that runs.
+	Env = "SMCR_MUTANT"
+	// ReachedEnv has the name of the file in which to note what is reached.
 	ReachedEnv = "SMCR_MUTANTS_REACHED"
 )
 

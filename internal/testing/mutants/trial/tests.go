@@ -156,7 +156,7 @@ func (t *Tests) run(ctx context.Context, args, env []string, wall time.Duration,
 	cmd := exec.Command(t.binary, append(args, "-test.timeout=0")...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = t.folder, &out, &out
 	cmd.Env = append(env, "TMPDIR="+tmp, "HOME="+tmp, "PATH="+os.Getenv("PATH"), "GOMAXPROCS=1", "GOTRACEBACK=none")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if os.Geteuid() == 0 && !t.m.root {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 	}
