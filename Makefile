@@ -42,7 +42,7 @@ PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -se
 SOAK         = $(GO) run -buildvcs=false ./internal/testing/soak
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults bench bench-plots bench-rdma demo guest generate test-tools test-tools-all bench-tools clean
+.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults mutants bench bench-plots bench-rdma demo guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -73,6 +73,8 @@ help:
 	  'resets     RESETS=$(RESETS) connections reset by peers in the middle of the handshake' \
 	  'faults     each fault of calls, netdevs and disks, for more than an hour: docs/reliability.md;' \
 	  '           RUN=regexp selects tests' \
+	  'mutants    PKG="./userstack/wire …": changes of the code that its tests do not notice;' \
+	  '           SAMPLE=n tries n of each package, MUTANTFLAGS="-judge PACKAGE" and others' \
 	  'bench      SMC-R in user space beside kernel TCP, then the listings;' \
 	  '           BENCHFLAGS="-rows iperf3 -rounds 2 -time 1s" for a quick look' \
 	  'bench-plots docs/performance.md: table and plots of the newest result' \
@@ -145,6 +147,10 @@ flood:
 
 repeat:
 	@GO='$(GO)' scripts/repeat-tests '$(REPEATTIME)' $(or $(PKG),./...)
+
+mutants:
+	$(say) 'mutants of $(PKG)'
+	@$(GO) run -buildvcs=false ./internal/testing/mutants $(if $(SAMPLE),-sample '$(SAMPLE)') $(if $(SEED),-seed '$(SEED)') $(MUTANTFLAGS) $(or $(PKG),$(error PKG= is missing))
 
 bench: build
 	$(say) 'benchmark: SMC-R in user space beside kernel TCP'

@@ -315,6 +315,9 @@ func TestLostElement(t *testing.T) {
 	r.do("ok")
 	r.do("11s")
 	r.c.Release()
+	if m.inUse != 0 || !m.idleAt.IsZero() {
+		t.Errorf("an RMB that the peer may still write to is to be deleted at %s", m.idleAt)
+	}
 	for range len(m.elems) - 1 {
 		c, err := r.g.NewConn(r.s.now, 0, 100)
 		if err != nil {

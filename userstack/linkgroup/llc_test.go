@@ -99,8 +99,30 @@ func TestFirstContact(t *testing.T) {
 					}
 				}
 			}
+			s.rtokensAgree(t)
 			s.finish()
 		})
+	}
+}
+
+// rtokensAgree fails unless the RMB of each host has an RToken of its own on each link, and
+// the peer knows it as that of the link.
+func (s *sim) rtokensAgree(t *testing.T) {
+	t.Helper()
+	for role, h := range s.hosts {
+		peer := s.hosts[1-role]
+		links := map[smc.RToken]uint8{}
+		for i, l := range h.g.Links() {
+			own := h.g.rmbs.list[0].at[l.slot]
+			known := peer.g.peerRMBs.list[0].at[peer.g.Links()[i].slot]
+			if !own.ok || own.RToken != known.RToken {
+				t.Errorf("%s: RToken %+v on link %d, the peer knows %+v", h.role, own, l.id, known)
+			}
+			if other, ok := links[own.RToken]; ok {
+				t.Errorf("%s: one RToken on links %d and %d", h.role, other, l.id)
+			}
+			links[own.RToken] = l.id
+		}
 	}
 }
 

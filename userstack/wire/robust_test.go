@@ -153,6 +153,7 @@ func TestOutOfRange(t *testing.T) {
 		{"invalid IPv4", Proposal{IPv4: netip.PrefixFrom(four.Addr(), 33)}, ErrRange},
 		{"IPv4 as IPv6", Proposal{IPv6: []netip.Prefix{four}}, ErrRange},
 		{"invalid IPv6", Proposal{IPv6: []netip.Prefix{{}}}, ErrRange},
+		{"IPv6 prefix of 129 bits", Proposal{IPv6: []netip.Prefix{netip.PrefixFrom(six.Addr(), 129)}}, ErrRange},
 		{"nine prefixes", Proposal{IPv6: slices.Repeat([]netip.Prefix{six}, 9)}, ErrRange},
 		{"prefix without version 1", Proposal{Version: 2, TypeV1: ModeNone, IPv4: four}, ErrRange},
 		{"too long", Proposal{Growth: make([]byte, MaxCLCLen)}, ErrRange},
@@ -167,6 +168,8 @@ func TestOutOfRange(t *testing.T) {
 		{"nine RKeys", DeleteRKey{Count: 9}, ErrRange},
 		{"producer flags", CDC{Flags: 0x04}, ErrRange},
 		{"connection state", CDC{State: 0x10}, ErrRange},
+		{"lowest producer flag", CDC{Flags: 0x01}, ErrRange},
+		{"lowest connection state", CDC{State: 0x01}, ErrRange},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -38,6 +38,19 @@ func TestStrings(t *testing.T) {
 		"none":                  ModeNone,
 		"invalid MTU":           AddLinkInvalidMTU,
 		"unknown link group":    DeleteLinkUnknownGroup,
+
+		"PROPOSAL": TypeProposal, "ACCEPT": TypeAccept, "CONFIRM": TypeConfirm,
+		"SMC-R": ModeR, "SMC-D": ModeD, "mode 9": Mode(9),
+		"CONFIRM LINK": LLCConfirmLink, "ADD LINK": LLCAddLink, "DELETE LINK": LLCDeleteLink,
+		"REQUEST ADD LINK": LLCReqAddLink, "CONFIRM RKEY": LLCConfirmRKey, "TEST LINK": LLCTestLink,
+		"CONFIRM RKEY CONTINUATION": LLCConfirmRKeyCont,
+		"version 1":                 LLCV1, "version 2": LLCV2, "version 2, little-endian": LLCV2Little, "LLC layout 9": LLCLayout(9),
+		"reason 9":                         AddLinkReason(9),
+		"operator initiated termination":   DeleteLinkOperator,
+		"program initiated termination":    DeleteLinkProgram,
+		"LLC protocol violation":           DeleteLinkProtocolViolation,
+		"asymmetric link no longer needed": DeleteLinkAsymmetric,
+		"unknown link":                     DeleteLinkUnknownLink,
 	} {
 		if got := v.String(); got != want {
 			t.Errorf("%T: %q, want %q", v, got, want)

@@ -22,7 +22,7 @@ func TestEID(t *testing.T) {
 			t.Errorf("%q: %q, %v", s, e, err)
 		}
 	}
-	for _, s := range []string{"", "   ", ".A", "-A", "a", "A B", "A..B", "A_B", "\xc1", strings.Repeat("Z", 33), "A" + strings.Repeat(" ", 31) + "B"} {
+	for _, s := range []string{"", "   ", ".A", "-A", "a", "A B", "A..B", "A_B", "A@", "A[", "A/", "A:", "\xc1", strings.Repeat("Z", 33), "A" + strings.Repeat(" ", 31) + "B"} {
 		if e, err := ParseEID(s); !errors.Is(err, ErrRange) || e != (EID{}) {
 			t.Errorf("%q: %q, %v, want %v", s, e, err, ErrRange)
 		}
