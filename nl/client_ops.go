@@ -115,12 +115,12 @@ func (c *Client) deletion(ctx context.Context, op string, cmd uint8, r deleteReq
 		return &OpError{Op: op, Backend: c.backend, Object: object, Err: err}
 	}
 	err = c.genl(ctx, op, OwnFamilyName, cmd, netlink.Acknowledge, attrs, answer{})
-	return withObject(c.ownFamily(ctx, op, err), object)
+	return withObject(ownFamily(ctx, c, op, err), object)
 }
 
 // ownFamily replaces the error of a command of SMCR_STACK by ErrNotSupported if the stack is
 // that of the kernel, which does not have this family.
-func (c *Client) ownFamily(ctx context.Context, op string, err error) error {
+func ownFamily(ctx context.Context, c *Client, op string, err error) error {
 	if errors.Is(err, ErrNoBackend) {
 		if _, serr := c.SysInfo(ctx); serr == nil {
 			return &OpError{Op: op, Backend: c.backend, Err: ErrNotSupported}
@@ -138,7 +138,7 @@ func (c *Client) Trace(ctx context.Context, r TraceRequest) (Trace, error) {
 	}
 	var t Trace
 	err = c.genl(ctx, op, OwnFamilyName, cmdOwnTrace, netlink.Dump, attrs, answer{begin: func() { t = Trace{} }, parse: t.parse})
-	return t, c.ownFamily(ctx, op, err)
+	return t, ownFamily(ctx, c, op, err)
 }
 
 // Devices implements [Control].

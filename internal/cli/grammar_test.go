@@ -36,7 +36,7 @@ var nouns = []struct {
 var otherNames = map[string][]string{
 	"list": {"list", "show", "ls"}, "show": {"list", "show", "ls"},
 	"add": {"add", "create", "new"}, "del": {"del", "delete", "rm", "remove"},
-	"flush": {"flush", "clear"}, "reset": {"reset"}, "enable": {"enable", "on"}, "disable": {"disable", "off"},
+	"flush": {"flush", "clear"}, "reset": {"reset"}, "watch": {"watch"}, "enable": {"enable", "on"}, "disable": {"disable", "off"},
 }
 
 // TestGrammarTable checks that each noun with verbs is in the table above.

@@ -38,7 +38,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 			"only this machine reaches. With another one, such as 0.0.0.0:9791, a firewall\n" +
 			"should let only the Prometheus server in.\n\n" +
 			"The exporter needs no rights, and gives up those that it has. Without it,\n" +
-			"'smcr serve --metrics' shows the user-space stack.",
+			"'smcr serve --metrics 127.0.0.1:9791' shows the user-space stack.",
 		Example: "  smcr exporter\n  smcr --backend kernel exporter --listen 10.1.0.5:9791",
 		Args:    cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

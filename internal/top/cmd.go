@@ -30,7 +30,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 			"order. A dash is what a stack does not count: the kernel does not say which\n" +
 			"process has a connection, and counts retransmissions only for some RNICs.\n\n" +
 			"For scripts, 'smcr stats watch' prints the rates as lines.",
-		Example: "  smcr top\n  smcr top --interval 500ms\n  smcr --backend kernel top\n  ssh -t hostA smcr top",
+		Example: "  smcr top\n  smcr top --interval 500ms\n  smcr --backend kernel top",
 		Args:    cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkTerminal(f.IO, os.Getenv("TERM")); err != nil {

@@ -63,7 +63,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 			"  smcr trace --conn 10.1.0.2:8080 -o json\n" +
 			"  smcr trace --type all --pcapng - | wireshark -k -i -\n" +
 			"  smcr trace -r capture.pcap\n" +
-			"  tcpdump -U -w - udp port 4791 or tcp | smcr trace -r -\n" +
+			"  smcr trace -r - < capture.pcap.gz\n" +
 			"  smcr trace -r capture.pcap --type clc --pcapng clc.pcapng",
 		Args: cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
