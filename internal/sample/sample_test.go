@@ -70,7 +70,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("stacks: %+v", all)
 	}
 	// The kernel's device has its counter in sysfs, that of the other stacks is in the answer.
-	for i, want := range []uint64{3, 7, 7} {
+	for i, want := range []uint64{3, 1234, 1234} {
 		if n, ok := all[i].Retransmits(); !ok || n != want {
 			t.Errorf("%s: %d retransmissions, %v, want %d", all[i].Name, n, ok, want)
 		}
