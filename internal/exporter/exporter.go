@@ -15,6 +15,7 @@ import (
 	"smcr/internal/confine"
 	"smcr/internal/httpserver"
 	"smcr/internal/metrics"
+	"smcr/internal/page"
 	"smcr/internal/printable"
 	"smcr/nl"
 
@@ -30,7 +31,8 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exporter",
 		Short: "Show the SMC stacks to Prometheus",
-		Long: "Answer scrapes of Prometheus at http://" + DefaultAddr + "/metrics, or at the address of\n" +
+		Long: "Answer scrapes of Prometheus at http://" + DefaultAddr + "/metrics, and show a page to\n" +
+			"browsers at http://" + DefaultAddr + "/, or at the address of\n" +
 			"--listen, until SIGINT or SIGTERM. A scrape asks all SMC stacks that there are at\n" +
 			"that time in this network namespace, the kernel's and the user-space stack, or the\n" +
 			"one of --backend. docs/monitoring.md lists the metrics.\n\n" +
@@ -51,7 +53,12 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			return run(ctx, at, source(f), newLogger(f.IO.ErrOut))
+			log := newLogger(f.IO.ErrOut)
+			shown := func(ctx context.Context) (nl.Multi, error) { return f.Dial(ctx, f.Backend) }
+			return run(ctx, at, map[string]http.Handler{
+				"GET /metrics": metrics.Handler(source(f), log),
+				"/":            page.New(page.Config{Dial: shown, Address: at, Version: f.Version}),
+			}, log)
 		},
 	}
 	cmd.Flags().StringVar(&addr, "listen", addr, "`address` to listen on; a missing host means 127.0.0.1")
@@ -84,8 +91,8 @@ func newLogger(w io.Writer) *slog.Logger {
 	}}))
 }
 
-// run answers scrapes until ctx ends.
-func run(ctx context.Context, addr string, src metrics.Source, log *slog.Logger) error {
+// run answers requests until ctx ends.
+func run(ctx context.Context, addr string, handlers map[string]http.Handler, log *slog.Logger) error {
 	l, err := httpserver.Listen(ctx, addr)
 	if err != nil {
 		return err
@@ -94,7 +101,7 @@ func run(ctx context.Context, addr string, src metrics.Source, log *slog.Logger)
 		log.Warn("the exporter keeps rights that it does not need", "err", err)
 	}
 	log.Info("exporting", "url", "http://"+l.Addr().String()+"/metrics")
-	return httpserver.Serve(ctx, l, map[string]http.Handler{"GET /metrics": metrics.Handler(src, log)}, log)
+	return httpserver.Serve(ctx, l, handlers, log)
 }
 
 // source returns the stacks that --backend names, as they are at each scrape.

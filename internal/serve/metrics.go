@@ -16,6 +16,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/httpserver"
 	"smcr/internal/metrics"
+	"smcr/internal/page"
 	"smcr/internal/retry"
 	"smcr/nl"
 )
@@ -32,13 +33,34 @@ type webServer struct {
 	ended    chan struct{}      // closed when it has ended
 }
 
-// newWebServer returns the HTTP server of a stack.
-func newWebServer(addr string, control nl.Control, log *slog.Logger) *webServer {
+// newWebServer returns the HTTP server of a stack: metrics for Prometheus, and a page for
+// browsers.
+func newWebServer(addr, version string, control nl.Control, log *slog.Logger) *webServer {
 	w := &webServer{addr: addr, log: log}
 	if addr != "" {
-		w.handlers = map[string]http.Handler{"GET /metrics": metrics.Handler(scraped(control), log)}
+		w.handlers = map[string]http.Handler{
+			"GET /metrics": metrics.Handler(scraped(control), log),
+			"/":            page.New(page.Config{Dial: shown(control), Address: addr, Version: version}),
+		}
 	}
 	return w
+}
+
+// shown returns the stacks of the page: this one, and those that have handed over to it and
+// still have connections.
+func shown(control nl.Control) func(context.Context) (nl.Multi, error) {
+	own := page.Stack("user", control)
+	return func(ctx context.Context) (nl.Multi, error) {
+		m, err := own(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ending, err := cmdutil.DialEnding(ctx)
+		if err != nil {
+			return m, nil // this stack matters most
+		}
+		return append(m, ending...), nil
+	}
 }
 
 // scraped returns the stacks of a scrape: this one, and those that have handed over to it and
@@ -95,7 +117,7 @@ func (w *webServer) serve(ctx context.Context) {
 	}
 	ctx, w.stop = context.WithCancel(ctx)
 	w.listener, w.ended = nil, make(chan struct{})
-	w.log.Info("metrics", "url", "http://"+l.Addr().String()+"/metrics")
+	w.log.Info("metrics", "url", "http://"+l.Addr().String()+"/metrics", "page", "http://"+l.Addr().String()+"/")
 	ended := w.ended
 	// The stack goes on without metrics if the server fails.
 	go func() {

@@ -146,7 +146,7 @@ func run(ctx context.Context, o *Options) error {
 	}
 	control := newPersistentControl(s.Stack().Control(), logDir, s.Dir(), cfg.Log)
 	control.v1, control.v2 = o.RoCE != "v2", o.RoCE != "v1"
-	web := newWebServer(o.Process.Metrics, s.SetControl(control), cfg.Log)
+	web := newWebServer(o.Process.Metrics, o.Takeover.Release, s.SetControl(control), cfg.Log)
 	defer web.end()
 	next := &successor{control: control, manager: manager, web: web, log: cfg.Log}
 	s.OnHandOver(next.freeze, next.commit)

@@ -248,6 +248,15 @@ func TestPrometheus(t *testing.T) {
 	p.want("count("+of(a, "engine_cpu_seconds_total")+" > 0)", 1)
 	p.rulesWork()
 	p.dashboardWorks()
+	// Browsers see a page at the same addresses.
+	for addr, peer := range map[string]string{a: l.B.Addr(), b: l.A.Addr()} {
+		for path, want := range map[string]string{"/": "<!doctype html>", "/state.json": peer, "/topology.svg": "<svg"} {
+			out, err := l.A.Output(t.Context(), "curl", "-sf", "--max-time", "10", "http://"+addr+path)
+			if err != nil || !strings.Contains(strings.ToLower(out), want) {
+				t.Errorf("%s%s: %v, want %q in\n%s", addr, path, err, want, out)
+			}
+		}
+	}
 
 	terminate(t, exporter)
 	wantEnd(t, exporter)
