@@ -75,7 +75,7 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%q: %v", tt.args, err)
 			continue
 		}
-		got.Err = nil
+		got.Err, got.IO = nil, nil
 		if d := cmp.Diff(tt.want, got); d != "" {
 			t.Errorf("%q:\n%s", tt.args, d)
 		}

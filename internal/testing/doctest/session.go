@@ -35,11 +35,14 @@ func Parse(document string) []Command {
 }
 
 // Loose returns the lines of code blocks that have one of these programs as their first word
-// and no prompt. Nobody runs them.
+// and no prompt. Nobody runs them. Blocks that begin with ```text are what a screen shows.
 func Loose(document string, programs ...string) []string {
 	var list []string
 	for _, b := range blocks(document) {
 		for _, line := range b.lines {
+			if b.info == "text" {
+				break
+			}
 			if prompt.MatchString(line) {
 				break // a session: its other lines are output
 			}
@@ -56,7 +59,8 @@ func Loose(document string, programs ...string) []string {
 
 // block is a code block.
 type block struct {
-	first int // number of its first line
+	first int    // number of its first line
+	info  string // what follows the fence, such as "text"
 	lines []string
 }
 
@@ -70,7 +74,7 @@ func blocks(document string) []block {
 		switch {
 		case strings.HasPrefix(trimmed, "```"):
 			if fence = !fence; fence {
-				list = append(list, block{first: i + 2})
+				list = append(list, block{first: i + 2, info: strings.TrimLeft(trimmed, "`")})
 				b = &list[len(list)-1]
 			} else {
 				b = nil
