@@ -36,7 +36,7 @@ var nouns = []struct {
 var otherNames = map[string][]string{
 	"list": {"list", "show", "ls"}, "show": {"list", "show", "ls"},
 	"add": {"add", "create", "new"}, "del": {"del", "delete", "rm", "remove"},
-	"flush": {"flush", "clear"}, "reset": {"reset"}, "watch": {"watch"}, "enable": {"enable", "on"}, "disable": {"disable", "off"},
+	"flush": {"flush", "clear"}, "reset": {"reset"}, "enable": {"enable", "on"}, "disable": {"disable", "off"},
 }
 
 // TestGrammarTable checks that each noun with verbs is in the table above.
@@ -161,6 +161,9 @@ func TestTypos(t *testing.T) {
 	w, fake := newWorld(t)
 	for _, n := range nouns {
 		for _, verb := range n.verbs {
+			if verb == "watch" {
+				continue // it has no other names, and does not end by itself
+			}
 			for _, typo := range []string{
 				verb[:1] + verb[2:],                         // without one letter
 				verb[:2] + verb[1:2] + verb[2:],             // with one letter twice
