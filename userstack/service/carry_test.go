@@ -48,12 +48,19 @@ func newCarriedBy(t testing.TB, uid int, early func(fd int), attachClient func(t
 // newServices makes the two services of a carried, and no connection yet.
 func newServices(t testing.TB, uid int) *carried {
 	t.Helper()
+	return newServicesOf(t, uid, func(*Config) {})
+}
+
+// newServicesOf is newServices with another configuration of the client's service.
+func newServicesOf(t testing.TB, uid int, tune func(*Config)) *carried {
+	t.Helper()
 	checkLeaks(t)
 	w := simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond})
 	t.Cleanup(w.Close)
 	c := &carried{serverHost: w.Host("server", netdev(2))}
 	c.client = newServiceBed(t, w.Host("client", netdev(1)), nil)
 	c.server = newServiceBed(t, c.serverHost, nil)
+	tune(&c.client.s.cfg) // before sessions begin, which read it
 	c.cl, c.sl = c.client.launcher(uid), c.server.launcher(os.Geteuid())
 	return c
 }
@@ -300,8 +307,7 @@ func TestCarryReset(t *testing.T) {
 // the time that it asked for, and the time for which the peer may stand still: 7 s of
 // Config.StallTime, within 16/7 of that.
 func TestKeepAliveOption(t *testing.T) {
-	c := newServices(t, os.Geteuid())
-	c.client.s.cfg.MinKeepAlive = time.Hour // of TCP, not of the link
+	c := newServicesOf(t, os.Geteuid(), func(cfg *Config) { cfg.MinKeepAlive = time.Hour }) // of TCP, not of the link
 	c.connect(t, func(int) {}, attach)
 	one := []byte{1, 0, 0, 0}
 	for _, o := range [][2]int{{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}} {

@@ -54,8 +54,7 @@ func TestTCPKeepAlive(t *testing.T) {
 // permits, whatever its program sets, before and after it connects. The program reads what
 // it has set, and the link is tested as often as the program wants (RFC 7609, section 4.5.3).
 func TestMinKeepAlive(t *testing.T) {
-	c := newServices(t, os.Geteuid())
-	c.client.s.cfg.MinKeepAlive = 19500 * time.Millisecond
+	c := newServicesOf(t, os.Geteuid(), func(cfg *Config) { cfg.MinKeepAlive = 19500 * time.Millisecond })
 	var tcp int // a descriptor of the TCP socket
 	c.connect(t, func(fd int) {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 3); err != nil {
