@@ -90,6 +90,9 @@ func TestPanicInCall(t *testing.T) {
 	for i, addr := range []string{native, taken, taken} {
 		ends := i == 1
 		c, err := net.Dial("tcp4", addr)
+		if ends && errors.Is(err, unix.ECONNRESET) {
+			continue // it has ended before Dial looked at it
+		}
 		if err != nil {
 			t.Fatalf("%v\n%s", err, log)
 		}

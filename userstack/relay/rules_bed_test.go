@@ -173,6 +173,16 @@ func (b *rulesBed) peerGets(want string, end error) {
 	}
 }
 
+// peerGetsEnd wants no bytes, and a reset or an end of file: a TCP socket that has got the FIN
+// before the reset reads an end of file.
+func (b *rulesBed) peerGetsEnd() {
+	b.t.Helper()
+	b.closeSock()
+	if got, err := io.ReadAll(b.peer); len(got) > 0 || err != nil && !errors.Is(err, unix.ECONNRESET) {
+		b.t.Errorf("the peer got %q, %v; want the end", socktest.Clipped(got), err)
+	}
+}
+
 func (b *rulesBed) peerReads(want string) {
 	b.t.Helper()
 	got := make([]byte, len(want))

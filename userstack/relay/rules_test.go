@@ -82,7 +82,7 @@ var rules = []struct {
 		}
 		b.peerSends("nobody reads")
 		b.over(true)
-		b.peerGets("", unix.ECONNRESET)
+		b.peerGetsEnd()
 	}},
 	{"peer shuts down writing", nil, func(b *rulesBed) {
 		b.peerSends("greeting")
