@@ -139,15 +139,21 @@ func (b *rulesBed) closeSock() {
 // over wants the relay to end, by a reset or not.
 func (b *rulesBed) over(reset bool) {
 	b.t.Helper()
+	if got := b.end(); got != reset {
+		b.t.Errorf("the relay says reset: %v", got)
+	}
+}
+
+// end waits for the end of the relay, and returns whether the relay says that it was a reset.
+func (b *rulesBed) end() (reset bool) {
+	b.t.Helper()
 	b.closeSock()
 	select {
-	case got := <-b.ended:
-		if got != reset {
-			b.t.Errorf("the relay says reset: %v", got)
-		}
+	case reset = <-b.ended:
 	case <-time.After(testTime):
 		b.t.Fatalf("the relay does not end:\n%s", relayStacks())
 	}
+	return reset
 }
 
 // programEnd wants the program to read an error, or nil for the end of file, once its
