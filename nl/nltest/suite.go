@@ -224,7 +224,10 @@ func testDeletion(t *testing.T, ctx context.Context, c nl.Control) {
 
 func testTrace(t *testing.T, ctx context.Context, c nl.Control) {
 	x, err := c.Trace(ctx, nl.TraceRequest{Types: nl.TraceCLC | nl.TraceRoCE})
-	supported(t, "Trace", err)
+	if errors.Is(err, nl.ErrNotSupported) {
+		return // Linux has no traces
+	}
+	check(t, "Trace", err)
 	if x.ID == 0 || len(x.Events) != 0 {
 		t.Errorf("Trace that begins: %+v", x)
 	}

@@ -80,7 +80,7 @@ func testControl(t *testing.T, h *host) {
 	}
 	out := h.run(t, h.tests, "-test.v", "-test.run", "^(TestControl|TestUnprivileged|TestNamespace)$", "-test.timeout=50s")
 	passed(t, out, "TestControl", "TestControl/SysInfo", "TestControl/Consistency", "TestControl/Context",
-		"TestControl/UEID", "TestControl/Deletion", "TestControl/HSLimitation", "TestControl/PNET", "TestControl/Close",
+		"TestControl/UEID", "TestControl/Deletion", "TestControl/Trace", "TestControl/HSLimitation", "TestControl/PNET", "TestControl/Close",
 		"TestUnprivileged", "TestNamespace")
 }
 
