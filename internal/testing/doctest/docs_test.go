@@ -53,8 +53,8 @@ func TestDocuments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		// One after the other: commands such as pkill see the processes of all.
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			runDocument(t, name, programs, commands)
 		})
 	}
