@@ -230,32 +230,10 @@ func TestBounds(t *testing.T) {
 // hostile is a text that a peer or a user may choose for its name.
 const hostile = "\x1b[2J\u202e\n</script><img src=x onerror=alert(1)>\"'&\xff"
 
-// poison adds text to each string below v.
-func poison(v reflect.Value, text string) {
-	switch v.Kind() {
-	case reflect.Pointer:
-		if !v.IsNil() {
-			poison(v.Elem(), text)
-		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Type().Field(i).IsExported() {
-				poison(v.Field(i), text)
-			}
-		}
-	case reflect.Slice:
-		for i := range v.Len() {
-			poison(v.Index(i), text)
-		}
-	case reflect.String:
-		v.SetString(v.String() + text)
-	}
-}
-
 // poisoned is the sample state with hostile names of peers, programs, devices and pnetids.
 func poisoned(text string) nltest.State {
 	s := nltest.SampleState()
-	poison(reflect.ValueOf(&s).Elem(), text)
+	nltest.Poison(&s, text)
 	return s
 }
 

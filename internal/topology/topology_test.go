@@ -238,28 +238,6 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// poison adds text to each string below v.
-func poison(v reflect.Value, text string) {
-	switch v.Kind() {
-	case reflect.Pointer:
-		if !v.IsNil() {
-			poison(v.Elem(), text)
-		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Type().Field(i).IsExported() {
-				poison(v.Field(i), text)
-			}
-		}
-	case reflect.Slice:
-		for i := range v.Len() {
-			poison(v.Index(i), text)
-		}
-	case reflect.String:
-		v.SetString(v.String() + text)
-	}
-}
-
 // TestHostile checks that texts of others add neither elements nor lines nor control
 // characters to a picture.
 func TestHostile(t *testing.T) {
@@ -267,7 +245,7 @@ func TestHostile(t *testing.T) {
 	count := func(text string) (lines map[string]int, elements map[string]int) {
 		l := listing(t, nltest.SampleState(), 0)
 		l.Devices[0].Provider = ""
-		poison(reflect.ValueOf(&l).Elem(), text)
+		nltest.Poison(&l, text)
 		lines = map[string]int{}
 		for kind, b := range pictures([]Stack{Build(&l, nil, func(uint32) string { return "eth0" + text })}, 5) {
 			lines[kind] = bytes.Count(b, []byte("\n"))
