@@ -151,7 +151,7 @@ func (l *listener) serve(tcp *net.TCPConn) {
 		err = s.opt.notAnnounced()
 	case s.opt.marker == nil:
 		why := s.opt.notAnnounced()
-		c, err = s.serverLook(s.ctx, tcp, rendezvous.Refusal{Code: why.Code, Err: why.Err}, nil)
+		c, err = s.serverLook(s.ctx, tcp, rendezvous.Refusal{Code: why.Code, Err: why.Err}, nil, nil)
 	default:
 		c, err = s.Server(s.ctx, tcp)
 	}

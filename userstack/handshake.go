@@ -34,6 +34,7 @@ type handshake struct {
 	timer   *time.Timer
 
 	// The sources of the next events.
+	claim    claim
 	look     firstLook
 	watching bool         // over a DECLINE that was sent
 	llc      <-chan error // the outcome of an LLC exchange, or nil

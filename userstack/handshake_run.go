@@ -12,6 +12,7 @@ import (
 	"smcr/smc"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
+	"smcr/userstack/wire"
 )
 
 // Client runs the client's side of the rendezvous (RFC 7609, section 3.5) on a TCP
@@ -22,30 +23,33 @@ import (
 // If the error is a [*DeclineError], the rendezvous sends no other message on tcp, and the
 // program can use tcp for its data. After any other error, close tcp.
 func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
-	return s.handshake(ctx, tcp, smc.Client, rendezvous.Config{})
+	return s.handshake(ctx, tcp, smc.Client, rendezvous.Config{}, nil)
 }
 
 // Server runs the server's side of the rendezvous on an accepted TCP connection. The peer
 // must be known to speak SMC. Its results are those of [Stack.Client].
 func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
-	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{})
+	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{}, nil)
 }
 
 // serverLook is Server for a peer that may not speak CLC: the machine looks at the first
 // bytes before it reads them. If they are data, they stay unread, and the error is a
 // *DeclineError made of notCLC. If refuse is not nil, each PROPOSAL is declined with it.
-func (s *Stack) serverLook(ctx context.Context, tcp TCPConn, notCLC rendezvous.Refusal, refuse *rendezvous.Refusal) (*Conn, error) {
-	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{Look: true, OptionSeen: s.opt.marker != nil, NotCLC: notCLC, Refuse: refuse})
+// takeOver is that of inside.Stack.ServeUnsure, or nil.
+func (s *Stack) serverLook(ctx context.Context, tcp TCPConn, notCLC rendezvous.Refusal, refuse *rendezvous.Refusal, takeOver func() error) (*Conn, error) {
+	conf := rendezvous.Config{Look: true, OptionSeen: s.opt.marker != nil, NotCLC: notCLC, Refuse: refuse}
+	return s.handshake(ctx, tcp, smc.Server, conf, takeOver)
 }
 
 // handshake drives one side of the rendezvous on tcp, and counts how it ended.
-func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf rendezvous.Config) (*Conn, error) {
+func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf rendezvous.Config, takeOver func() error) (*Conn, error) {
 	if err := s.reg.enter(); err != nil {
 		return nil, err
 	}
 	defer s.reg.wg.Done()
 	began := time.Now()
 	h := newHandshake(ctx, s, tcp, role, conf)
+	h.claim.take = takeOver
 	var c *Conn
 	var err error
 	if perr := s.guard.Do("a rendezvous as "+role.String(), func() { c, err = h.run() }); perr != nil {
@@ -66,6 +70,9 @@ func (h *handshake) run() (*Conn, error) {
 	defer h.end()
 	_ = h.tcp.SetDeadline(time.Time{})
 	h.writes.watch(h.tcp, h.ctx, h.s.ctx)
+	if err := h.claim.begin(h.tcp, h.reader.buf[:]); err != nil {
+		return nil, err
+	}
 	var actions []rendezvous.Action
 	for h.m.State() != rendezvous.Over {
 		actions = h.m.TakeActions(actions[:0])
@@ -158,6 +165,10 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 	switch a := a.(type) {
 	case rendezvous.Look:
+		if ev := h.claim.seen; ev != nil {
+			h.claim.seen = nil
+			return ev
+		}
 		h.look.on = true
 		return nil
 	case rendezvous.OpenToData:
@@ -165,6 +176,11 @@ func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 	case rendezvous.Prepare:
 		return answerOf(rendezvous.Prepared{}, h.prepare())
 	case rendezvous.Send:
+		if a.Message.CLCType() != wire.TypeDecline {
+			if ev := h.claimEnd(); ev != nil {
+				return ev
+			}
+		}
 		return h.send(a.Message)
 	case rendezvous.Admit:
 		return h.admit()
@@ -197,6 +213,11 @@ const watchEvery = time.Millisecond
 
 // next waits for the next event.
 func (h *handshake) next() rendezvous.Event {
+	if !h.look.on && h.m.Want() == 0 {
+		if ev := h.claimEnd(); ev != nil { // this takes longer
+			return ev
+		}
+	}
 	reads := h.read()
 	if h.m.State() != rendezvous.Queueing {
 		h.turn.busy = nil // the machine does not wait for a turn

@@ -60,8 +60,8 @@ func noCLC() rendezvous.Refusal {
 }
 
 // ServeUnsure implements inside.Stack.
-func (i insideStack) ServeUnsure(ctx context.Context, tcp inside.TCPConn) (*Conn, error) {
-	return i.s.serverLook(ctx, tcp, noCLC(), nil)
+func (i insideStack) ServeUnsure(ctx context.Context, tcp inside.TCPConn, takeOver func() error) (*Conn, error) {
+	return i.s.serverLook(ctx, tcp, noCLC(), nil, takeOver)
 }
 
 // Decline implements inside.Stack.
@@ -70,7 +70,7 @@ func (i insideStack) Decline(ctx context.Context, tcp inside.TCPConn, why error)
 	if d, ok := errors.AsType[*DeclineError](why); ok {
 		code = d.Code
 	}
-	_, err := i.s.serverLook(ctx, tcp, noCLC(), &rendezvous.Refusal{Code: code, Err: why})
+	_, err := i.s.serverLook(ctx, tcp, noCLC(), &rendezvous.Refusal{Code: code, Err: why}, nil)
 	return err
 }
 

@@ -27,7 +27,7 @@ var ErrOrder = errors.New("broker: out of order")
 //
 // For Handler.Accept it is
 //
-//	NotCandidate                                       and return, or
+//	NotCandidate | Declined | Failed                   and return, or
 //	Local                                              and return, or
 //	TakeOver, then Ready, then [Broken]                and return.
 //
@@ -89,7 +89,13 @@ func (c *Conn) NotCandidate(reason string) error {
 	return c.send(&Message{Type: TypeNotCandidate, Text: plainText(reason), Level: c.reason, Name: c.peerReason})
 }
 
-// Failed reports that the connection could not be made.
+// Declined is NotCandidate for an accepted connection whose peer speaks SMC: the rendezvous is
+// over, and what follows is data.
+func (c *Conn) Declined(reason string) error {
+	return c.send(&Message{Type: TypeNotCandidate, Flags: FlagPeerSMC, Text: plainText(reason), Level: c.reason, Name: c.peerReason})
+}
+
+// Failed reports that the connection could not be made, or that an accepted one has ended.
 func (c *Conn) Failed(errno syscall.Errno, reason string) error {
 	return c.send(&Message{Type: TypeFailed, Errno: int32(errno), Text: plainText(reason)})
 }

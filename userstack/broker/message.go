@@ -176,6 +176,7 @@ const (
 	// FlagNonblock (TypeConnect): the program's socket is non-blocking.
 	FlagNonblock Flags = 1 << iota
 	// FlagPeerSMC (TypeEstablished): the SYN-ACK carried the SMC option.
+	// (TypeNotCandidate of an accepted connection): the rendezvous is over.
 	FlagPeerSMC
 	// FlagByOption (TypeWelcome): the TCP option alone tells which peers speak SMC.
 	FlagByOption

@@ -440,6 +440,9 @@ func (l *listener) offered(a *accepted) bool {
 			return l.offeredLocal(a, b, cc, ev)
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
+			if ev.PeerSMC {
+				return true // the service has declined
+			}
 			// The service may not have read from the socket, so it may not have
 			// answered the peer.
 			return s.plain(a, ev.Errno != 0)

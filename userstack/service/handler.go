@@ -304,16 +304,17 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	}
 	log := s.log.With("remote", remote, "launcher", c.Launcher().PID)
 	h := hold(c, sock, s.cfg.MinKeepAlive)
-	end, err := c.TakeOver(ctx)
-	if err != nil {
-		return
-	}
 	tcp, _, err := h.takeTCP()
 	if err != nil {
-		dropEnd(end)
 		return
 	}
-	conn, err := s.programs.Serve(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp)
+	var end *broker.Descriptor
+	asked := false // for the end of the program
+	conn, err := s.programs.Serve(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp, func() (err error) {
+		asked = true
+		end, err = c.TakeOver(ctx)
+		return err
+	})
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:
@@ -326,6 +327,11 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
 		s.staysTCP(c, sock, false, d)
+		if !asked {
+			_ = tcp.Close()
+			_ = c.Declined(d.Error())
+			return
+		}
 		if _, err := c.Ready(ctx, broker.ModeTCP, d.Error()); err != nil {
 			_ = tcp.Abort()
 			dropEnd(end)
@@ -338,14 +344,25 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	default:
 		log.Info("rendezvous failed", "err", err)
 		_ = tcp.Abort()
+		if !asked {
+			_ = c.Failed(errnoOf(err), err.Error())
+			return
+		}
+		if end == nil {
+			return // the launcher has not taken part
+		}
 		c.SetCloseReason(err.Error())
 		_ = c.Broken(ctx, syscall.ECONNRESET)
 		dropEnd(end)
 	}
 }
 
-// dropEnd closes the service's end of a pair. The service has never read from it.
+// dropEnd closes the service's end of a pair, which may be nil. The service has never read
+// from it.
 func dropEnd(end *broker.Descriptor) {
+	if end == nil {
+		return
+	}
 	_ = end.Control(broker.MarkUnread)
 	_ = end.Close()
 }

@@ -52,7 +52,11 @@ type Stack[C any] interface {
 	// ServeUnsure is Stack.Server for a connection whose peer may send something
 	// else than CLC messages. It looks at the first bytes before it reads any. If they
 	// are data, the error is a *userstack.DeclineError.
-	ServeUnsure(ctx context.Context, tcp TCPConn) (C, error)
+	//
+	// takeOver gets the program's end of the connection, if it is not nil. ServeUnsure calls
+	// it before it waits for the peer and before it sends ACCEPT, and ends with its error. So
+	// it does not call it for a connection that ends or stays TCP at once.
+	ServeUnsure(ctx context.Context, tcp TCPConn, takeOver func() error) (C, error)
 	// Decline waits for the proposal of the peer and declines it because of why. The
 	// error is a *userstack.DeclineError then; after another error the connection
 	// cannot be used.

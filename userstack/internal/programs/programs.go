@@ -179,9 +179,10 @@ func (p *Programs) NoSMC() error { return p.in.NotAnnounced() }
 // that the peer speaks SMC may be known from the configuration alone. A peer that
 // announced SMC may not know that this end does, if something on the path took the option
 // off the SYN-ACK, or if it connected before the stack marked the listening socket. If the
-// peer sends data, the error is a *userstack.DeclineError.
-func (p *Programs) Serve(ctx context.Context, tcp inside.TCPConn) (*userstack.Conn, error) {
-	return p.in.ServeUnsure(ctx, tcp)
+// peer sends data, the error is a *userstack.DeclineError. See inside.Stack.ServeUnsure for
+// takeOver.
+func (p *Programs) Serve(ctx context.Context, tcp inside.TCPConn, takeOver func() error) (*userstack.Conn, error) {
+	return p.in.ServeUnsure(ctx, tcp, takeOver)
 }
 
 // Decline is Serve for a connection that is to stay TCP for lack of resources: it waits
