@@ -224,7 +224,7 @@ func (l *listener) close() {
 	l.waiters = nil
 	l.releaseIfIdle()
 	l.early.unwatch()
-	for len(l.spare) > 0 {
+	for l.spare.len() > 0 {
 		if a := l.shift(); a.pair == nil {
 			a.reset(l.s.ctx)
 		} else {
@@ -440,14 +440,15 @@ func (l *listener) offered(a *accepted) bool {
 			return l.offeredLocal(a, b, cc, ev)
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
-			if ev.PeerSMC {
-				return true // the service has declined
+			if a.speaksSMC = ev.PeerSMC; a.speaksSMC {
+				return true // the rendezvous is over
 			}
 			// The service may not have read from the socket, so it may not have
 			// answered the peer.
 			return s.plain(a, ev.Errno != 0)
 		default:
 			s.stats.failed("the stack refused the connection")
+			a.speaksSMC = true
 			return false
 		}
 	case <-timer.C:

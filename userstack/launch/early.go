@@ -37,7 +37,7 @@ func (l *listener) takeEarly(fd int, q queue) {
 	if err != nil {
 		return
 	}
-	room := min(int64(q.max+1-len(l.spare)), l.s.earlyHeld.left())
+	room := min(int64(q.max+1-l.spare.len()), l.s.earlyHeld.left())
 	if e.shared {
 		room = 0 // only the placeholder is missing
 	}
@@ -82,7 +82,7 @@ func (l *listener) takeEarly(fd int, q queue) {
 			break
 		}
 	}
-	if len(l.spare) == 0 {
+	if l.spare.len() == 0 {
 		l.vacate(fd, o)
 	}
 }
@@ -100,7 +100,7 @@ func (l *listener) owner() (owner, error) {
 func (l *listener) hold(a *accepted) {
 	l.early.taken++
 	a.done = make(chan struct{})
-	l.spare = append(l.spare, a)
+	l.spare.add(a)
 	l.s.earlyHeld.add()
 	l.s.tasks.begin(earlyTask, func() { l.offerEarly(a) })
 }
@@ -108,11 +108,8 @@ func (l *listener) hold(a *accepted) {
 // shift removes and returns the first connection that waits for an accept().
 // l.mu is held.
 func (l *listener) shift() *accepted {
-	a := l.spare[0]
-	l.spare[0] = nil
-	l.spare = l.spare[1:]
 	l.s.earlyHeld.give()
-	return a
+	return l.spare.take()
 }
 
 // popped reports whether a is a placeholder, which is over then, or what is left of one.
@@ -174,11 +171,11 @@ func takeReady(fd int, make func(accept func() error) error) (*accepted, error) 
 // next returns the first connection that was accepted early, or nil. fd is the
 // listening socket of the call. l.mu is held.
 func (l *listener) next(fd int) *accepted {
-	if len(l.spare) == 0 {
+	if l.spare.len() == 0 {
 		return nil
 	}
 	a := l.shift()
-	if len(l.spare) == 0 && l.early.place != nil {
+	if l.spare.len() == 0 && l.early.place != nil {
 		if o, err := l.owner(); err == nil {
 			l.vacate(fd, o)
 		}
@@ -203,7 +200,7 @@ func (l *listener) vacate(fd int, o owner) {
 		}
 		l.hold(a)
 	}
-	if len(l.spare) > 0 {
+	if l.spare.len() > 0 {
 		l.refill(fd)
 	}
 }
@@ -224,11 +221,40 @@ func (l *listener) refill(fd int) {
 // begins the handshake.
 func (l *listener) offerEarly(a *accepted) {
 	defer close(a.done)
-	if !l.offered(a) {
+	usable := l.offered(a)
+	switch {
+	case l.dropped(a):
+	case usable:
+		l.goOn(a)
+	default:
 		a.unusable = !l.makeReset(a)
-		return
 	}
-	l.goOn(a)
+}
+
+// dropped closes a if its peer speaks SMC, has ended the connection before its rendezvous
+// ended, and no call has got it. The kernel's SMC does not show such connections to the
+// program either. A flood of them would keep the program from its other clients.
+func (l *listener) dropped(a *accepted) bool {
+	if !a.speaksSMC || a.pair != nil || !ended(a.sock) {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.spare.remove(a) {
+		return false
+	}
+	l.s.earlyHeld.give()
+	_ = unix.Close(a.sock)
+	if l.spare.len() == 0 {
+		l.early.wake()
+	}
+	return true
+}
+
+// ended reports whether nothing can be read from a connection any more.
+func ended(sock int) bool {
+	n, _, err := unix.Recvfrom(sock, make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	return err == nil && n == 0 || err != nil && err != unix.EAGAIN && err != unix.EINTR
 }
 
 // makeReset resets a connection that cannot be used. The program gets a
@@ -298,7 +324,7 @@ func (l *listener) keep(a *accepted) {
 		}
 	}
 	// The connection belongs before all others: its call came first.
-	l.spare = append([]*accepted{a}, l.spare...)
+	l.spare.addFirst(a)
 	l.s.earlyHeld.add()
 	begin := !l.early.running && !l.early.closed && l.early.watch >= 0
 	l.early.running = l.early.running || begin
@@ -313,7 +339,7 @@ func (l *listener) keep(a *accepted) {
 // abandon resets the connections that no accept() has got, as the kernel does
 // when a listening socket is closed. l.mu is held.
 func (l *listener) abandon() {
-	for len(l.spare) > 0 {
+	for l.spare.len() > 0 {
 		a := l.shift()
 		l.s.tasks.begin(earlyTask, func() { a.reset(l.s.ctx) })
 	}

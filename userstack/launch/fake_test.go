@@ -32,6 +32,7 @@ type fakeStack struct {
 	notCandidate bool          // everything stays native
 	noPeer       bool          // peers have no SMC
 	decline      string        // CLC handshakes end in TCP, for this reason
+	atOnce       bool          // those of servers end before there is a pair
 	flagTime     time.Duration // sockets are non-blocking while they are connected, which takes this long
 	estDelay     time.Duration // before Established
 	clcDelay     time.Duration // before Ready
@@ -191,6 +192,10 @@ func (f *fakeStack) Accept(ctx context.Context, c *broker.Conn, sock *broker.Des
 	defer sock.Close()
 	if f.noPeer {
 		_ = c.NotCandidate("the SYN had no option")
+		return
+	}
+	if f.atOnce {
+		_ = c.Declined(f.decline)
 		return
 	}
 	end, err := c.TakeOver(ctx)

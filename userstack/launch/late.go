@@ -189,7 +189,7 @@ func (e *early) lookOnce() (more, news bool) {
 		e.l.mu.Unlock()
 		return false, false
 	}
-	if len(e.l.spare) == 0 && !readable(e.watch) {
+	if e.l.spare.len() == 0 && !readable(e.watch) {
 		// This check needs no copy of the socket. A copy would keep the port in
 		// use if the program closed the socket now.
 		defer e.l.mu.Unlock()
@@ -258,27 +258,34 @@ func (e *early) reach(at endPlace) int {
 
 // inspect looks at the queue q of the listening socket fd. l.mu is held.
 func (e *early) inspect(fd int, q queue) (more, news bool) {
-	if len(e.l.waiters) > 0 && len(e.l.spare) == 0 {
+	if len(e.l.waiters) > 0 && e.l.spare.len() == 0 {
 		e.mark = e.taken + uint64(q.waiting)
 		return true, true // they are woken
 	}
 	before := e.taken
-	if len(e.l.spare) > 0 {
+	if e.l.spare.len() > 0 {
 		e.checkPlace()
-		if len(e.l.spare) == 0 {
+		if e.l.spare.len() == 0 {
 			return true, true
 		}
+	}
+	if e.l.spare.len() == 0 && e.place != nil {
+		// Those that waited have ended.
+		if o, err := e.l.owner(); err == nil {
+			e.l.vacate(fd, o)
+		}
+		return true, true
 	}
 	waiting := q.waiting
 	if e.place != nil {
 		waiting--
 	}
 	switch {
-	case len(e.l.spare) == 0 && q.waiting == 0:
+	case e.l.spare.len() == 0 && q.waiting == 0:
 		e.stopLooking()
 		return false, false
-	case len(e.l.spare) > 0 && e.place == nil, len(e.l.spare) > 0 && waiting > 0, e.taken < e.mark:
-		if len(e.l.spare) == 0 && (e.shared || e.l.known.Load() == nil || netnsCookie(fd) != ownNetns()) {
+	case e.l.spare.len() > 0 && e.place == nil, e.l.spare.len() > 0 && waiting > 0, e.taken < e.mark:
+		if e.l.spare.len() == 0 && (e.shared || e.l.known.Load() == nil || netnsCookie(fd) != ownNetns()) {
 			return true, false
 		}
 		if time.Now().After(e.before) {

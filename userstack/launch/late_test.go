@@ -275,6 +275,49 @@ func TestLateReset(t *testing.T) {
 	})
 }
 
+// Connections of SMC clients that have left before their rendezvous ended are not shown to a
+// program that accepts late. The others of the same kind are TCP.
+func TestLateLeft(t *testing.T) {
+	l := startLate(t, &fakeStack{decline: "too many handshakes", atOnce: true})
+	addr := l.tell("listen 127.0.0.1:0 16")
+	var left []*net.TCPConn
+	for range 3 {
+		c := l.connect(addr, "")
+		_ = c.Close()
+		left = append(left, c)
+	}
+	l.accepted(len(left))
+	until(t, "the socket is not readable any more", func() bool { return l.tell("poll 0") == "0x0" })
+	l.want("resource temporarily unavailable", l.tell("accept 0"))
+	_ = l.connect(addr, "").Close()
+	stays := l.connect(addr, "hello0")
+	l.accepted(len(left) + 2)
+	l.wantAccept(0, 0, "hello", stays)
+	l.want("resource temporarily unavailable", l.tell("accept 0"))
+}
+
+// A host that has many connections in the queue does not delay those of another one.
+func TestLateFair(t *testing.T) {
+	l := startLate(t, &fakeStack{})
+	addr := l.tell("listen 127.0.0.1:0 16")
+	var crowd []*net.TCPConn
+	for i := range 5 {
+		crowd = append(crowd, l.connect(addr, fmt.Sprint("hello", i)))
+	}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	other, err := d.DialContext(t.Context(), "tcp4", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	l.accepted(len(crowd) + 1)
+	l.want(fmt.Sprintf("%v %v", crowd[0].LocalAddr(), crowd[0].RemoteAddr()), l.tell("accept 0"))
+	l.want(fmt.Sprintf("%v %v", other.LocalAddr(), other.RemoteAddr()), l.tell("accept 0"))
+	for _, c := range crowd[1:] {
+		l.want(fmt.Sprintf("%v %v", c.LocalAddr(), c.RemoteAddr()), l.tell("accept 0"))
+	}
+}
+
 // acceptReset accepts a connection that was reset, with its name if that is known.
 func (l *late) acceptReset() string {
 	l.t.Helper()

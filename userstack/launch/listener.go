@@ -33,7 +33,7 @@ type listener struct {
 	waiters []*waiter
 	// spare has the connections for the next calls of accept(): those that were
 	// accepted early, or whose accept() was interrupted.
-	spare []*accepted
+	spare line
 	early early
 }
 
@@ -64,6 +64,9 @@ type accepted struct {
 
 	done     chan struct{} // if not nil, closed when the service has been asked
 	unusable bool          // the connection cannot be used
+
+	speaksSMC bool   // the service has ended a rendezvous with the peer
+	turn      uint64 // see line
 }
 
 // early is the state of a listener for connections that wait in the queue. The

@@ -69,7 +69,7 @@ func (s *supervisor) acceptHere(n *notif) bool {
 	if !l.mu.TryLock() {
 		return false
 	}
-	if len(l.spare) > 0 {
+	if l.spare.len() > 0 {
 		l.mu.Unlock()
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"smcr/quota"
 	"smcr/smc"
 )
 
@@ -42,7 +43,7 @@ func newLimit(what string, all, host int) *Limit {
 // Enter counts one more of a host, until Leave is called with the same address. If that is
 // too many, Enter does not count it and returns why.
 func (l *Limit) Enter(host netip.Addr) *Refusal {
-	k := hostKey(host)
+	k := quota.Host(host)
 	switch n := l.hosts[k]; {
 	case n >= l.host:
 		return refuse(smc.DiagMem, "%d %s with host %s are under way", n, l.what, k)
@@ -56,7 +57,7 @@ func (l *Limit) Enter(host netip.Addr) *Refusal {
 
 // Leave ends what Enter has counted.
 func (l *Limit) Leave(host netip.Addr) {
-	k := hostKey(host)
+	k := quota.Host(host)
 	if l.hosts[k] == 0 {
 		panic("rendezvous: Leave without Enter")
 	}
@@ -68,18 +69,6 @@ func (l *Limit) Leave(host netip.Addr) {
 
 // Total returns how many are under way with all hosts together.
 func (l *Limit) Total() int { return l.total }
-
-// hostKey returns the address by which a host is counted. A host of IPv6 can have any
-// address of its subnet, so all addresses of a subnet count as one host, but for the
-// link-local ones: these are one subnet on every link.
-func hostKey(a netip.Addr) netip.Addr {
-	a = a.Unmap()
-	if !a.Is6() || a.IsLinkLocalUnicast() {
-		return a
-	}
-	p, _ := a.WithZone("").Prefix(64) // no error: an IPv6 address has more bits
-	return p.Addr()
-}
 
 // Contact tells apart the clients whose first contacts a server makes one after the other.
 // Host is the client's address on the TCP connection, so a host that proposes in the name
