@@ -42,7 +42,7 @@ PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -se
 SOAK         = $(GO) run -buildvcs=false ./internal/testing/soak
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults mutants bench bench-plots bench-rdma demo guest generate test-tools test-tools-all bench-tools clean
+.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults mutants bench bench-plots bench-rdma demo recording guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -80,6 +80,7 @@ help:
 	  'bench-plots docs/performance.md: table and plots of the newest result' \
 	  'bench-rdma software RoCE in user space beside that of the kernel, in QEMU' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
+	  'recording  docs/demo.svg: make demo, drawn as it prints' \
 	  'guest      a shell in Linux 6.12 with SMC and soft-RoCE, in QEMU' \
 	  'generate   man pages, completions and other generated files' \
 	  'test-tools install what the tests need (Debian, root); bench-tools: the bench' \
@@ -177,6 +178,10 @@ demo:
 	@scripts/progress $(GOBUILD) -v -o bin/demo/ ./cmd/smcr ./examples/demo ./examples/demo/webserver ./examples/demo/webclient
 	$(say) 'demo'
 	@bin/demo/demo -smcr bin/demo/smcr -programs bin/demo $(DEMOFLAGS)
+
+recording:
+	@scripts/setup-test-tools demo
+	@$(GO) run -buildvcs=false ./internal/testing/recording -title 'make demo' -o docs/demo.svg -- $(MAKE) --no-print-directory demo
 
 guest:
 	@scripts/setup-test-tools guest
