@@ -233,21 +233,20 @@ func (l *listener) offerEarly(a *accepted) {
 
 // dropped closes a if its peer speaks SMC, has ended the connection before its rendezvous
 // ended, and no call has got it. The kernel's SMC does not show such connections to the
-// program either. A flood of them would keep the program from its other clients.
+// program either. A flood of them would keep the program from its other clients. The last one
+// stays: the program may have been told that there is one, and a call of accept() that blocks
+// must find it.
 func (l *listener) dropped(a *accepted) bool {
 	if !a.speaksSMC || a.pair != nil || !ended(a.sock) {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.spare.remove(a) {
+	if l.spare.len() < 2 || !l.spare.remove(a) {
 		return false
 	}
 	l.s.earlyHeld.give()
 	_ = unix.Close(a.sock)
-	if l.spare.len() == 0 {
-		l.early.wake()
-	}
 	return true
 }
 

@@ -269,13 +269,6 @@ func (e *early) inspect(fd int, q queue) (more, news bool) {
 			return true, true
 		}
 	}
-	if e.l.spare.len() == 0 && e.place != nil {
-		// Those that waited have ended.
-		if o, err := e.l.owner(); err == nil {
-			e.l.vacate(fd, o)
-		}
-		return true, true
-	}
 	waiting := q.waiting
 	if e.place != nil {
 		waiting--
