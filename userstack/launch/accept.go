@@ -216,8 +216,8 @@ func (l *listener) releaseIfIdle() {
 
 // close releases everything that the launcher has for the listener.
 func (l *listener) close() {
+	var left []*accepted
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, w := range l.waiters {
 		w.close()
 	}
@@ -225,7 +225,11 @@ func (l *listener) close() {
 	l.releaseIfIdle()
 	l.early.unwatch()
 	for l.spare.len() > 0 {
-		if a := l.shift(); a.pair == nil {
+		left = append(left, l.discard())
+	}
+	l.mu.Unlock()
+	for _, a := range left {
+		if a.await(); a.pair == nil {
 			a.reset(l.s.ctx)
 		} else {
 			a.close()

@@ -102,14 +102,55 @@ func (l *listener) hold(a *accepted) {
 	a.done = make(chan struct{})
 	l.spare.add(a)
 	l.s.earlyHeld.add()
-	l.s.tasks.begin(earlyTask, func() { l.offerEarly(a) })
+	l.todo.add(a)
+	l.askMore()
 }
 
-// shift removes and returns the first connection that waits for an accept().
-// l.mu is held.
+// maxAsking is about how many connections of a listener the service is asked at the same
+// time. The more there are, the longer each takes, and their hosts do not take turns any more.
+const maxAsking = 64
+
+// askMore asks the service about the next connections. l.mu is held.
+func (l *listener) askMore() {
+	for l.asking < maxAsking && l.todo.len() > 0 {
+		l.ask(l.todo.take())
+	}
+}
+
+// ask asks the service about a. l.mu is held.
+func (l *listener) ask(a *accepted) {
+	l.asking++
+	l.s.tasks.begin(earlyTask, func() {
+		defer func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.asking--
+			l.askMore()
+		}()
+		l.offerEarly(a)
+	})
+}
+
+// shift removes and returns the first connection that waits for an accept(). The service is
+// asked about it. l.mu is held.
 func (l *listener) shift() *accepted {
+	a := l.spare.take()
 	l.s.earlyHeld.give()
-	return l.spare.take()
+	if l.todo.remove(a) {
+		l.ask(a)
+	}
+	return a
+}
+
+// discard removes and returns the first connection that waits for an accept(), which no call
+// gets. l.mu is held. The caller must not wait for it before it releases l.mu.
+func (l *listener) discard() *accepted {
+	a := l.spare.take()
+	l.s.earlyHeld.give()
+	if l.todo.remove(a) {
+		close(a.done) // nobody has to be asked
+	}
+	return a
 }
 
 // popped reports whether a is a placeholder, which is over then, or what is left of one.
@@ -339,7 +380,7 @@ func (l *listener) keep(a *accepted) {
 // when a listening socket is closed. l.mu is held.
 func (l *listener) abandon() {
 	for l.spare.len() > 0 {
-		a := l.shift()
+		a := l.discard()
 		l.s.tasks.begin(earlyTask, func() { a.reset(l.s.ctx) })
 	}
 }

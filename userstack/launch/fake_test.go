@@ -7,6 +7,7 @@ package launch
 import (
 	"context"
 	"io"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,6 +45,7 @@ type fakeStack struct {
 	byOption     bool          // the TCP option alone tells who speaks SMC
 	closeDelay   time.Duration // between the end of a broken connection and Closed
 	listenGate   chan struct{} // if set, Listen waits until it is closed
+	acceptGate   chan struct{} // if set, each Accept takes one before it answers
 
 	connects, accepts, listens, options atomic.Int64
 	noted                               atomic.Int64 // connections that it was not asked about
@@ -53,6 +55,7 @@ type fakeStack struct {
 
 	mu     sync.Mutex
 	socks  map[*broker.Conn]*broker.Descriptor
+	peers  []netip.Addr // of connections that it was asked about, if there is an acceptGate
 	active atomic.Int64
 }
 
@@ -190,6 +193,10 @@ func (f *fakeStack) Accept(ctx context.Context, c *broker.Conn, sock *broker.Des
 	f.set(c, sock)
 	defer f.set(c, nil)
 	defer sock.Close()
+	if f.acceptGate != nil {
+		f.asked(sock)
+		await(ctx, f.acceptGate)
+	}
 	if f.noPeer {
 		_ = c.NotCandidate("the SYN had no option")
 		return
@@ -211,6 +218,19 @@ func (f *fakeStack) Accept(ctx context.Context, c *broker.Conn, sock *broker.Des
 		return
 	}
 	f.carry(ctx, c, end, sock)
+}
+
+// asked notes the peer of an accepted connection.
+func (f *fakeStack) asked(sock *broker.Descriptor) {
+	_ = sock.Control(func(fd int) error {
+		sa, err := unix.Getpeername(fd)
+		if err == nil {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.peers = append(f.peers, toAddrPort(sa).Addr())
+		}
+		return err
+	})
 }
 
 // carry relays between the program's pair and the TCP socket.

@@ -325,6 +325,38 @@ func TestLateFair(t *testing.T) {
 	}
 }
 
+// The service is asked about a bounded number of connections at a time, and hosts take turns.
+func TestLateAsks(t *testing.T) {
+	stack := &fakeStack{acceptGate: make(chan struct{})}
+	l := startLate(t, stack)
+	addr := l.tell("listen 127.0.0.1:0 1000")
+	const crowd = maxAsking + 50
+	for range crowd {
+		_ = l.connect(addr, "x")
+	}
+	l.accepted(maxAsking)
+	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext(t.Context(), "tcp4", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	time.Sleep(10 * lateDelay) // until the launcher has accepted all
+	if n := stack.accepts.Load(); n != maxAsking {
+		t.Errorf("the service is asked about %d connections at a time, want %d", n, maxAsking)
+	}
+	for n := range 2 {
+		stack.acceptGate <- struct{}{}
+		l.accepted(maxAsking + n + 1)
+	}
+	stack.mu.Lock()
+	if i := slices.Index(stack.peers, netip.MustParseAddr("127.0.0.2")); i < 0 {
+		t.Errorf("nobody asked about the other host among %d", len(stack.peers))
+	}
+	stack.mu.Unlock()
+	close(stack.acceptGate)
+	l.accepted(crowd + 1)
+}
+
 // acceptReset accepts a connection that was reset, with its name if that is known.
 func (l *late) acceptReset() string {
 	l.t.Helper()

@@ -11,14 +11,20 @@ import (
 	"smcr/quota"
 )
 
-// line has the connections that were accepted early, in the order in which calls of accept()
-// get them. Hosts take turns, and the connections of one host are in the order in which they
-// came. So a host that connects faster than the program accepts delays the others by one
-// connection each time.
+// line has connections that were accepted early, in the order in which they get on: calls of
+// accept() take them from one, and another one has those about which the service is not asked
+// yet. Hosts take turns, and the connections of one host are in the order in which they came.
+// So a host that connects faster than that delays the others by one connection each time.
 type line struct {
-	list  []*accepted // by turn
+	list  []inLine // by turn
 	hosts map[netip.Addr]hostTurns
 	turn  uint64 // of the connection that was taken last
+}
+
+// inLine is a connection in a line.
+type inLine struct {
+	a    *accepted
+	turn uint64
 }
 
 // hostTurns is what a line knows of a host that has connections in it.
@@ -33,41 +39,42 @@ func (q *line) len() int { return len(q.list) }
 func (q *line) add(a *accepted) {
 	host := quota.Host(a.remote.Addr())
 	h := q.hosts[host]
-	a.turn = max(q.turn, h.last) + 1
-	q.count(host, hostTurns{h.n + 1, a.turn})
-	i, _ := slices.BinarySearchFunc(q.list, a.turn+1, func(a *accepted, turn uint64) int {
-		if a.turn < turn {
+	turn := max(q.turn, h.last) + 1
+	q.count(host, hostTurns{h.n + 1, turn})
+	i, _ := slices.BinarySearchFunc(q.list, turn+1, func(e inLine, turn uint64) int {
+		if e.turn < turn {
 			return -1
 		}
 		return 1
 	})
-	q.list = slices.Insert(q.list, i, a)
+	q.list = slices.Insert(q.list, i, inLine{a, turn})
 }
 
 // addFirst lets a wait before all others.
 func (q *line) addFirst(a *accepted) {
 	host := quota.Host(a.remote.Addr())
 	h := q.hosts[host]
-	if a.turn = q.turn; len(q.list) > 0 {
-		a.turn = min(a.turn, q.list[0].turn)
+	turn := q.turn
+	if len(q.list) > 0 {
+		turn = min(turn, q.list[0].turn)
 	}
-	q.count(host, hostTurns{h.n + 1, max(h.last, a.turn)})
-	q.list = slices.Insert(q.list, 0, a)
+	q.count(host, hostTurns{h.n + 1, max(h.last, turn)})
+	q.list = slices.Insert(q.list, 0, inLine{a, turn})
 }
 
 // take removes and returns the first one, of which there is one.
 func (q *line) take() *accepted {
-	a := q.list[0]
-	q.list[0] = nil
+	e := q.list[0]
+	q.list[0] = inLine{}
 	q.list = q.list[1:]
-	q.turn = max(q.turn, a.turn)
-	q.left(a)
-	return a
+	q.turn = max(q.turn, e.turn)
+	q.left(e.a)
+	return e.a
 }
 
 // remove removes a and reports whether it was there.
 func (q *line) remove(a *accepted) bool {
-	i := slices.Index(q.list, a)
+	i := slices.IndexFunc(q.list, func(e inLine) bool { return e.a == a })
 	if i < 0 {
 		return false
 	}

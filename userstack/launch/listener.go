@@ -34,7 +34,11 @@ type listener struct {
 	// spare has the connections for the next calls of accept(): those that were
 	// accepted early, or whose accept() was interrupted.
 	spare line
-	early early
+	// todo has those of spare about which the service is not asked yet, and asking counts
+	// those about which it is being asked.
+	todo   line
+	asking int
+	early  early
 }
 
 // waiter is a call blocked in accept().
@@ -65,8 +69,7 @@ type accepted struct {
 	done     chan struct{} // if not nil, closed when the service has been asked
 	unusable bool          // the connection cannot be used
 
-	speaksSMC bool   // the service has ended a rendezvous with the peer
-	turn      uint64 // see line
+	speaksSMC bool // the service has ended a rendezvous with the peer
 }
 
 // early is the state of a listener for connections that wait in the queue. The

@@ -43,6 +43,7 @@ type Table struct {
 	scanMu sync.Mutex // one scan at a time; before mu
 	mu     sync.Mutex
 	socks  map[uint64]entry
+	most   int // the number of sockets since socks was made
 	users  map[uint32]int
 	swept  time.Time
 	timer  *time.Timer // nil: none is remembered
@@ -73,6 +74,7 @@ func (t *Table) Note(cookie uint64, s inside.TCPSocket) {
 		return
 	}
 	t.socks[cookie] = entry{TCPSocket: s, since: time.Now()}
+	t.most = max(t.most, len(t.socks))
 	t.users[s.Owner.UID]++
 	if t.timer == nil {
 		t.timer = time.AfterFunc(sweepEvery, t.guard.Func("the table of TCP sockets", t.sweep))
@@ -163,7 +165,21 @@ func (t *Table) Rows() ([]nl.Connection, error) {
 			t.socks[cookie] = p
 		}
 	}
+	t.shrink()
 	return out, nil
+}
+
+// shrink gives back the memory of a table that had many more sockets: a map keeps it. mu is
+// held.
+func (t *Table) shrink() {
+	if t.most < 1024 || len(t.socks) > t.most/4 {
+		return
+	}
+	small := make(map[uint64]entry, len(t.socks))
+	for cookie, p := range t.socks {
+		small[cookie] = p
+	}
+	t.socks, t.most = small, len(small)
 }
 
 // Close forgets all sockets and returns when no scan runs any more.

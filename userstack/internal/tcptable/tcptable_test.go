@@ -148,3 +148,24 @@ func TestLimits(t *testing.T) {
 		size(1001, 2, 2)
 	})
 }
+
+// TestMemory: what many sockets took is given back, and those that exist stay.
+func TestMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var k sockets
+		k.Store(uint64(7), nl.Connection{State: smc.StateActive, Inode: 70, Remote: netip.MustParseAddrPort("192.0.2.1:80")})
+		p := New(new(guard.Guard), k.scan)
+		defer p.Close()
+		for cookie := range uint64(50_000) {
+			p.Note(cookie+1, inside.TCPSocket{Connected: true})
+		}
+		time.Sleep(3 * sweepEvery)
+		rows, err := p.Rows()
+		if err != nil || len(rows) != 1 || rows[0].Inode != 70 {
+			t.Errorf("%v, %v; want one row", rows, err)
+		}
+		if p.most != 1 {
+			t.Errorf("the table has room for %d sockets", p.most)
+		}
+	})
+}
