@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/smc"
 	"smcr/userstack/broker"
 )
 
@@ -444,15 +445,15 @@ func (l *listener) offered(a *accepted) bool {
 			return l.offeredLocal(a, b, cc, ev)
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
-			if a.speaksSMC = ev.PeerSMC; a.speaksSMC {
-				return true // the rendezvous is over
+			if ev.PeerSMC { // the rendezvous is over
+				a.left = ev.Reason == uint32(smc.DiagPeerNoSMC)
+				return true
 			}
 			// The service may not have read from the socket, so it may not have
 			// answered the peer.
 			return s.plain(a, ev.Errno != 0)
 		default:
 			s.stats.failed("the stack refused the connection")
-			a.speaksSMC = true
 			return false
 		}
 	case <-timer.C:

@@ -56,7 +56,10 @@ func (l *listener) takeEarly(fd int, q queue) {
 		return true
 	}
 	n := q.waiting
-	if n > q.max && room > 0 && takeOne() { // full
+	// There must be room for the placeholder in the queue, and others fill it. One connection
+	// stays, so that the socket is readable. If no placeholder was possible until now, it may
+	// never be: then all stay that fit.
+	for (n > q.max || e.placed && n > 1) && room > 0 && takeOne() {
 		n--
 	}
 	if n > q.max {
@@ -64,12 +67,16 @@ func (l *listener) takeEarly(fd int, q queue) {
 	}
 	p, err := l.s.places.place(fd)
 	if err != nil {
-		if e.before.IsZero() {
+		retry := lateRetry
+		if e.placed {
+			retry = lateDelay // the machine is busy, or the queue was filled again
+		} else if e.before.IsZero() {
 			l.s.log.Info("cannot accept early: clients with SMC wait for the program", "address", localAddr(fd), "err", err)
 		}
-		e.before = time.Now().Add(lateRetry)
+		e.before = time.Now().Add(retry)
 		return
 	}
+	e.placed = true
 	e.place = p // the placeholder before it is first in the queue
 
 	if p.sub, err = l.s.poll.watch(p.fd, unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLONESHOT, func(uint32) { l.early.wake() }); err != nil {
@@ -272,13 +279,12 @@ func (l *listener) offerEarly(a *accepted) {
 	}
 }
 
-// dropped closes a if its peer speaks SMC, has ended the connection before its rendezvous
-// ended, and no call has got it. The kernel's SMC does not show such connections to the
-// program either. A flood of them would keep the program from its other clients. The last one
-// stays: the program may have been told that there is one, and a call of accept() that blocks
-// must find it.
+// dropped closes a if its peer speaks SMC, has left before its rendezvous, and no call has got
+// it. The kernel's SMC does not show such connections to the program either. A flood of them
+// would keep the program from its other clients. The last one stays: the program may have been
+// told that there is one, and a call of accept() that blocks must find it.
 func (l *listener) dropped(a *accepted) bool {
-	if !a.speaksSMC || a.pair != nil || !ended(a.sock) {
+	if a.pair != nil || !a.hasLeft() {
 		return false
 	}
 	l.mu.Lock()
@@ -291,10 +297,17 @@ func (l *listener) dropped(a *accepted) bool {
 	return true
 }
 
-// ended reports whether nothing can be read from a connection any more.
-func ended(sock int) bool {
-	n, _, err := unix.Recvfrom(sock, make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	return err == nil && n == 0 || err != nil && err != unix.EAGAIN && err != unix.EINTR
+// hasLeft reports whether the peer speaks SMC, and has sent nothing before it closed or reset
+// the connection. One that has closed its side after a rendezvous may still want to read.
+func (a *accepted) hasLeft() bool {
+	n, _, err := unix.Recvfrom(a.sock, make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	switch {
+	case err == unix.EAGAIN, err == unix.EINTR, n > 0:
+		return false
+	case a.left:
+		return true
+	}
+	return wasReset(a.sock) && !a.saved && a.readSYN() == synWith
 }
 
 // makeReset resets a connection that cannot be used. The program gets a

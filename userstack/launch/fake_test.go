@@ -34,6 +34,7 @@ type fakeStack struct {
 	noPeer       bool          // peers have no SMC
 	decline      string        // CLC handshakes end in TCP, for this reason
 	atOnce       bool          // those of servers end before there is a pair
+	reason       uint32        // number of decline, with atOnce
 	flagTime     time.Duration // sockets are non-blocking while they are connected, which takes this long
 	estDelay     time.Duration // before Established
 	clcDelay     time.Duration // before Ready
@@ -202,6 +203,7 @@ func (f *fakeStack) Accept(ctx context.Context, c *broker.Conn, sock *broker.Des
 		return
 	}
 	if f.atOnce {
+		c.SetReason(f.reason, 0)
 		_ = c.Declined(f.decline)
 		return
 	}

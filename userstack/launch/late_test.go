@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/smc"
 	"smcr/userstack/broker"
 )
 
@@ -275,32 +276,52 @@ func TestLateReset(t *testing.T) {
 	})
 }
 
-// Connections of SMC clients that have left before their rendezvous ended are not shown to a
-// program that accepts late, but for the last one: what poll has told stays true.
+// Connections of SMC clients that have left before a PROPOSAL are not shown to a program that
+// accepts late, but for the last one: what poll has told stays true.
 func TestLateLeft(t *testing.T) {
-	l := startLate(t, &fakeStack{decline: "too many handshakes", atOnce: true})
-	addr := l.tell("listen 127.0.0.1:0 16")
-	leave := func(n int) {
-		for range n {
-			_ = l.connect(addr, "").Close()
+	t.Run("no PROPOSAL", func(t *testing.T) {
+		l := startLate(t, &fakeStack{decline: "no CLC message", atOnce: true, reason: uint32(smc.DiagPeerNoSMC)})
+		addr := l.tell("listen 127.0.0.1:0 16")
+		leave := func(n int) {
+			for range n {
+				_ = l.connect(addr, "").Close()
+			}
 		}
-	}
-	leave(3)
-	l.accepted(3)
-	time.Sleep(lateDelay) // until the launcher has seen that they have left
-	l.want("0x1", l.tell("poll 0"))
-	if got := l.tell("accept 0"); !strings.HasPrefix(got, "127.0.0.1:") {
-		t.Fatal(got)
-	}
-	l.want("", l.tell("read 0"))
-	l.want("resource temporarily unavailable", l.tell("accept 0"))
+		leave(3)
+		l.accepted(3)
+		time.Sleep(lateDelay) // until the launcher has seen that they have left
+		l.want("0x1", l.tell("poll 0"))
+		if got := l.tell("accept 0"); !strings.HasPrefix(got, "127.0.0.1:") {
+			t.Fatal(got)
+		}
+		l.want("", l.tell("read 0"))
+		l.want("resource temporarily unavailable", l.tell("accept 0"))
 
-	stays := l.connect(addr, "hello0") // it is TCP
-	leave(3)
-	l.accepted(3 + 4)
-	time.Sleep(lateDelay)
-	l.wantAccept(0, 1, "hello", stays)
-	l.want("resource temporarily unavailable", l.tell("accept 0"))
+		stays := l.connect(addr, "hello0") // it is TCP
+		leave(3)
+		l.accepted(3 + 4)
+		time.Sleep(lateDelay)
+		l.wantAccept(0, 1, "hello", stays)
+		l.want("resource temporarily unavailable", l.tell("accept 0"))
+	})
+	// These clients only read.
+	t.Run("declined", func(t *testing.T) {
+		l := startLate(t, &fakeStack{decline: "too many handshakes", atOnce: true, reason: uint32(smc.DiagMem)})
+		addr := l.tell("listen 127.0.0.1:0 16")
+		for range 3 {
+			if err := l.connect(addr, "").CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.accepted(3)
+		time.Sleep(lateDelay)
+		for i := range 3 {
+			if got := l.tell("accept 0"); !strings.HasPrefix(got, "127.0.0.1:") {
+				t.Fatal(got)
+			}
+			l.want("written", l.tell("write %d answer", i))
+		}
+	})
 }
 
 // A host that has many connections in the queue does not delay those of another one.

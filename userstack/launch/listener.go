@@ -69,7 +69,7 @@ type accepted struct {
 	done     chan struct{} // if not nil, closed when the service has been asked
 	unusable bool          // the connection cannot be used
 
-	speaksSMC bool // the service has ended a rendezvous with the peer
+	left bool // the service says that the peer, which speaks SMC, has left before a PROPOSAL
 }
 
 // early is the state of a listener for connections that wait in the queue. The
@@ -85,6 +85,7 @@ type early struct {
 	taken   uint64       // connections taken from the queue so far
 	mark    uint64       // value of taken when all connections that waited at the last look are taken
 	idle    int          // looks in a row at a socket that does not listen
+	placed  bool         // a placeholder was made
 	before  time.Time    // do not try to make a placeholder before this time
 	shared  bool         // a process that the launcher does not see also accepts from the queue
 	tid, fd int          // of the last call of the program on the socket
