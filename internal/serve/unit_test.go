@@ -211,7 +211,7 @@ func TestUnitVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(slices.Clone(stackUnits), "smcr-apply.service") {
+	for _, name := range append(slices.Clone(stackUnits), "smcr-apply.service", "smcr-exporter.service") {
 		b, err := os.ReadFile(filepath.Join(unitDir, name))
 		if err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -115,11 +116,37 @@ func (m *machine) log() string {
 	return string(b)
 }
 
+// wantExporter starts the unit of the exporter, which has a user of its own and no capability,
+// and gets the metrics of the stack from it.
+func (m *machine) wantExporter() {
+	m.t.Helper()
+	const unit = "smcr-exporter.service"
+	m.must("systemctl", "start", unit)
+	if err := netnstest.Until(startTime, func() error {
+		out, err := m.run("curl", "-sS", "--fail", "--max-time", "5", "http://127.0.0.1:9791/metrics")
+		if err == nil && !strings.Contains(out, "\nsmcr_up{stack=\"user\"} 1\n") {
+			err = errors.New("no metrics of the stack")
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %.2000s", err, out)
+		}
+		return nil
+	}); err != nil {
+		m.t.Error(err)
+	}
+	pid := m.must("systemctl", "show", unit, "--value", "--property=MainPID")
+	status := m.must("cat", "/proc/"+pid+"/status")
+	if regexp.MustCompile(`(?m)^Uid:\t0\t`).MatchString(status) || !regexp.MustCompile(`(?m)^CapBnd:\t0+$`).MatchString(status) {
+		m.t.Errorf("the exporter has rights:\n%s", status)
+	}
+	m.must("systemctl", "stop", unit)
+}
+
 // TestSystemd starts the unit by a real systemd: the stack runs as its own user with the
 // rights of the unit, serves the programs of other users, reads its configuration again,
 // is ended by the watchdog when it stands still, and starts again.
 func TestSystemd(t *testing.T) {
-	l := newLab(t, "setpriv", "unshare")
+	l := newLab(t, "setpriv", "unshare", "curl")
 	m := l.boot(l.A)
 	server := l.server()
 	m.must("systemctl", "start", "smcr.service") // returns after READY=1
@@ -138,6 +165,7 @@ func TestSystemd(t *testing.T) {
 	for _, user := range []string{"0", thirdUser} {
 		l.exchanges(user, addr, m.program()...)
 	}
+	m.wantExporter()
 	m.must("systemctl", "reload", "smcr.service")
 	if s := m.show("ActiveState"); s != "active" || m.show("MainPID") != pid {
 		t.Errorf("after a reload: %s, another process: %v", s, m.show("MainPID") != pid)
