@@ -151,7 +151,7 @@ func (g *Group) DeviceDown(now time.Time, devID int) {
 }
 
 // DeleteLink deletes one link in order: its connections move to another
-// link first, without loss of data. A client asks the server to delete the link, and the
+// link first, without loss of data. (See abruptDelete of the profile.) A client asks the server to delete the link, and the
 // server does so when no other exchange is under way. The local device of the link gets
 // no other link until [Group.DeviceUp]. If it is the last link, the group ends as with
 // [Group.Terminate] (RFC 7609, sections 3.5.5.1.3 and 3.5.5.1.4).
@@ -171,6 +171,8 @@ func (g *Group) DeleteLink(now time.Time, l *Link, reason wire.DeleteLinkReason)
 		g.end.terminate(reason, fmt.Errorf("%w: %s", ErrTerminated, reason))
 	case g.cfg.Role == smc.Server:
 		l.del.want(true, reason)
+	case g.profile.abruptDelete:
+		g.change.fail(l, reason, fmt.Errorf("linkgroup: the link is deleted: %s", reason))
 	default:
 		// The link stays in use until the server deletes it.
 		via.sendLLC(wire.DeleteLink{LinkNum: l.id, Orderly: true, Reason: reason}, nothing, nil)

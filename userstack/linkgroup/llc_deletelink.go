@@ -69,6 +69,9 @@ func (d *linkDeletion) send() {
 	ex := &d.g.llc.ex
 	ex.step = waitDeleteReply
 	d.g.timers.set(timerExchange, d.g.now.Add(d.g.llc.answerTime(ex.via)))
+	if d.g.profile.abruptDelete {
+		ex.link.closeQP()
+	}
 	ex.via.sendLLC(wire.DeleteLink{LinkNum: ex.link.id, Orderly: ex.link.del.orderly, Reason: ex.link.del.reason}, nothing, nil)
 }
 

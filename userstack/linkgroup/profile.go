@@ -22,6 +22,7 @@ import (
 //	slowLLC        | yes       |           | yes
 //	lateDelete     |           |           | yes
 //	rkeyFirst      |           |           | yes
+//	abruptDelete   | yes       |           | yes
 //	conns          | LosesCursor |         | LosesCursor; StopsAtUrgent from release 1 of version 2
 type profile struct {
 	// layout is the layout of LLC messages until a message of the peer has another.
@@ -48,6 +49,11 @@ type profile struct {
 	// rkeyFirst: a client answers ADD LINK only after its CONFIRM RKEY is
 	// answered, and leaves the connection to TCP if that is refused.
 	rkeyFirst bool
+	// abruptDelete: the peer may be Linux, which cannot be seen in version 1. When a link is
+	// deleted that works, Linux moves its connections while writes of its own are under way
+	// on the link. If these still complete, it counts their bytes twice, and later overwrites
+	// data in its send buffer that it has not sent. So this side closes such a link first.
+	abruptDelete bool
 	// conns is the profile for the connections.
 	conns conn.Peer
 }
@@ -62,7 +68,9 @@ func newProfile(cfg *Config) profile {
 		lateDelete:     linux,
 		rkeyFirst:      linux,
 	}
-	p.conns.LosesCursor = p.slowLLC // Linux cannot be seen in version 1
+	// Linux cannot be seen in version 1.
+	p.conns.LosesCursor = p.slowLLC
+	p.abruptDelete = linux || cfg.Version < wire.Version2 && cfg.PeerOS == 0
 	if cfg.Version >= wire.Version2 {
 		p.extended, p.portByGID, p.leastLinks, p.rkeysPerDelete = true, true, 1, 9
 		// Linux 6.7 has release 1.

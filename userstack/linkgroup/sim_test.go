@@ -127,7 +127,8 @@ func device(role smc.Role, i int) Device {
 
 func (s *sim) addHost(role smc.Role, devices int, edit func(*Config)) *host {
 	h := &host{s: s, role: role, apps: map[*Conn]*app{}, rmbs: map[*region]bool{}, chunks: map[*conn.Chunk]bool{}}
-	cfg := Config{Role: role, ID: [4]byte{0, 0, byte(role) + 1, 0}, RMBEsPerRMB: 4}
+	// The peer does as RFC 7609 says.
+	cfg := Config{Role: role, ID: [4]byte{0, 0, byte(role) + 1, 0}, RMBEsPerRMB: 4, PeerOS: smc.OSZOS}
 	for i := range devices {
 		cfg.Devices = append(cfg.Devices, device(role, i))
 	}
