@@ -234,7 +234,10 @@ var transitionTests = []struct{ who, events, want string }{
 	// What a driver must not do.
 	{"client", "Joined", "Over = reset, internal"},
 	{"client", "data", "Over = reset, internal"},
-	{"server", toConfirm + "; CONFIRM; Attached; DECLINE", "Over = SMC-R"}, // after the end nothing counts
+	// After the end nothing counts.
+	{"server", toConfirm + "; CONFIRM; Attached; DECLINE", "Over = SMC-R"},
+	{"server", toConfirm + "; CONFIRM; Attached; Closed", "Over = SMC-R"},
+	{"server", toConfirm + "; CONFIRM; Attached; ReadFailed", "Over = SMC-R"},
 }
 
 // TestTransitions runs the scripts. Together they have to lead from every state of both
