@@ -161,8 +161,29 @@ func TestRefusalIsError(t *testing.T) {
 	if err := s.m.Outcome().Err; !errors.As(err, &why) || why.Code != smc.DiagNoRoute {
 		t.Errorf("outcome %v, want a refusal with %s", err, smc.DiagNoRoute)
 	}
+	s = after(t, "server", serverLink+"; ReadFailed; Sent; TCPState, acked")
+	if no := s.m.Outcome().Refused; !errors.Is(no, errTest) {
+		t.Errorf("refused %v, want the error of the read", no)
+	}
 	s = after(t, "client", toAccept+"; ACCEPT; NoGroup; Sent")
 	if no := s.m.Outcome().Refused; no.Err == nil {
 		t.Error("link group out of sync, and no cause says which")
+	}
+}
+
+// TestNames: logs and errors name each state and each event.
+func TestNames(t *testing.T) {
+	seen := map[string]bool{}
+	for s := range numStates {
+		seen[s.String()] = true
+	}
+	for k := range numEvents {
+		seen[k.String()] = true
+	}
+	if want := int(numStates) + int(numEvents); len(seen) != want || seen[""] {
+		t.Errorf("%d names, want %d", len(seen), want)
+	}
+	if got := numEvents.String() + ", " + numStates.String(); seen[numEvents.String()] || seen[numStates.String()] {
+		t.Errorf("%s: these do not exist", got)
 	}
 }

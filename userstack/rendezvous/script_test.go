@@ -155,6 +155,7 @@ var testEvents = map[string]any{
 	"DECLINE, out of sync":      wire.Decline{PeerID: testPeer, Diagnosis: smc.DiagMem, OutOfSync: true},
 	"data":                      Received{[]byte("GET / HT")},
 	"half":                      Received{[]byte{0xe2, 0xd4, 0xc3, 0xd9}},
+	"one byte":                  Received{[]byte{0xe2}},
 	"half a DECLINE":            half{},
 	"EOF":                       EOF{},
 	"ReadFailed":                ReadFailed{errTest},
