@@ -241,7 +241,7 @@ func TestRKeyRequests(t *testing.T) {
 	r.recv(r.link, m2)
 	r.expect("re:confirm-rkey(1)")
 	r.recv(r.link, wire.ConfirmRKeyCont{Left: 1})
-	r.expect("re:confirm-rkey-continuation(1)")
+	r.expect("re:confirm-rkey-continuation(1)-negative")
 	if len(r.dead) != 0 {
 		t.Errorf("dead: %v", r.dead)
 	}

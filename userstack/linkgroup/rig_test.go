@@ -33,6 +33,7 @@ type rig struct {
 	dead  []error
 	first []error
 	last  []byte // message
+	most  uint8  // links in CONFIRM LINK of the peer, if more than 2
 }
 
 // peerEnd is the peer's end of the first link, peerRMB what CLC says of it.
@@ -143,6 +144,9 @@ func describe(msg []byte) string {
 		}
 	case wire.ConfirmRKeyCont:
 		s += fmt.Sprintf("(%d)", m.Left)
+		if m.Negative {
+			s += "-negative"
+		}
 	case wire.DeleteRKey:
 		s += fmt.Sprintf("(%d)", m.Count)
 		if m.Negative {
@@ -197,7 +201,7 @@ func (r *rig) wait(d time.Duration) {
 func (r *rig) confirmLink(reply bool, l *Link) wire.ConfirmLink {
 	return wire.ConfirmLink{
 		Reply: reply, NoEyecatcher: true, MAC: l.peer.MAC, GID: l.peer.GID, QPN: l.peer.QPN,
-		LinkNum: max(1, l.id), LinkUserID: 0x55, MaxLinks: 2,
+		LinkNum: max(1, l.id), LinkUserID: 0x55, MaxLinks: max(2, r.most),
 	}
 }
 

@@ -30,8 +30,11 @@ func TestLimits(t *testing.T) {
 			t.Fatalf("host %d has five", i)
 		}
 	}
-	if l.Enter(hostN(7)) == nil {
-		t.Error("there is room for an eleventh")
+	if no := l.Enter(hostN(7)); no == nil || no.Code != smc.DiagMem {
+		t.Errorf("an eleventh is refused with %v, want %s", no, smc.DiagMem)
+	}
+	if l.Total() != 10 {
+		t.Errorf("%d are under way, want 10", l.Total())
 	}
 	l.Leave(hostN(0))
 	if no := l.Enter(hostN(7)); no != nil {
@@ -48,6 +51,23 @@ func TestLimits(t *testing.T) {
 	l.Leave(hostN(7))
 	if l.Total() != 0 || len(l.hosts) != 0 {
 		t.Errorf("all have ended, %d are counted, of hosts %v", l.Total(), l.hosts)
+	}
+}
+
+// TestHandshakeLimit: a server has at most MaxHandshakesOfHost rendezvous with one host under
+// way, and MaxHandshakes in all.
+func TestHandshakeLimit(t *testing.T) {
+	l := NewHandshakeLimit()
+	n := 0
+	for i := 0; l.Enter(hostN(i)) == nil; i++ {
+		for n++; l.Enter(hostN(i)) == nil; n++ {
+		}
+		if n != min((i+1)*MaxHandshakesOfHost, MaxHandshakes) {
+			t.Fatalf("%d of %d hosts", n, i+1)
+		}
+	}
+	if n != MaxHandshakes {
+		t.Errorf("%d in all, want %d", n, MaxHandshakes)
 	}
 }
 

@@ -27,6 +27,7 @@ const (
 var transitionTests = []struct{ who, events, want string }{
 	// Client: PROPOSAL.
 	{"client", "", "Preparing: Prepare"},
+	{"client", "+1s; +6s; +50ms", "Preparing"}, // the driver has no deadline to answer
 	{"client", "Prepared", "Surveying: Survey"},
 	{"client", "Failed", "Over = reset"},
 	{"client", "Prepared; Surveyed", "Proposing: Send PROPOSAL 1 and 2"},
@@ -60,6 +61,8 @@ var transitionTests = []struct{ who, events, want string }{
 	{"client", toAccept + "; EOF", "Over = reset, EOF"},
 	{"client", toAccept + "; half; EOF", "Over = reset, protocol"},
 	{"client", toAccept + "; half; ReadFailed", "Over = reset, protocol"},
+	{"client", toAccept + "; one byte; EOF", "Over = reset, protocol"},
+	{"client", toAccept + "; one byte; +6s; +50ms", "Over = reset, protocol"},
 	{"client", toAccept + "; ReadFailed", "Over = reset"},
 	{"client", toAccept + "; +5.999s", "AwaitAccept"},
 	{"client", toAccept + "; +6s", "AwaitAccept"}, // it may have come in time
@@ -101,6 +104,7 @@ var transitionTests = []struct{ who, events, want string }{
 	{"server", serverLink + "; LLCDone", "Draining: StopReading"},
 	{"server", serverLink + "; LLCDone; ReadStopped", "AttachingFirst: Attach"},
 	{"server", serverLink + "; LLCDone; half; ReadStopped", "Over: EndGroup = reset, protocol"},
+	{"server", serverLink + "; one byte; LLCDone; ReadStopped", "Over: EndGroup = reset, protocol"},
 	{"server", serverLink + "; LLCDone; DECLINE", "Over: EndGroup = peer declined negotiation of connections per link group failed"},
 	{"server", serverLink + "; LLCDone; CONFIRM", "Over: EndGroup = reset, protocol"},
 	{"server", serverLink + "; LLCDone; ReadStopped; Attached", "Over = SMC-R"},
@@ -234,7 +238,10 @@ var transitionTests = []struct{ who, events, want string }{
 	// What a driver must not do.
 	{"client", "Joined", "Over = reset, internal"},
 	{"client", "data", "Over = reset, internal"},
-	{"server", toConfirm + "; CONFIRM; Attached; DECLINE", "Over = SMC-R"}, // after the end nothing counts
+	// After the end nothing counts.
+	{"server", toConfirm + "; CONFIRM; Attached; DECLINE", "Over = SMC-R"},
+	{"server", toConfirm + "; CONFIRM; Attached; Closed", "Over = SMC-R"},
+	{"server", toConfirm + "; CONFIRM; Attached; ReadFailed", "Over = SMC-R"},
 }
 
 // TestTransitions runs the scripts. Together they have to lead from every state of both

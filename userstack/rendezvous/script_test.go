@@ -37,13 +37,21 @@ func testEndpoint() wire.Endpoint {
 	}
 }
 
+// testLocal is this host's end of a connection.
+func testLocal() wire.Endpoint {
+	return wire.Endpoint{
+		PeerID: testOwn, GID: smc.GID{15: 2}, MAC: smc.MAC{2, 0, 0, 0, 0, 1}, QPN: 815,
+		RMB: smc.RToken{RKey: 6, Addr: 2 << 20}, RMBEIndex: 2, AlertToken: 98, RMBESize: 2, MTU: 5, PSN: 2,
+	}
+}
+
 // testHost has both versions.
 func testHost() Host {
 	return Host{
 		PeerID: testOwn, Local: testSubnet.Addr(), Subnets: []netip.Prefix{testSubnet}, IPv4: testSubnet.Masked(),
 		Port: Port{GID: smc.GID{15: 2}, MAC: smc.MAC{2, 0, 0, 0, 0, 1}},
 		EIDs: []wire.EID{testEID}, Release: wire.ReleaseV21, MaxConns: MaxConnsV2, MaxLinks: MaxLinksV2,
-		PortV2: PortV2{Port: Port{GID: smc.GID(testSubnet.Addr().As16())}, Local: testSubnet, GIDs: []smc.GID{smc.GID(testSubnet.Addr().As16())}},
+		PortV2: PortV2{Port: Port{GID: smc.GID(testSubnet.Addr().As16()), MAC: smc.MAC{2, 0, 0, 0, 0, 1}}, Local: testSubnet, GIDs: []smc.GID{smc.GID(testSubnet.Addr().As16())}},
 	}
 }
 
@@ -101,6 +109,7 @@ var testEvents = map[string]any{
 	"Surveyed":                  hostWith(func(*Host) {}),
 	"Surveyed, version 1":       hostWith(func(h *Host) { h.EIDs = nil }),
 	"Surveyed, version 2":       hostWith(func(h *Host) { h.NoPort = &Refusal{Code: smc.DiagNoRoute} }),
+	"Surveyed, release 0":       hostWith(func(h *Host) { h.Release = 0 }),
 	"Surveyed, nothing":         hostWith(func(h *Host) { h.EIDs, h.NoPort = nil, &Refusal{Code: smc.DiagNoRoute} }),
 	"Surveyed, other subnet":    hostWith(func(h *Host) { h.EIDs, h.Subnets = nil, nil }),
 	"Surveyed, no path":         hostWith(func(h *Host) { h.NoPath = &Refusal{Code: smc.DiagNoRoute} }),
@@ -111,16 +120,16 @@ var testEvents = map[string]any{
 	"Turn":                      Turn{testOwn},
 	"Joined":                    Joined{},
 	"NoGroup":                   NoGroup{},
-	"GroupMade":                 GroupMade{Local: testEndpoint()},
+	"GroupMade":                 GroupMade{Local: testLocal()},
 	"Connected":                 Connected{},
-	"Attached":                  Attached{testEndpoint()},
+	"Attached":                  Attached{testLocal()},
 	"Opened":                    Opened{},
 	"Failed":                    Failed{failed(Failure{})},
 	"Failed, too late":          Failed{failed(Failure{NoFallback: true})},
 	"Failed, not its own":       Failed{failed(Failure{NotOwner: true})},
 	"Sent":                      Sent{},
 	"SendFailed":                SendFailed{errTest},
-	"LLCDone":                   LLCDone{testEndpoint()},
+	"LLCDone":                   LLCDone{testLocal()},
 	"LLCFailed":                 LLCFailed{failed(Failure{})},
 	"LLCFailed, too late":       LLCFailed{failed(Failure{NoFallback: true})},
 	"PROPOSAL":                  testProposal(true, noV2),
@@ -146,6 +155,7 @@ var testEvents = map[string]any{
 	"DECLINE, out of sync":      wire.Decline{PeerID: testPeer, Diagnosis: smc.DiagMem, OutOfSync: true},
 	"data":                      Received{[]byte("GET / HT")},
 	"half":                      Received{[]byte{0xe2, 0xd4, 0xc3, 0xd9}},
+	"one byte":                  Received{[]byte{0xe2}},
 	"half a DECLINE":            half{},
 	"EOF":                       EOF{},
 	"ReadFailed":                ReadFailed{errTest},

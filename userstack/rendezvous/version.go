@@ -44,7 +44,7 @@ type version interface {
 type answer struct {
 	wire.Endpoint
 	version uint8
-	first   bool
+	first   bool // ACCEPT: a first contact; a server knows itself, so CONFIRM is not asked
 	eid     wire.EID
 	ext     *wire.FirstContactExt // version 2, first contact
 }
@@ -55,11 +55,11 @@ func answerOf(m wire.CLC) *answer {
 	case wire.Accept:
 		return &answer{version: wire.Version1, Endpoint: m.Endpoint, first: m.FirstContact}
 	case wire.Confirm:
-		return &answer{version: wire.Version1, Endpoint: m.Endpoint, first: m.FirstContact}
+		return &answer{version: wire.Version1, Endpoint: m.Endpoint}
 	case wire.AcceptV2:
 		return &answer{version: wire.Version2, Endpoint: m.Endpoint, first: m.FirstContact != nil, eid: m.EID, ext: m.FirstContact}
 	case wire.ConfirmV2:
-		return &answer{version: wire.Version2, Endpoint: m.Endpoint, first: m.FirstContact != nil, eid: m.EID, ext: m.FirstContact}
+		return &answer{version: wire.Version2, Endpoint: m.Endpoint, eid: m.EID, ext: m.FirstContact}
 	}
 	return nil
 }

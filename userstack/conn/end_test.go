@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conn
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/wire"
+)
+
+// over checks how a connection has ended.
+func (r *rig) over(want error) {
+	r.t.Helper()
+	if r.state() != smc.StateClosed || len(r.ended) != 1 || !errors.Is(r.ended[0], want) {
+		r.t.Errorf("state %s, ended %v, want %v", r.state(), r.ended, want)
+	}
+}
+
+// TestPeerResets: a reset by the peer is answered, and the connection is over when the answer
+// is delivered. What was received before is not read any more (RFC 7609, section 4.8.2, 2A
+// and 2B).
+func TestPeerResets(t *testing.T) {
+	r := newRig(t, settings{})
+	r.give(100, 0)
+	_, _ = r.c.RecvData() // the program knows of it
+	r.wakes = nil
+	r.flag(wire.ConnAbnormalClose)
+	r.expect("cdc+A")
+	if r.state() != smc.StateProcessAbort || !slices.Contains(r.wakes, WakeRead) || !slices.Contains(r.wakes, WakeWrite) {
+		t.Errorf("state %s, wakes %v", r.state(), r.wakes)
+	}
+	if a, b := r.c.RecvData(); len(a)+len(b) > 0 || !errors.Is(r.c.ReadErr(), ErrReset) || !errors.Is(r.c.RecvEnd(), ErrReset) {
+		t.Errorf("%d bytes to read, %v, %v", len(a)+len(b), r.c.ReadErr(), r.c.RecvEnd())
+	}
+	if r.c.Consumed(r.now, 100); r.at().Read != 0 {
+		t.Error("bytes are read after the reset")
+	}
+	r.c.Abort(r.now)
+	r.expect("") // it is under way
+	r.done()
+	r.over(ErrReset)
+}
+
+// TestPeerResetsUnanswered: without the delivery of the answer, AbortWait is the end.
+func TestPeerResetsUnanswered(t *testing.T) {
+	r := newRig(t, settings{})
+	r.flag(wire.ConnAbnormalClose)
+	r.wait(10*time.Second - time.Millisecond)
+	if len(r.ended) != 0 {
+		t.Errorf("ended %v", r.ended)
+	}
+	r.wait(time.Millisecond)
+	r.over(ErrReset)
+	if r.peerWrites {
+		t.Error("the peer has said that it writes no more")
+	}
+}
+
+// TestCloseUnread: a program that closes with unread data resets the connection (RFC 7609,
+// section 4.8.1, 3A).
+func TestCloseUnread(t *testing.T) {
+	r := newRig(t, settings{})
+	r.give(10, 0)
+	r.c.Close(r.now)
+	r.expect("cdc+A")
+	if r.state() != smc.StatePeerAbortWait {
+		t.Errorf("state %s", r.state())
+	}
+	r.done()
+	r.flag(wire.ConnAbnormalClose)
+	r.over(ErrAborted)
+	r = newRig(t, settings{})
+	r.give(10, 0)
+	r.c.Consumed(r.now, 10)
+	r.c.Close(r.now)
+	r.expect("cdc+C")
+}
+
+// TestPeerClosed: after C of the peer nothing can be sent, and what was received can be read
+// to its end (RFC 7609, section 4.8.1, 4A).
+func TestPeerClosed(t *testing.T) {
+	for f, write := range map[wire.StateFlags]error{wire.ConnSendingDone: nil, wire.ConnClosed: ErrPeerClosed} {
+		r := newRig(t, settings{})
+		r.give(10, 0)
+		r.flag(f)
+		if err := r.c.WriteErr(); !errors.Is(err, write) || r.state() != smc.StateAppCloseWait1 {
+			t.Errorf("%#x: %v, want %v; state %s", f, err, write, r.state())
+		}
+		if r.c.ReadErr() != nil || !errors.Is(r.c.RecvEnd(), io.EOF) {
+			t.Errorf("%#x: before the data is read: %v, %v", f, r.c.ReadErr(), r.c.RecvEnd())
+		}
+		r.c.Consumed(r.now, 10)
+		if !errors.Is(r.c.ReadErr(), io.EOF) || !errors.Is(r.c.RecvEnd(), io.EOF) {
+			t.Errorf("%#x: after that: %v, %v", f, r.c.ReadErr(), r.c.RecvEnd())
+		}
+	}
+}
+
+// TestPeerClosedEarly: a peer that closes while data waits for it resets the connection (RFC
+// 7609, section 4.8.1, 4A).
+func TestPeerClosedEarly(t *testing.T) {
+	r := newRig(t, settings{})
+	for range 5 {
+		r.send(4096) // more than the element takes
+		r.done()
+	}
+	r.acts = nil
+	r.flag(wire.ConnClosed)
+	r.expect("cdc+A")
+	if !errors.Is(r.c.WriteErr(), ErrReset) {
+		t.Errorf("%v", r.c.WriteErr())
+	}
+	r.done()
+	r.over(ErrReset)
+}
+
+// TestCloseWait: a closed connection whose data the peer does not take is reset after
+// CloseWait, which begins again with each step of the peer (RFC 7609, section 4.8.1).
+func TestCloseWait(t *testing.T) {
+	r := newRig(t, settings{})
+	for range 5 {
+		r.send(4096)
+		r.done()
+	}
+	r.c.Close(r.now)
+	r.acts = nil
+	r.wait(50 * time.Second)
+	r.got(1)
+	r.wait(50 * time.Second)
+	r.expect("")
+	r.wait(10 * time.Second)
+	r.expect("cdc+A")
+	r.wait(10 * time.Second)
+	r.over(ErrCloseTimeout)
+	if !r.peerWrites {
+		t.Error("the peer may still write: it never said that it is done")
+	}
+}
+
+// TestUrgentMarkEndsData: what can be read ends before an urgent byte.
+func TestUrgentMarkEndsData(t *testing.T) {
+	r := newRig(t, settings{})
+	r.give(10, wire.ProdUrgentPending|wire.ProdUrgentPresent)
+	r.give(5, 0)
+	if a, _ := r.c.RecvData(); len(a) != 9 || !errors.Is(r.c.RecvEnd(), ErrUrgentMark) {
+		t.Errorf("%d bytes, and then %v", len(a), r.c.RecvEnd())
+	}
+	r.c.Consumed(r.now, 9)
+	if a, _ := r.c.RecvData(); len(a) != 5 || r.c.RecvEnd() != nil {
+		t.Errorf("%d bytes, and then %v", len(a), r.c.RecvEnd())
+	}
+}
+
+// TestTCPExplained: the end of the TCP connection follows from C and A, and from D only if it
+// is not by RST.
+func TestTCPExplained(t *testing.T) {
+	const d, c, a = wire.ConnSendingDone, wire.ConnClosed, wire.ConnAbnormalClose
+	for _, tt := range []struct {
+		received wire.StateFlags
+		reset    bool
+		want     bool
+	}{{0, false, false}, {0, true, false}, {d, false, true}, {d, true, false}, {c, true, true}, {a, true, true}, {c, false, true}} {
+		if got := (&closing{received: tt.received, tcp: tcpEnd{reset: tt.reset}}).tcpExplained(); got != tt.want {
+			t.Errorf("received %#x, reset %v: explained %v", tt.received, tt.reset, got)
+		}
+	}
+}
+
+// TestUndisturbed: only a connection at which nothing has happened says that the peer's stack
+// lives.
+func TestUndisturbed(t *testing.T) {
+	for name, event := range map[string]func(*rig){
+		"":          func(r *rig) { r.give(10, 0) },
+		"D":         func(r *rig) { r.flag(wire.ConnSendingDone) },
+		"reset":     func(r *rig) { r.flag(wire.ConnAbnormalClose) },
+		"shutdown":  func(r *rig) { r.c.CloseWrite(r.now) },
+		"abort":     func(r *rig) { r.c.Abort(r.now) },
+		"TCP ended": func(r *rig) { r.c.TCPClosed(r.now, false) },
+	} {
+		r := newRig(t, settings{})
+		event(r)
+		if got := r.c.p.Undisturbed(); got != (name == "") {
+			t.Errorf("%s: undisturbed %v", name, got)
+		}
+	}
+}
+
+// TestValidationNumber: over the new link, the first message says which message was the
+// last one that was delivered (RFC 7609, section 4.6.1). The delivery of that message itself
+// changes nothing.
+func TestValidationNumber(t *testing.T) {
+	r := newRig(t, settings{})
+	for range 3 {
+		r.send(10)
+		r.done()
+	}
+	r.send(10) // lost
+	for range 2 {
+		r.fail()
+		m := r.acts[0].m
+		if m.Flags != wire.ProdFailoverVerify || m.Seq != 3 {
+			t.Errorf("the first message has flags %#x, number %d, want 3", m.Flags, m.Seq)
+		}
+		first := r.outstanding[0]
+		r.outstanding = r.outstanding[1:]
+		r.c.p.Delivered(first)
+	}
+	if at := r.at(); at.Delivered != 30 || at.Written != 40 {
+		t.Errorf("%+v", at)
+	}
+}
+
+// TestRoom: a message goes out with all its writes, or waits for room.
+func TestRoom(t *testing.T) {
+	r := newRig(t, settings{})
+	r.room = 1
+	r.send(10)
+	r.expect("")
+	r.room = 2
+	r.c.p.Transmit()
+	r.expect("cdc")
+	r.room = 0
+	r.fail()
+	r.expect("")
+	r.room = 1
+	r.c.p.Transmit()
+	r.expect("cdc+F") // it needs no more
+}
+
+// TestLinkNotReady: nothing goes out over a link that is not active.
+func TestLinkNotReady(t *testing.T) {
+	r := newRig(t, settings{})
+	r.linkDown = true
+	r.send(10)
+	r.c.Close(r.now)
+	r.expect("")
+	r.linkDown = false
+	r.c.p.Transmit()
+	r.expect("cdc")
+}
+
+// TestWriterIsWoken: a producer that found no room is woken once a quarter of the send buffer
+// is free.
+func TestWriterIsWoken(t *testing.T) {
+	r := newRig(t, settings{})
+	r.c.SetNoDelay(r.now, true)
+	woken := func() bool { return slices.Contains(r.wakes, WakeWrite) }
+	r.send(sendSize/4 - 1)
+	r.send(sendSize - sendSize/4)
+	r.c.SendSpace(1, 1)
+	r.send(1)
+	if a, b, err := r.c.SendSpace(1, 1); len(a)+len(b) > 0 || err != nil {
+		t.Fatalf("%d bytes of room, %v", len(a)+len(b), err)
+	}
+	r.wakes = nil
+	deliver := func() {
+		first := r.outstanding[0]
+		r.outstanding = r.outstanding[1:]
+		r.c.p.Delivered(first)
+	}
+	deliver()
+	if woken() {
+		t.Error("woken with less than a quarter")
+	}
+	deliver()
+	if !woken() {
+		t.Error("not woken")
+	}
+	r.wakes = nil
+	r.send(10)
+	r.done()
+	if woken() {
+		t.Error("woken without having waited")
+	}
+}
+
+// TestChunkSizes: a full send buffer takes eight chunks at most, of whole pages.
+func TestChunkSizes(t *testing.T) {
+	for _, tt := range []struct{ buf, least, want int }{
+		{4096, 65536, 4096}, {65536, 4096, 8192}, {1 << 20, 65536, 131072}, {100000, 4096, 16384}, {32768, 4096, 4096}, {32769, 600, 8192}, {4096, 600, 600},
+	} {
+		if got := chunkFor(tt.buf, tt.least); got != tt.want {
+			t.Errorf("buffer %d, least %d: %d, want %d", tt.buf, tt.least, got, tt.want)
+		}
+	}
+}
+
+// TestCheck: a state that contradicts itself is found.
+func TestCheck(t *testing.T) {
+	for name, spoil := range map[string]func(p *Protocol){
+		"read beyond written":      func(p *Protocol) { p.in.read = p.in.written + 1 },
+		"more than the element":    func(p *Protocol) { p.in.written = p.in.read + elemSize + 1 },
+		"told more than read":      func(p *Protocol) { p.in.told = p.in.read + 1 },
+		"written beyond produced":  func(p *Protocol) { p.out.written = p.out.buf.produced + 1 },
+		"more than the buffer":     func(p *Protocol) { p.out.buf.produced = p.out.buf.delivered + sendSize + 1 },
+		"delivered beyond written": func(p *Protocol) { p.out.written--; p.out.read-- },
+		"too many messages":        func(p *Protocol) { p.out.outstanding = maxOutstanding + 2 },
+		"negative messages":        func(p *Protocol) { p.out.outstanding = -1 },
+		"peer read beyond written": func(p *Protocol) { p.out.read = p.out.written + 1 },
+		"closed":                   func(p *Protocol) { p.state = smc.StateClosed },
+		"freed":                    func(p *Protocol) { p.mem = memFreed },
+		"eye catcher":              func(p *Protocol) { p.in.mem[0]++ },
+	} {
+		r := newRig(t, settings{eye: true})
+		r.give(100, 0)
+		r.c.Consumed(r.now, 50)
+		r.send(100)
+		r.done()
+		r.got(50)
+		if err := r.c.p.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if spoil(&r.c.p); !errors.Is(r.c.p.Check(), ErrInvariant) {
+			t.Errorf("%s: %v", name, r.c.p.Check())
+		}
+	}
+}
+
+// TestCheckWrite: a write of the peer must not touch the eye catcher nor what waits to be
+// read, and finds zeros, unless it repeats what is there.
+func TestCheckWrite(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		at            int
+		before, after []byte
+		ok            bool
+	}{
+		{"free", 4 + 100, []byte{0, 0}, []byte{1, 2}, true},
+		{"eye catcher", 3, []byte{0}, []byte{0}, false},
+		{"read already", 4 + 49, []byte{7}, []byte{7}, true},
+		{"unread", 4 + 50, []byte{7}, []byte{8}, false},
+		{"unread, the last byte", 4 + 99, []byte{7}, []byte{8}, false},
+		{"unread, again", 4 + 50, []byte{7, 7}, []byte{7, 7}, true},
+		{"of another connection", 4 + 100, []byte{0, 9}, []byte{1, 2}, false},
+		{"the next round", 4 + 49, []byte{7}, []byte{8}, true},
+	} {
+		r := newRig(t, settings{eye: true})
+		r.give(100, 0)
+		r.c.Consumed(r.now, 50)
+		if err := r.c.p.CheckWrite(tt.at, tt.before, tt.after); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrInvariant) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		r.c.Abort(r.now)
+		if err := r.c.p.CheckWrite(max(tt.at, 4), tt.before, tt.after); err != nil {
+			t.Errorf("%s, after a reset: %v", tt.name, err)
+		}
+	}
+}
