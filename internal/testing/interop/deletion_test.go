@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"smcr/internal/testing/guest"
 )
@@ -82,7 +83,7 @@ func testDeletion(t *testing.T, d direction, at netip.AddrPort, kernel, user *si
 	defer cancel()
 	ended := make(chan result, 1)
 	go func() {
-		r, err := d.client.try(ctx, d.client.peerArgs("echo", "-n", "4", "-parallel", "-bytes", "200000000", at.String())...)
+		r, err := d.client.try(ctx, d.client.peerArgs("echo", "-n", "4", "-parallel", "-bytes", "6000000", at.String())...)
 		ended <- result{r, err}
 	}()
 	for _, s := range both {
@@ -93,9 +94,11 @@ func testDeletion(t *testing.T, d direction, at netip.AddrPort, kernel, user *si
 		t.Logf("%+v", g)
 		t.Log(user.smcrun(t, "linkgroup", "del", g.ID))
 	}
+	begin := time.Now()
 	if r := <-ended; r.err == nil || ctx.Err() != nil {
 		t.Errorf("the client: %v, want an error at once\n%s", r.err, r.Stdout)
 	}
+	t.Logf("the client ended after %v", time.Since(begin))
 	groupsGone(t, kernel, user)
 	d.client.connect(t, "echo", at, "-n", "3") // over another link group
 	stop()
