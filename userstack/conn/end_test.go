@@ -27,8 +27,7 @@ func (r *rig) over(want error) {
 func TestPeerResets(t *testing.T) {
 	r := newRig(t, settings{})
 	r.give(100, 0)
-	_, _ = r.c.RecvData() // the program knows of it
-	r.wakes = nil
+	r.wakes = nil // the program was woken, and has not come yet
 	r.flag(wire.ConnAbnormalClose)
 	r.expect("cdc+A")
 	if r.state() != smc.StateProcessAbort || !slices.Contains(r.wakes, WakeRead) || !slices.Contains(r.wakes, WakeWrite) {
@@ -208,6 +207,7 @@ func TestValidationNumber(t *testing.T) {
 		}
 		first := r.outstanding[0]
 		r.outstanding = r.outstanding[1:]
+		r.expect("cdc+F cdc") // with the data once more
 		r.c.p.Delivered(first)
 	}
 	if at := r.at(); at.Delivered != 30 || at.Written != 40 {
@@ -348,6 +348,105 @@ func TestCheckWrite(t *testing.T) {
 		r.c.Abort(r.now)
 		if err := r.c.p.CheckWrite(max(tt.at, 4), tt.before, tt.after); err != nil {
 			t.Errorf("%s, after a reset: %v", tt.name, err)
+		}
+	}
+}
+
+// TestCloseWaitSilent: CloseWait begins with the close, also if data waits.
+func TestCloseWaitSilent(t *testing.T) {
+	r := newRig(t, settings{})
+	for range 5 {
+		r.send(4096)
+		r.done()
+	}
+	r.c.Close(r.now)
+	r.acts = nil
+	r.wait(time.Minute - time.Millisecond)
+	r.expect("")
+	r.wait(time.Millisecond)
+	r.expect("cdc+A")
+}
+
+// TestEndIsTold: a reader that was woken for data and has not come yet is woken again for the
+// end of the stream.
+func TestEndIsTold(t *testing.T) {
+	r := newRig(t, settings{})
+	r.give(10, 0)
+	r.give(10, 0)
+	if !slices.Equal(r.wakes, []Wake{WakeRead}) {
+		t.Errorf("wakes %v, want one", r.wakes)
+	}
+	r.flag(wire.ConnSendingDone)
+	if !slices.Equal(r.wakes, []Wake{WakeRead, WakeRead}) {
+		t.Errorf("wakes %v, want another one", r.wakes)
+	}
+}
+
+// TestCloseIsRepeated: a C that was lost with its link goes out again over the next one, and
+// nothing else.
+func TestCloseIsRepeated(t *testing.T) {
+	r := newRig(t, settings{})
+	r.c.Close(r.now)
+	r.expect("cdc+C")
+	r.fail()
+	r.expect("cdc+F cdc+C")
+	r.done()
+	r.expect("")
+	r.flag(wire.ConnClosed)
+	r.over(nil)
+}
+
+// TestTCPEnds: a peer whose TCP connection has ended without a word on the link is tested,
+// and the connection is reset after the grace, or a longer one if its stack lives.
+func TestTCPEnds(t *testing.T) {
+	for lives, grace := range map[bool]time.Duration{false: 2 * time.Second, true: 10 * time.Second} {
+		r := newRig(t, settings{})
+		r.wait(time.Minute) // since the last message
+		r.peerLives = lives
+		r.c.TCPClosed(r.now, false)
+		r.wait(grace - time.Millisecond)
+		r.expect("")
+		if r.tests == 0 {
+			t.Error("the link was not tested")
+		}
+		r.wait(time.Millisecond)
+		r.expect("cdc+A")
+		if !errors.Is(r.c.ReadErr(), ErrReset) {
+			t.Errorf("%v", r.c.ReadErr())
+		}
+	}
+	r := newRig(t, settings{})
+	r.c.TCPClosed(r.now, false)
+	r.flag(wire.ConnClosed)
+	r.wait(time.Minute)
+	r.expect("") // C explains it
+}
+
+// TestDataRoundTheEnd: data that goes round the end of the element is read in two parts.
+func TestDataRoundTheEnd(t *testing.T) {
+	r := newRig(t, settings{})
+	r.give(elemSize-10, 0)
+	r.c.Consumed(r.now, elemSize-10)
+	r.give(30, 0)
+	a, b := r.c.RecvData()
+	if len(a) != 10 || len(b) != 20 || &a[0] != &r.mem[elemSize-10] || &b[0] != &r.mem[0] {
+		t.Errorf("parts of %d and %d bytes", len(a), len(b))
+	}
+}
+
+// TestEyeCatcher: an element begins with "SMCR" in EBCDIC until the first contact settles
+// that it does not (RFC 7609, section 4.2). Then the data begins at its first byte.
+func TestEyeCatcher(t *testing.T) {
+	r := newRig(t, settings{})
+	r.c = New(&r.cfg, r, 0x1111, r.mem, EyeUnsettled, sendSize, DefaultChunk)
+	if got := [4]byte(r.mem); got != [4]byte{0xe2, 0xd4, 0xc3, 0xd9} {
+		t.Errorf("the element begins with %x", got)
+	}
+	for _, eye := range []bool{true, false} {
+		r.c.p.LayOut(eye, eye)
+		start := map[bool]int{true: 4}[eye]
+		if got := r.c.Info(); r.c.RecvSize() != elemSize-start || got.RxCons.Count != uint32(start) {
+			t.Errorf("eye catcher %v: %d bytes from %d on", eye, r.c.RecvSize(), got.RxCons.Count)
 		}
 	}
 }

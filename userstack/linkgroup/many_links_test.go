@@ -237,7 +237,12 @@ func TestClientReplies(t *testing.T) {
 		r, _ := setup(t)
 		r.g.Sent(r.s.now, r.link, r.tok[r.link])
 		delete(r.tok, r.link)
+		r.take()
+		reply, err := wire.ParseDeleteLink(r.last)
 		r.expect("cdc+F re:delete-link(1)")
+		if err != nil || !reply.Orderly || reply.Reason != wire.DeleteLinkOperator {
+			t.Errorf("%+v, %v: want what the request says", reply, err)
+		}
 		if r.g.links.byID(1) == nil {
 			t.Error("link 1 is gone before the answer has been delivered")
 		}
@@ -337,5 +342,36 @@ func TestDeviceAfterEnd(t *testing.T) {
 	}
 	if acts := r.take(); len(acts) != 0 {
 		t.Errorf("actions %v", r.kinds())
+	}
+}
+
+// TestBadAddLink: a client rejects a link that cannot be: without a number or a queue pair,
+// with the number of another link, or with an MTU that is not defined (RFC 7609, appendices
+// A.3.2 and C.7.1). No queue pair is left of it.
+func TestBadAddLink(t *testing.T) {
+	for name, tt := range map[string]struct {
+		edit func(*wire.AddLink)
+		want string
+	}{
+		"no number":      {func(m *wire.AddLink) { m.LinkNum = 0 }, "re:add-link-rejected1"},
+		"number in use":  {func(m *wire.AddLink) { m.LinkNum = 11 }, "re:add-link-rejected1"},
+		"no queue pair":  {func(m *wire.AddLink) { m.QPN = 0 }, "re:add-link-rejected1"},
+		"reserved MTU":   {func(m *wire.AddLink) { m.MTU = 6 }, "re:add-link-rejected2"},
+		"port of link 1": {func(m *wire.AddLink) { m.GID, m.MAC = peerEnd.GID, peerEnd.MAC }, "re:add-link-rejected1"},
+		"good":           {func(*wire.AddLink) {}, "re:add-link"},
+	} {
+		r := manyLinks(t, 2, nil)
+		r.g.DeviceUp(r.s.now, device(smc.Client, 2))
+		r.done()
+		r.acts = nil
+		m := wire.AddLink{LinkNum: 20, MAC: smc.MAC{5: 20}, GID: smc.GID{15: 20}, QPN: 20, MTU: 3}
+		tt.edit(&m)
+		r.recv(r.link, m)
+		if got := r.sent(); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+		if n := len(r.g.links.list); (n == 3) != (name == "good") {
+			t.Errorf("%s: %d links", name, n)
+		}
 	}
 }
