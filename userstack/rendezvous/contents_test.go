@@ -39,9 +39,6 @@ func declineV2(why smc.Diagnosis) Action {
 	return Send{wire.Decline{PeerID: testOwn, Diagnosis: why, Version: wire.Version2, OSType: smc.OSLinux}}
 }
 
-// at returns an endpoint for an action that points to it.
-func at(e wire.Endpoint) *wire.Endpoint { return &e }
-
 // confirmMTU is this host's end in CONFIRM: the MTU is the lower one of both ends.
 func confirmMTU() wire.Endpoint {
 	e := testLocal()
