@@ -180,7 +180,7 @@ func (o *openRun) run(ctx context.Context) error {
 	for _, s := range after {
 		s.say()
 	}
-	o.row.compare(before, after)
+	o.row.compare(before, after, margins)
 	return nil
 }
 
@@ -244,13 +244,13 @@ func (b *bed) empty(h *netnstest.Host) error {
 }
 
 // compare counts as leaked what processes have more than before.
-func (r *Row) compare(before, after []sample) {
+func (r *Row) compare(before, after []sample, margins gauge.Sample) {
 	first := map[gaugeAt]gauge.Sample{}
 	for _, s := range before {
 		first[s.gaugeAt] = s.Sample
 	}
 	for _, s := range after {
-		for _, what := range grown(first[s.gaugeAt], s.Sample) {
+		for _, what := range grownBeyond(first[s.gaugeAt], s.Sample, margins) {
 			r.leak("%s: %s", s.name, what)
 		}
 	}
