@@ -221,6 +221,9 @@ func (s *stresser) reap() int {
 // it.
 func (s *stresser) take(wc rdmaverbs.WC) {
 	s.T.Helper()
+	if wc.Status != rdmaverbs.StatusSuccess {
+		s.T.Fatalf("request %d: %v", wc.ID, wc.Status)
+	}
 	for {
 		if len(s.ops) == 0 {
 			s.T.Fatalf("completion of nothing: %+v", wc)
