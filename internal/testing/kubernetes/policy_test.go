@@ -4,6 +4,8 @@ package kubernetes
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -119,6 +121,11 @@ func podRights(p *corev1.PodSpec) (bad []string) {
 
 // TestRights checks the rights of all containers.
 func TestRights(t *testing.T) {
+	version, err := os.ReadFile("../../../cmd/smcr/version.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := regexp.MustCompile(`release = "(.*)"`).FindStringSubmatch(string(version))[1]
 	seen, stacks, programs := 0, 0, 0
 	for _, folder := range folders {
 		for _, w := range workloads(mustBuild(t, folder)) {
@@ -135,6 +142,9 @@ func TestRights(t *testing.T) {
 					}
 				case slices.Contains(c.Command, "run"):
 					programs++
+				}
+				if repository, tag, _ := strings.Cut(c.Image, ":"); repository == "smcr" && tag != release {
+					t.Errorf("%s: %s: image %q, the release is %s", folder, c.Name, c.Image, release)
 				}
 				host, _, is := strings.Cut(c.Image, "/")
 				if _, tag, _ := strings.Cut(c.Image, ":"); tag == "" || is && strings.ContainsAny(host, ".:") {

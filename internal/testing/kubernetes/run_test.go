@@ -4,7 +4,6 @@ package kubernetes
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -131,6 +130,9 @@ func TestSidecar(t *testing.T) {
 	size := client.transfer(overSMC)
 	wire(t, capture, size)
 	client.counted("smcr-stack", size)
+	if _, err := client.exec("smcr-stack", "/smcr", "check", a.host.Addr()+":8080"); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestHostNetwork runs the example in which pods use the network and the stack of their node.
@@ -201,11 +203,18 @@ func TestLess(t *testing.T) {
 		}
 		p.stop()
 	}
-	// Without NET_RAW, there is no stack, and so no pod.
-	p := b.newPod(objects, "client")
-	without("NET_RAW")(nil, container(t, p.spec, "smcr-stack"))
-	if err := p.start(); err == nil || !strings.Contains(fmt.Sprint(err), "needs CAP_NET_RAW") {
-		t.Errorf("without NET_RAW: %v", err)
+	// Without these, there is no stack, and so no pod.
+	for says, change := range map[string]func(_, stack *corev1.Container){
+		"needs CAP_NET_RAW":     without("NET_RAW"),
+		"read-only file system": func(_, s *corev1.Container) { s.VolumeMounts = s.VolumeMounts[1:] },
+		"cgroup":                func(_, s *corev1.Container) { s.VolumeMounts = s.VolumeMounts[:1] },
+	} {
+		p := b.newPod(objects, "client")
+		change(nil, container(t, p.spec, "smcr-stack"))
+		if err := p.start(); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+		p.stop()
 	}
 }
 
