@@ -46,6 +46,10 @@ type Config struct {
 	AssumeSMC []netip.Prefix
 	// NoOption makes New load no eBPF program.
 	NoOption bool
+	// Cgroup is a directory in a mounted cgroup v2 tree: the stack announces SMC for sockets
+	// of this part of the tree. Empty means all of the tree that the process sees. In a
+	// container, that is the container alone.
+	Cgroup string
 	// NetDevs are the netdevs that may carry RoCE. Empty means all.
 	NetDevs []string
 	// PNETs is the pnetid table. Others may change it while the stack uses it. Nil means a
@@ -96,13 +100,13 @@ type Config struct {
 	network network.Network      // nil: the network namespace of the thread that calls New
 	option  network.OptionMarker // nil: the eBPF program of package tcpopt
 
-	release0 bool          // tests: a stack from before version 2.1
-	tune     tuning        // tests
-	random   func() uint32 // simulations; else the runtime's
+	tune   tuning        // tests
+	random func() uint32 // simulations; else the runtime's
 }
 
-// tuning is what tests change in link groups.
+// tuning is what tests change.
 type tuning struct {
+	release0  bool                              // a stack from before version 2.1
 	timers    func(smc.Role, *linkgroup.Timers) // nil: nothing
 	sendChunk int                               // linkgroup.Config.SendChunk
 }
@@ -173,7 +177,7 @@ func (c *Config) setDefaults() error {
 
 // release returns the latest release of version 2 that the stack supports.
 func (c *Config) release() uint8 {
-	if c.release0 {
+	if c.tune.release0 {
 		return 0
 	}
 	return wire.ReleaseV21

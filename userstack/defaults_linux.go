@@ -36,7 +36,7 @@ func (s *Stack) defaults() error {
 		s.opt.err = errors.New("userstack: Config.NoOption is set")
 		return nil
 	}
-	p, err := tcpopt.Attach(tcpopt.Options{Logger: s.log})
+	p, err := tcpopt.Attach(tcpopt.Options{CgroupPath: s.cfg.Cgroup, Logger: s.log})
 	if err != nil {
 		// This is logged once. From then on, the stack uses SMC-R only with AssumeSMC.
 		s.opt.err = err

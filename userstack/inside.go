@@ -15,7 +15,7 @@ var _ = inside.Bind(inside.Binding{
 	},
 	Tune: func(config any, t inside.Tuning) {
 		c := config.(*Config)
-		c.tune, c.random = tuning{t.Timers, t.SendChunk}, t.Random
+		c.tune, c.random = tuning{timers: t.Timers, sendChunk: t.SendChunk}, t.Random
 	},
 	Stack:   func(stack any) any { return insideStack{stack.(*Stack)} },
 	Inspect: func(stack any) any { return inspector{stack.(*Stack)} },

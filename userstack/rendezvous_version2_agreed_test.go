@@ -367,7 +367,7 @@ func TestAgreedConns(t *testing.T) {
 // but a limit of one link is kept.
 func TestOneLinkRelease0(t *testing.T) {
 	one := func(c *Config) { c.MaxLinks = 1 }
-	old := func(c *Config) { c.release0 = true }
+	old := func(c *Config) { c.tune.release0 = true }
 	for name, c := range map[string]bedConfig{
 		"ClientWantsOne": {devices: 2, client: one, server: old},
 		"ServerWantsOne": {devices: 2, client: old, server: one},

@@ -43,7 +43,7 @@ func (r *recorder) lengths() (n []int) {
 // have the lengths that Linux requires (smc_clc.c), and no message of release 0 has
 // numbers of release 1.
 func TestReleases(t *testing.T) {
-	old := func(c *Config) { c.release0 = true }
+	old := func(c *Config) { c.tune.release0 = true }
 	few := func(c *Config) { c.MaxConns, c.MaxLinks = 20, 1 }
 	eids := []string{"COMMON-1"}
 	for _, tt := range []struct {

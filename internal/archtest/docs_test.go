@@ -18,7 +18,7 @@ import (
 const moduleRoot = "../.."
 
 // documents are the texts that TestDocuments checks, relative to the module root.
-var documents = []string{"*.md", "docs/*.md", "deploy/*.md"}
+var documents = []string{"*.md", "docs/*.md", "deploy/*.md", "deploy/*/*.md"}
 
 // A sourceTree is what documents may name: all functions and types, their fields and
 // methods, and all files.

@@ -32,6 +32,9 @@
 // The error for anything else that is found there is an [UntrustedError], and not
 // [ErrAbsent].
 //
+// A stack takes the right to write to its directory above from others if that directory is
+// empty, like a new volume of a pod.
+//
 // A user namespace shows the users that it does not map as user 65534. Root of
 // the host is one of them, and looks like the others. So clients in a user namespace do not
 // trust the stack of the host, even if they share its network namespace.

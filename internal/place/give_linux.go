@@ -44,6 +44,11 @@ func (v *view) give(uid, gid uint32) error {
 		} else if st, err = os.Stat(path); err != nil {
 			return err
 		}
+		if path == filepath.Dir(dir) {
+			if st, err = tighten(path, st, v.uid); err != nil {
+				return err
+			}
+		}
 		if path != dir && !onlyRoot(st) {
 			return &UntrustedError{Path: path, Owner: owner(st), Why: fmt.Sprintf("belongs to user %d and has the mode %04o: "+
 				"only if it belongs to root, and nobody else can write to it, can root give a directory in it to a user", owner(st), st.Mode().Perm())}

@@ -125,6 +125,11 @@ func (v *view) makeDirs(base string) error {
 		if serr != nil {
 			return gone(serr)
 		}
+		if path != dir {
+			if st, err = tighten(path, st, v.uid); err != nil {
+				return gone(err)
+			}
+		}
 		if err := isType(path, st, fs.ModeDir); err != nil {
 			return err
 		}

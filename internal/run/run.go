@@ -33,6 +33,7 @@ type Options struct {
 	Serve   []string // flags of smcr serve if the stack must be started
 	Kernel  launch.Kernel
 	Argv    []string
+	Install string // copy smcr to this directory instead of running a program
 }
 
 // Modes of smcr run: the transport of the connections.
@@ -73,11 +74,19 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"only on Linux 6.12 or later.\n\n" +
 			"Except in mode tcp, the program gets no privileges from set-user-ID files. In mode\n" +
 			"user it cannot use io_uring unless --io-uring is given; connections made through\n" +
-			"io_uring are always TCP. In mode kernel, sockets created through io_uring are TCP.",
+			"io_uring are always TCP. In mode kernel, sockets created through io_uring are TCP.\n\n" +
+			"--install copies smcr into a directory that a container of another image can mount,\n" +
+			"so that its program can run under 'smcr run'. It needs a static smcr.",
 		Example: "  smcr run -- curl http://10.1.0.5/\n" +
 			"  smcr run -v -- iperf3 -s\n" +
 			"  smcr run --mode kernel --rcvbuf 1M -- iperf3 -c 10.1.0.5",
 		Args: func(cmd *cobra.Command, args []string) error {
+			if o.Install != "" {
+				if len(args) > 0 {
+					return cmdutil.UsageError("--install runs no program: leave %q away", args[0])
+				}
+				return nil
+			}
 			if len(args) == 0 {
 				return cmdutil.UsageError("%s: PROGRAM is required: smcr run -- PROGRAM [ARGUMENT...]", cmd.CommandPath())
 			}
@@ -111,6 +120,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.BoolVar(&o.Kernel.Inet, "ipproto-smc", false, "kernel: keep the address family of the sockets and use protocol IPPROTO_SMC (Linux 6.11)")
 	fl.BoolVar(&o.IOUring, "io-uring", false, "user: allow the program to use io_uring; its io_uring connections are TCP")
 	fl.BoolVar(&o.NoAdapt, "no-adapt", false, "user: try SMC-R for every connection, even if many short ones in a row did not benefit")
+	fl.StringVar(&o.Install, "install", "", "run no program: copy smcr to this `directory`, such as a volume of a pod, and end")
 	fl.StringArrayVar(&netdevs, "netdev", nil, "user, if smcr starts the stack: use only this `netdev` for RoCE; may be repeated")
 	fl.StringArrayVar(&assume, "assume-smc", nil, "user, if smcr starts the stack: assume that peers in this `prefix` use SMC; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))
@@ -142,6 +152,9 @@ func (o *Options) check(modes []string, serve bool) error {
 // program's exit status is not 0. In mode tcp, Run does not return: the program
 // replaces this process.
 func Run(ctx context.Context, o *Options) error {
+	if o.Install != "" {
+		return install(o.Install)
+	}
 	level := slog.LevelWarn
 	switch {
 	case o.Debug:

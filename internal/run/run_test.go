@@ -52,6 +52,8 @@ func TestFlags(t *testing.T) {
 		{"--mode user --netdev eth0 --assume-smc 10.0.0.0/8 --io-uring prog", &Options{Mode: ModeUser, IOUring: true,
 			Serve: []string{"--netdev", "eth0", "--assume-smc", "10.0.0.0/8"}, Argv: []string{"prog"}}},
 		{"--mode tcp prog", &Options{Mode: ModeTCP, Argv: []string{"prog"}}},
+		{"--install /opt/smcr", &Options{Mode: ModeAuto, Install: "/opt/smcr", Argv: []string{}}},
+		{"--install /opt/smcr prog", nil},
 		{"", nil},
 		{"--mode ipx prog", nil},
 		{"--mode user -r 64k prog", nil},

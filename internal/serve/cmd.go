@@ -72,6 +72,10 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"others or 'smcr ueid del' removes it. A Linux kernel needs one that you add on both\n" +
 			"hosts: see 'smcr ueid add'. A Linux kernel over soft-RoCE (rxe) supports version 2\n" +
 			"only.\n\n" +
+			"In a container, the stack sees only the cgroup of this container, and announces SMC for\n" +
+			"the programs there. To serve the programs of other containers, mount the cgroup v2 tree\n" +
+			"of the host, and name the mount with --pod-cgroup (the containers of the same pod) or\n" +
+			"--cgroup (all of the tree).\n\n" +
 			"RoCE version 2 needs UDP port 4791. If the kernel's soft-RoCE or another program\n" +
 			"uses the port, the stack logs this once and continues with RoCE version 1. --roce\n" +
 			"v1 disables version 2 of both RoCE and SMC-R. With --roce v2, SMC-R version 1 uses\n" +
@@ -134,6 +138,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 				}
 				o.Allow.Groups = append(o.Allow.Groups, id)
 			}
+			if o.Cgroup.Dir != "" && o.Cgroup.PodTree != "" {
+				return cmdutil.UsageError("--cgroup and --pod-cgroup: choose one")
+			}
 			if o.GroupIdle <= 0 {
 				return cmdutil.UsageError("--group-idle %v: must be more than 0", o.GroupIdle)
 			}
@@ -167,6 +174,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringArrayVar(&o.NetDevs, "netdev", nil, "use only this `netdev` for RoCE; may be repeated (default: all)")
 	fl.StringArrayVar(&assume, "assume-smc", nil, "assume that peers in this `prefix` use SMC if the TCP handshake cannot announce it; may be repeated")
 	fl.BoolVar(&o.NoOption, "no-tcp-option", false, "do not load the eBPF program that announces SMC in the TCP handshake")
+	fl.StringVar(&o.Cgroup.Dir, "cgroup", "", "announce SMC for the programs below this `directory` of a cgroup v2 tree (default: all of the tree that this process sees; in a container, the programs of the container)")
+	fl.StringVar(&o.Cgroup.PodTree, "pod-cgroup", "", "announce SMC for the programs of the pod of this container; `directory` is where the cgroup v2 tree of the host is mounted")
 	fl.StringVar(&o.RoCE, "roce", "both", "RoCE `version` on the wire: v1, v2 or both")
 	fl.IntVar(&o.RecvBuf, "rcvbuf", defaultBuf, "least size of receive buffers (RMB elements) in `bytes`, at most 524288")
 	fl.IntVar(&o.SendBuf, "sndbuf", defaultBuf, "size of send buffers in `bytes`")

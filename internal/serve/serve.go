@@ -70,6 +70,7 @@ type Options struct {
 	NetDevs    []string
 	AssumeSMC  []netip.Prefix
 	NoOption   bool
+	Cgroup     CgroupOptions
 	RoCE       string
 	RecvBuf    int
 	SendBuf    int
@@ -123,6 +124,7 @@ func run(ctx context.Context, o *Options) error {
 		cfg.Log.Warn("service manager", "err", err)
 	}
 	reportMissing(cfg.Log)
+	o.reportCgroup(cfg.Log)
 	if err := takeBack(); err != nil {
 		return err
 	}
@@ -251,6 +253,10 @@ func (o *Options) config() (service.Config, error) {
 	default:
 		return service.Config{}, fmt.Errorf("invalid RoCE version %q: must be v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
 	}
+	cgroup, err := o.Cgroup.dir()
+	if err != nil {
+		return service.Config{}, err
+	}
 	loops, err := o.Engine.start()
 	if err != nil {
 		return service.Config{}, err
@@ -268,7 +274,7 @@ func (o *Options) config() (service.Config, error) {
 		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, MinKeepAlive: o.MinKeepAlive, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
 		NoLocal: o.NoLocal, Authorize: o.Allow.authorize(), Quiet: debug.FreeOSMemory,
 		Stack: userstack.Config{
-			Providers: []rdmaverbs.Provider{roce}, NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
+			Providers: []rdmaverbs.Provider{roce}, NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption, Cgroup: cgroup,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,
 			GroupIdle: o.GroupIdle, StallTime: o.StallTime, Limits: o.Limits,
 			// Version 2 of SMC-R needs RoCE version 2 GIDs.

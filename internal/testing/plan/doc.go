@@ -29,8 +29,9 @@
 //	                                                                one each day
 //	gofmt, go vet                             yes                   yes
 //	staticcheck, generated files, arm64,      no                    yes
-//	s390x, package plots, tests of codecs
-//	and cores on s390x in an emulator
+//	s390x, packages plots, apps and
+//	kubernetes, tests of codecs and cores
+//	on s390x in an emulator
 //
 // More than this takes too long for each change: more seeds and endless repetition (make
 // repeat), long runs (make soak, make connections, make flood), all faults (make faults),

@@ -24,6 +24,7 @@ const (
 	soak      = "internal/testing/soak"
 	plots     = "internal/testing/bench/plots" // a module of its own
 	apps      = "examples/apps"                // another one
+	pods      = "internal/testing/kubernetes"  // another one
 )
 
 // kernelPackages boot Linux kernels. A guest needs a processor for itself, so their tests
@@ -123,6 +124,8 @@ func (o options) analyses() []step {
 			`tools=$PWD/tools/go.mod; cd "$1" && "$0" vet ./... && "$0" tool -modfile="$tools" staticcheck ./... && "$0" test ./...`, o.goTool, plots),
 		command("vet, staticcheck and tests of "+apps, "sh", "-c",
 			`tools=$PWD/tools/go.mod; cd "$1" && "$0" vet ./... && "$0" tool -modfile="$tools" staticcheck ./... && "$0" test ./...`, o.goTool, apps),
+		command("vet, staticcheck and tests of "+pods, "sh", "-c",
+			`tools=$PWD/tools/go.mod; cd "$1" && "$0" vet ./... && "$0" tool -modfile="$tools" staticcheck ./... && "$0" test ./...`, o.goTool, pods),
 		command("the path of the module can be changed", "env", "GO="+o.goTool, "scripts/module-path", "-check"),
 		// Last, because it depends on what others find out about our dependencies.
 		command("known vulnerabilities", "env", "GO="+o.goTool, "scripts/vulncheck"),

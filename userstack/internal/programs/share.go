@@ -29,7 +29,7 @@ func (p *Programs) Share() ([]*os.File, error) {
 // sockets that the other one has marked stay marked. It owns the files. Errors: see
 // tcpopt.Adopt.
 func Adopt(cfg *userstack.Config, files []*os.File, log *slog.Logger) error {
-	p, err := tcpopt.Adopt(files, tcpopt.Options{Logger: log})
+	p, err := tcpopt.Adopt(files, tcpopt.Options{CgroupPath: cfg.Cgroup, Logger: log})
 	if err != nil {
 		return err
 	}
