@@ -3,9 +3,13 @@
 package packages
 
 import (
+	"compress/gzip"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -81,7 +85,7 @@ func TestDebian(t *testing.T) {
 	left := []string{
 		"/etc/smcr", "/run/smcr", "/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow",
 	}
-	used := []string{"/var/www/html", "/var/lib/nginx", "/etc/hosts"}
+	used := []string{"/var/www/html", "/var/lib/nginx"}
 	m.list().wantSame(t, before, append(left, used...)...)
 	if now := a.must("cat /etc/smcr/smcr.yaml && getent passwd smcr"); !strings.HasPrefix(now, mine) {
 		t.Errorf("the removal has changed the configuration: %s", now)
@@ -150,35 +154,71 @@ func wantModes(h host, list string) {
 // and lead to files of the package.
 func wantNames(h host) {
 	h.t.Helper()
+	want := map[string]string{
+		"/usr/share/zsh/site-functions/_smcr":            "/usr/share/zsh/site-functions/_smcr",
+		"/usr/share/fish/vendor_completions.d/smcr.fish": "/usr/share/fish/vendor_completions.d/smcr.fish",
+	}
+	completions := "/usr/share/bash-completion/completions/"
 	for _, name := range toolNames {
-		if got := h.must("command -v " + name + " && readlink -e /usr/bin/" + name); got != "/usr/bin/"+name+"\n"+programPath {
-			h.t.Errorf("%s is %q", name, got)
-		}
-		if out, err := h.try(name + " --help"); err != nil && !strings.Contains(out, "sage") {
-			h.t.Errorf("%s --help: %v: %s", name, err, out)
-		}
-		completion := "/usr/share/bash-completion/completions/" + name
-		if out := h.must("readlink -e " + completion + " && . " + completion + " && complete -p " + name); !strings.HasPrefix(out, "/usr/share/smcr/bash-completion/"+name+"\n") {
-			h.t.Errorf("completion of %s: %q", name, out)
-		}
+		want["/usr/bin/"+name] = programPath
+		want[completions+name] = "/usr/share/smcr/bash-completion/" + name
 	}
 	pages, err := filepath.Glob(filepath.Join(root, "man/*.[1-8]"))
 	if err != nil || len(pages) < 20 {
 		h.t.Fatalf("manual pages: %q, %v", pages, err)
 	}
+	sources := map[string]string{}
 	for _, page := range pages {
 		base := filepath.Base(page)
-		section := base[len(base)-1:]
-		source, err := os.ReadFile(page)
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		installed := fmt.Sprintf("/usr/share/man/man%s/%s.gz", section, base)
-		if got := h.must("gunzip -c "+installed+" | tail -n +1") + "\n"; got != string(source) {
-			h.t.Errorf("%s is not the manual page %s", installed, base)
+		sources[fmt.Sprintf("/usr/share/man/man%s/%s.gz", base[len(base)-1:], base)] = page
+	}
+	paths := slices.Sorted(maps.Keys(want))
+	paths = append(paths, slices.Sorted(maps.Keys(sources))...)
+	real := strings.Split(h.must("for f in "+strings.Join(paths, " ")+"; do readlink -e $f || echo missing; done"), "\n")
+	if len(real) != len(paths) {
+		h.t.Fatalf("readlink of %q: %q", paths, real)
+	}
+	for i, path := range paths {
+		page := sources[path]
+		switch {
+		case real[i] == "missing":
+			h.t.Errorf("%s is missing", path)
+		case page == "" && real[i] != want[path]:
+			h.t.Errorf("%s is %s, want %s", path, real[i], want[path])
+		case page != "":
+			source, err := os.ReadFile(page)
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			if got := gunzip(h.t, h.path(real[i])); got != string(source) {
+				h.t.Errorf("%s is not %s", path, page)
+			}
 		}
 	}
-	h.must("ls /usr/share/zsh/site-functions/_smcr /usr/share/fish/vendor_completions.d/smcr.fish /usr/share/doc/smcr/copyright")
+	// A name alone decides which program it is.
+	out := h.must("type -P " + strings.Join(toolNames, " ") + "; smcr --version; smcss --version; set -e; for f in " + completions + "smc*; do . $f; done; complete -p " + strings.Join(toolNames, " "))
+	if !regexp.MustCompile(`(?s)^(/usr/bin/\w+\n){8}smcr \S+ \(v.*\)\nsmcss utility, smc-tools-[\d.]+\n(complete [^\n]*\n?){8}$`).MatchString(out) {
+		h.t.Errorf("names: %s", out)
+	}
+}
+
+// gunzip returns the content of a compressed file.
+func gunzip(t testing.TB, name string) string {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 // wantUnits checks that the units start the installed program, and that an installation has

@@ -118,11 +118,11 @@ type host struct {
 	net  []string // what precedes a command there
 }
 
-// shell returns a command that runs a line of a shell on the host, as if typed there. It writes
-// its process ID to a file of this name in /run.
+// shell returns a command that runs a line of a shell on the host, as if typed there.
 func (h host) shell(ctx context.Context, line string) *exec.Cmd {
 	argv := append([]string{
-		fmt.Sprintf("--target=%d", h.pid), "--mount", "--net", "--pid", "--cgroup", "--ipc", "--uts", "--root", "--wd=/root", "--",
+		fmt.Sprintf("--target=%d", h.pid), "--mount", "--net", "--pid", "--cgroup", "--ipc", "--uts", "--root", "--",
+		"env", "--chdir=/root", // otherwise the directory is one outside of the machine
 	}, h.net...)
 	// The stack announces SMC for the programs in its cgroup namespace. With systemd, only the
 	// leaves of the tree have processes.

@@ -97,10 +97,10 @@ func TestRPM(t *testing.T) {
 	m.list().wantSame(t, before, slices.Concat(users, used, []string{"/etc/smcr"})...)
 }
 
-// quiet is rpm for a command that must not say anything.
+// quiet is rpm for a command that must not warn.
 func (m *machine) quiet(args ...string) {
 	m.t.Helper()
-	if out := m.rpm(args...); out != "" {
+	if out := m.rpm(args...); strings.Contains(out, "arning") || strings.Contains(out, "rror") || strings.Contains(out, "ailed") {
 		m.t.Errorf("rpm %s: %s", strings.Join(args, " "), out)
 	}
 }
@@ -135,8 +135,8 @@ func readRPM(t *testing.T, file string) {
 			t.Errorf("no %s:\n%s", want, scripts)
 		}
 	}
-	// Both packages have the same files, and the RPM owns only directories of its own: others
-	// belong to the package filesystem, with other modes.
+	// Both packages have the same files. The RPM owns only directories of its own, and those that
+	// several packages share: others belong to the package filesystem, with other modes.
 	var files []string
 	for line := range strings.Lines(query("--qf", `[%{FILEMODES:perms} %{FILEUSERNAME}:%{FILEGROUPNAME} %{FILEFLAGS:fflags} %{FILENAMES}\n]`)) {
 		f := strings.Fields(line)
@@ -148,8 +148,8 @@ func readRPM(t *testing.T, file string) {
 			t.Errorf("the configuration has the flags %q, want config(noreplace)", f[2:])
 		}
 		if strings.HasPrefix(f[0], "d") {
-			if !strings.Contains(name, "/smcr") {
-				t.Errorf("the RPM owns the directory %s", name)
+			if !strings.Contains(name, "/smcr") && !under([]string{"/usr/share/fish", "/usr/share/zsh"}, name) || f[0] != "drwxr-xr-x" {
+				t.Errorf("the RPM owns the directory %s, %s", name, f[0])
 			}
 			continue
 		}

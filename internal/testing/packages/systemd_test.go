@@ -88,7 +88,7 @@ func TestDebianSystemd(t *testing.T) {
 	if left := a.stack() + b.stack(); left != "" {
 		t.Errorf("stacks after the removal: %q", left)
 	}
-	enabled := []string{"/etc/systemd/system/multi-user.target.wants"}
+	enabled := []string{"/etc/systemd/system/multi-user.target.wants/smcr.service", "/etc/systemd/system/multi-user.target.wants/smcr@hostB.service"}
 	used := []string{"/var/www/html", "/var/lib/nginx", "/etc/systemd/system/smcr.service.d", "/etc/systemd/system/smcr@hostB.service.d", "/run/nginx.pid"}
 	left := []string{"/etc/smcr", "/run/smcr", "/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow"}
 	m.list().wantSame(t, before, slices.Concat(enabled, used, left)...)

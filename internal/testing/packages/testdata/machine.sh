@@ -43,6 +43,8 @@ join() {
 
 leave() {
   mount -t cgroup2 cgroup2 "$1/$2"
+  # This process is one of its children.
+  echo 0 >"$1/$2/cgroup.procs"
   echo "$3" >"$1/$2/cgroup.procs"
   # A killed process leaves its cgroup a moment later.
   for _ in $(seq 50); do
@@ -77,20 +79,19 @@ files() {
 
 boot-chroot() {
   files "$@"
-  touch "$1/$2/ready"
-  # Bash as process 1 waits for the orphans, too.
-  while :; do sleep 1000; done
+  # A shell as process 1 also waits for the orphans.
+  exec chroot "$1/$2/root" bash -c 'touch /run/ready; while :; do sleep 1000; done'
 }
 
 boot-systemd() {
   local root=$1/$2/root name
   files "$@"
   # No unit of Debian starts: the test is about those of the package.
-  rm -rf "$root"/{usr/lib,etc}/systemd/system/*.wants
+  rm -rf "$root"/{usr/lib,etc}/systemd/system/*.wants/*
   for name in sysinit basic shutdown network multi-user default; do
     printf '[Unit]\nDefaultDependencies=no\n' >"$root/etc/systemd/system/$name.target"
   done
-  touch "$1/$2/ready"
+  touch "$root/run/ready"
   exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=smcr-test \
     /lib/systemd/systemd --system --unit=default.target --log-target=null --show-status=no
 }
