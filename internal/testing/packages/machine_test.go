@@ -26,10 +26,10 @@ const root = "../../.."
 
 // Time limits. Each is many times what an idle machine needs.
 const (
-	commandTime = 2 * time.Minute // for a command in a machine
-	startTime   = time.Minute     // until a machine, a stack or a transfer has begun
-	endTime     = time.Minute     // until they have ended
-	buildTime   = 8 * time.Minute // for the compiler with an empty cache
+	commandTime = 2 * time.Minute  // for a command in a machine
+	startTime   = time.Minute      // until a machine, a stack or a transfer has begun
+	endTime     = time.Minute      // until they have ended
+	buildTime   = 15 * time.Minute // for the compiler with an empty cache
 )
 
 // A machine is a process 1 in namespaces of its own, see testdata/machine.sh.

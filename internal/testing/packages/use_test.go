@@ -123,8 +123,8 @@ func (h host) slow() *slowDownload {
 	// A pipe that nobody reads stops the download.
 	d.program = h.start("set -o pipefail; mkfifo /run/gate && smcr run -v -- curl -sN http://hostA/big | { head -c 1000000; cat /run/gate >&2; cat; } | sha256sum; rm /run/gate")
 	if err := netnstest.Until(startTime, func() error {
-		out, err := h.try("smcr --backend user connection list -o json")
-		if err == nil && !strings.Contains(out, addressA) {
+		out, err := h.try("smcr --backend user connection list")
+		if err == nil && !strings.Contains(out, addressA+":80 ") {
 			err = fmt.Errorf("no connection: %s", out)
 		}
 		return err
