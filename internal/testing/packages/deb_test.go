@@ -82,11 +82,8 @@ func TestDebian(t *testing.T) {
 	if out := a.must("dpkg -r smcr"); strings.Contains(out, "arning") {
 		t.Errorf("the removal warns:\n%s", out)
 	}
-	left := []string{
-		"/etc/smcr", "/run/smcr", "/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow",
-	}
 	used := []string{"/var/www/html", "/var/lib/nginx"}
-	m.list().wantSame(t, before, append(left, used...)...)
+	m.list().wantSame(t, before, slices.Concat(used, userFiles, stackFiles, []string{"/etc/smcr"})...)
 	if now := a.must("cat /etc/smcr/smcr.yaml && getent passwd smcr"); !strings.HasPrefix(now, mine) {
 		t.Errorf("the removal has changed the configuration: %s", now)
 	}

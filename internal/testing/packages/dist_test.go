@@ -34,7 +34,7 @@ var architectures = []struct {
 // TestDist makes the archives. Each has a static program of its architecture, and a bill of
 // materials with the modules in the program. The archive of amd64 works where it is unpacked.
 func TestDist(t *testing.T) {
-	need(t, "make", "git", "sha256sum", "tar")
+	need(t, "make", "git", "sha256sum", "tar", "dpkg-deb", "rpm")
 	env := []string{"PACKAGE_VERSION=" + older, "SOURCE_DATE_EPOCH=" + epoch}
 	dist := t.TempDir()
 	runMake(t, root, env, "dist", "DIST="+dist, "VERSION=v"+older)
@@ -57,6 +57,16 @@ func TestDist(t *testing.T) {
 		checkBill(t, filepath.Join(dist, name+".cdx.json"), modules)
 	}
 	runArchive(t, filepath.Join(dist, "smcr-"+older+"-linux-amd64.tar.gz"))
+
+	// Packages for other architectures, whose names are others than those of Go.
+	runMake(t, root, env, "deb", "ARCH=ppc64le", "DIST="+dist, "VERSION=v"+older)
+	if got := strings.TrimSpace(output(t, "dpkg-deb", "--field", filepath.Join(dist, "smcr_"+older+"-1_ppc64el.deb"), "Architecture")); got != "ppc64el" {
+		t.Errorf("the Debian package is for %q", got)
+	}
+	runMake(t, root, env, "rpm", "ARCH=arm64", "DIST="+dist, "VERSION=v"+older)
+	if got := output(t, "rpm", "-q", "-p", "--nosignature", "--qf", "%{ARCH} %{OS}", filepath.Join(dist, "smcr-"+older+"-1.aarch64.rpm")); got != "aarch64 linux" {
+		t.Errorf("the RPM is for %q", got)
+	}
 }
 
 // wantDistFiles checks which files make dist has made, and their checksums as a user does.

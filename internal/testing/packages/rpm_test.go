@@ -45,7 +45,6 @@ func TestRPM(t *testing.T) {
 	m := boot(t, "chroot")
 	a, b := m.hosts()
 	before := m.list()
-	users := []string{"/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow"}
 	installed := func(version string) {
 		t.Helper()
 		if got := m.rpm("-q", "smcr"); got != "smcr-"+version+"-1."+rpmArch {
@@ -74,7 +73,7 @@ func TestRPM(t *testing.T) {
 	b.download("smcr run -- curl -s", sum)
 	m.quiet("-e", "smcr")
 	used := []string{"/var/www/html", "/var/lib/nginx", "/run/nginx.pid", "/run/smcr"}
-	m.list().wantSame(t, before, append(users, used...)...)
+	m.list().wantSame(t, before, append(userFiles, used...)...)
 	if out := a.must("update-alternatives --get-selections | grep smc; getent passwd smcr"); strings.Count(out, "\n") > 0 {
 		t.Errorf("alternatives and users after the removal: %s", out)
 	}
@@ -94,7 +93,7 @@ func TestRPM(t *testing.T) {
 	if now := a.must("cat /etc/smcr/smcr.yaml.rpmsave"); now != mine {
 		t.Errorf("the removal has saved the configuration\n%s", now)
 	}
-	m.list().wantSame(t, before, slices.Concat(users, used, []string{"/etc/smcr"})...)
+	m.list().wantSame(t, before, slices.Concat(userFiles, used, []string{"/etc/smcr"})...)
 }
 
 // quiet is rpm for a command that must not warn.
