@@ -22,6 +22,9 @@ const (
 	newer = "1.0.0"
 )
 
+// epoch is the time of the files in packages and archives of the tests.
+const epoch = "1700000000"
+
 // newDefault is a line that the configuration of the newer release has.
 const newDefault = "# New in this release.\n"
 
@@ -69,7 +72,7 @@ func pack(t *testing.T, format, version string) string {
 	if err := os.WriteFile(file, config, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	runMake(t, root, []string{"PACKAGE_CONFIG=" + file, "PACKAGE_VERSION=" + version}, format, "DIST="+dist, "VERSION=v"+version)
+	runMake(t, root, []string{"PACKAGE_CONFIG=" + file, "PACKAGE_VERSION=" + version, "SOURCE_DATE_EPOCH=" + epoch}, format, "DIST="+dist, "VERSION=v"+version)
 	files, err := filepath.Glob(filepath.Join(dist, "*."+format))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("make %s made %q (%v), want one file", format, files, err)

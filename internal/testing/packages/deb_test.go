@@ -78,7 +78,7 @@ func TestDebian(t *testing.T) {
 	hold.finish(sum)
 
 	// A removal leaves the configuration.
-	a.must("nginx -s quit")
+	a.must("nginx -s quit; while [ -e /run/nginx.pid ]; do sleep 0.1; done")
 	if out := a.must("dpkg -r smcr"); strings.Contains(out, "arning") {
 		t.Errorf("the removal warns:\n%s", out)
 	}

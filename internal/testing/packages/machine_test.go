@@ -213,16 +213,6 @@ func (p *program) wantEnd() {
 	}
 }
 
-// running reports whether the program has not ended.
-func (p *program) running() bool {
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
-}
-
 // lockedBuffer is a bytes.Buffer for one writer and many readers.
 type lockedBuffer struct {
 	mu sync.Mutex

@@ -31,8 +31,8 @@ var smcToolsFiles = []string{
 	"usr/share/bash-completion/completions/smc",
 }
 
-// smcToolsPackage makes a package with the name and the paths of smc-tools. Debian has the real
-// one only for s390x. The files are not those of smc-tools: what counts is where they are.
+// smcToolsPackage makes a package with the name and the paths of smc-tools, which Debian 12 does
+// not have for amd64. The files are not those of smc-tools: what counts is where they are.
 func smcToolsPackage(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
