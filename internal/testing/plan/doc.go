@@ -27,6 +27,8 @@
 //	simulation of whole stacks                300 seeds             3000 seeds
 //	faults (package faults)                   no                    a part, another
 //	                                                                one each day
+//	the packages for users (package           no                    built, installed,
+//	packages)                                                       used, removed
 //	gofmt, go vet                             yes                   yes
 //	staticcheck, generated files, arm64,      no                    yes
 //	s390x, packages plots, apps and

@@ -44,7 +44,7 @@ var racePackages = []string{
 
 // longPackages take longest, also because they wait. They start first, so that the
 // others run meanwhile.
-var longPackages = []string{"internal/testing/interop", "userstack/tcpopt", "userstack/launch", "userstack/service"}
+var longPackages = []string{"internal/testing/interop", "internal/testing/packages", "userstack/tcpopt", "userstack/launch", "userstack/service"}
 
 // planNames returns the names of the plans, in the order of the usage line.
 func planNames() []string {
@@ -174,11 +174,13 @@ skip=$1; shift; exec "$0" test -short -vet=off -exec qemu-s390x-static -skip "$s
 	return command("tests of codecs, cores and control layer on s390x, big-endian", slices.Concat([]string{"sh", "-c", script, o.goTool, notEmulated}, emulated)...)
 }
 
+// cross returns the steps for other architectures. -trimpath is a flag of `make dist`, which the
+// tests of package packages call: what one of them has compiled, the other one need not.
 func (o options) cross() []step {
 	var steps []step
 	for _, arch := range []string{"arm64", "s390x"} {
 		steps = append(steps, command("build and vet for linux/"+arch, "env", "GOOS=linux", "GOARCH="+arch,
-			"sh", "-c", `"$0" build -buildvcs=false -o /dev/null ./... && "$0" vet ./...`, o.goTool))
+			"sh", "-c", `"$0" build -buildvcs=false -trimpath -o /dev/null ./... && "$0" vet ./...`, o.goTool))
 	}
 	return append(steps, o.bigEndian())
 }
