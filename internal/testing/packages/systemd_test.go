@@ -107,7 +107,7 @@ func TestDebianSystemd(t *testing.T) {
 	first, second := a.put(pack(t, "deb", older)), a.put(pack(t, "deb", newer))
 
 	a.must("dpkg -i " + first)
-	for _, unit := range append(stackUnits, "smcr-apply.service") {
+	for _, unit := range append(stackUnits, "smcr-apply.service", "smcr-exporter.service") {
 		out, _ := a.try("systemctl is-enabled " + unit + "; systemctl is-active " + unit)
 		if out != "disabled\ninactive" {
 			t.Errorf("%s after the installation: %q", unit, out)
