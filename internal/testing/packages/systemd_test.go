@@ -16,8 +16,15 @@ import (
 // network namespace.
 var stackUnits = []string{"smcr.service", "smcr@hostB.service"}
 
-// enabledUnits are the links that `systemctl enable` makes for them.
-var enabledUnits = []string{"/etc/systemd/system/multi-user.target.wants/smcr.service", "/etc/systemd/system/multi-user.target.wants/smcr@hostB.service"}
+// enabledUnits are the links that `systemctl enable` makes for them and for the exporter.
+var enabledUnits = []string{
+	"/etc/systemd/system/multi-user.target.wants/smcr.service",
+	"/etc/systemd/system/multi-user.target.wants/smcr@hostB.service",
+	"/etc/systemd/system/multi-user.target.wants/" + exporterUnit,
+}
+
+// exporterUnit is the unit of the exporter of metrics.
+const exporterUnit = "smcr-exporter.service"
 
 // usedFiles are what the tests with systemd change beside the package.
 var usedFiles = []string{"/var/www/html", "/var/lib/nginx", "/run/nginx.pid", "/etc/systemd/system/smcr.service.d", "/etc/systemd/system/smcr@hostB.service.d"}
@@ -66,7 +73,7 @@ func bootSystemd(t *testing.T) (a, b host, before listing) {
 func upgradeUnits(a, b host, upgrade func()) {
 	t := a.t
 	t.Helper()
-	a.must("systemctl enable --now " + strings.Join(stackUnits, " "))
+	a.must("systemctl enable --now " + exporterUnit + " " + strings.Join(stackUnits, " "))
 	a.start("smcr run -- nginx -g 'daemon off;'")
 	sum := a.makeBig()
 	b.download("smcr run -- curl -s", sum)
@@ -86,14 +93,21 @@ func upgradeUnits(a, b host, upgrade func()) {
 	if both := strings.Fields(b.stack()); len(both) != 2 || !slices.Contains(both, old[1]) || !slices.Contains(both, now[1]) {
 		t.Errorf("stacks of host B: %q, want %s and %s", both, old[1], now[1])
 	}
+	// The link ends in "(deleted)" while the old program runs.
+	if exe := a.must("readlink /proc/" + a.mainPID(exporterUnit) + "/exe"); !strings.HasSuffix(exe, programPath) {
+		t.Errorf("the exporter runs %s after the upgrade", exe)
+	}
 	b.download("smcr run -- curl -s", sum)
 	hold.finish(sum)
 }
 
-// wantNoStack checks that no stack runs.
+// wantNoStack checks that no stack runs, and no exporter.
 func wantNoStack(hosts ...host) {
 	for _, h := range hosts {
 		h.t.Helper()
+		if out, _ := h.try("systemctl is-active " + exporterUnit); out != "inactive" {
+			h.t.Errorf("the exporter is %s", out)
+		}
 		if left := h.stack(); left != "" {
 			h.t.Errorf("%s: stacks after the removal: %q", h.name, left)
 		}
@@ -107,7 +121,7 @@ func TestDebianSystemd(t *testing.T) {
 	first, second := a.put(pack(t, "deb", older)), a.put(pack(t, "deb", newer))
 
 	a.must("dpkg -i " + first)
-	for _, unit := range append(stackUnits, "smcr-apply.service", "smcr-exporter.service") {
+	for _, unit := range append(stackUnits, "smcr-apply.service", exporterUnit) {
 		out, _ := a.try("systemctl is-enabled " + unit + "; systemctl is-active " + unit)
 		if out != "disabled\ninactive" {
 			t.Errorf("%s after the installation: %q", unit, out)
@@ -128,7 +142,7 @@ func TestDebianSystemd(t *testing.T) {
 	a.list().wantSame(t, before, slices.Concat(enabledUnits, usedFiles, userFiles, stackFiles, []string{"/etc/smcr"})...)
 	// The next installation finds it again.
 	a.must("dpkg -i " + second)
-	if out := a.must("systemctl is-enabled " + strings.Join(stackUnits, " ")); out != "enabled\nenabled" {
+	if out := a.must("systemctl is-enabled " + exporterUnit + " " + strings.Join(stackUnits, " ")); out != "enabled\nenabled\nenabled" {
 		t.Errorf("after a removal and an installation: %q", out)
 	}
 	a.must("systemctl start smcr.service && dpkg -P smcr")
