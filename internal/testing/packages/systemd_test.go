@@ -162,8 +162,14 @@ func TestRPMSystemd(t *testing.T) {
 	upgradeUnits(a, b, func() { a.quiet("-U", "--nodeps", pack(t, "rpm", newer)) })
 	a.quiet("-e", "smcr")
 	wantNoStack(a, b)
+	after := a.list()
+	for _, link := range enabledUnits {
+		if is := after[link]; is != "" {
+			t.Errorf("%s after the removal: %s", link, is)
+		}
+	}
 	// systemctl removes the directory with the last link.
-	a.list().wantSame(t, before, slices.Concat(usedFiles, userFiles, stackFiles, []string{"/etc/systemd/system/multi-user.target.wants"})...)
+	after.wantSame(t, before, slices.Concat(usedFiles, userFiles, stackFiles, []string{"/etc/systemd/system/multi-user.target.wants"})...)
 	if out := a.must("systemctl list-unit-files --no-legend 'smcr*'; systemctl is-system-running"); out != "running" {
 		t.Errorf("after the removal: %s", out)
 	}
