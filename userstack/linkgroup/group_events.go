@@ -150,11 +150,11 @@ func (g *Group) DeviceDown(now time.Time, devID int) {
 	g.advance(now)
 }
 
-// DeleteLink deletes one link in order: its connections move to another
-// link first, without loss of data. (See abruptDelete of the profile.) A client asks the server to delete the link, and the
-// server does so when no other exchange is under way. The local device of the link gets
-// no other link until [Group.DeviceUp]. If it is the last link, the group ends as with
-// [Group.Terminate] (RFC 7609, sections 3.5.5.1.3 and 3.5.5.1.4).
+// DeleteLink deletes one link in order: its connections move to another link first,
+// without loss of data. (See abruptDelete of the profile.) A client asks the server to
+// delete the link, and the server does so when no other exchange is under way. The local
+// device of the link gets no other link until [Group.DeviceUp]. If it is the last link,
+// the group ends as with [Group.Terminate] (RFC 7609, sections 3.5.5.1.3 and 3.5.5.1.4).
 func (g *Group) DeleteLink(now time.Time, l *Link, reason wire.DeleteLinkReason) {
 	if g.phase >= phaseDying || l.state != smc.LinkActive || l.del.phase == deleteWanted {
 		return

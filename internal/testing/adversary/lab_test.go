@@ -3,7 +3,6 @@
 package adversary
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -343,22 +342,7 @@ func wantGivenBack(t *testing.T, before resources) {
 }
 
 // logBuffer is the log of a victim.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type logBuffer struct{ netnstest.Buffer }
 
 // count returns how many lines of the log have all the texts.
 func (l *logBuffer) count(texts ...string) (n int) {

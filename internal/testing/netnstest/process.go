@@ -70,7 +70,7 @@ type Process struct {
 	Cmd *exec.Cmd
 
 	host *Host
-	log  *lockedBuffer
+	log  *Buffer
 	done chan struct{}
 	err  error // valid after done
 }
@@ -78,7 +78,7 @@ type Process struct {
 // Start starts cmd, which must come from h.Command, and collects its output (both
 // streams, unless the caller has set them). Close of the host kills it.
 func (h *Host) Start(cmd *exec.Cmd) (*Process, error) {
-	p := &Process{Cmd: cmd, host: h, log: &lockedBuffer{}, done: make(chan struct{})}
+	p := &Process{Cmd: cmd, host: h, log: &Buffer{}, done: make(chan struct{})}
 	if cmd.Stdout == nil {
 		cmd.Stdout = p.log
 	}
@@ -311,21 +311,23 @@ func lookPath(name string) (string, error) {
 	return "", err
 }
 
-// lockedBuffer is a bytes.Buffer for one writer and many readers.
-type lockedBuffer struct {
+// Buffer is a bytes.Buffer that several goroutines may use. Its zero value is empty.
+type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-var _ io.Writer = (*lockedBuffer)(nil)
+var _ io.Writer = (*Buffer)(nil)
 
-func (l *lockedBuffer) Write(p []byte) (int, error) {
+// Write implements io.Writer.
+func (l *Buffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
-func (l *lockedBuffer) String() string {
+// String returns what was written until now.
+func (l *Buffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()

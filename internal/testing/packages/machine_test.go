@@ -4,7 +4,6 @@ package packages
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +39,7 @@ type machine struct {
 
 	cmd   *exec.Cmd
 	stdin io.Closer
-	log   lockedBuffer
+	log   netnstest.Buffer
 }
 
 // startMachine starts a machine. It ends with [machine.close].
@@ -156,7 +154,7 @@ func (h host) must(line string) string {
 type program struct {
 	t    testing.TB
 	line string
-	out  lockedBuffer
+	out  netnstest.Buffer
 	done chan struct{}
 	err  error // after done
 }
@@ -211,22 +209,4 @@ func (p *program) wantEnd() {
 	case <-time.After(endTime):
 		p.t.Fatalf("%s: does not end", p.line)
 	}
-}
-
-// lockedBuffer is a bytes.Buffer for one writer and many readers.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
