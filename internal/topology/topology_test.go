@@ -242,23 +242,24 @@ func TestRate(t *testing.T) {
 // characters to a picture.
 func TestHostile(t *testing.T) {
 	const hostile = "\x1b[2J\u202e\n</text><script>alert(1)</script>\"];evil--evil2[label=\"\\\xff&x;" + `'onload='alert(1)`
-	count := func(text string) (lines map[string]int, elements map[string]int) {
+	count := func(text string) (lines map[string]int, elements map[string]map[string]int) {
 		l := listing(t, nltest.SampleState(), 0)
 		l.Devices[0].Provider = ""
 		nltest.Poison(&l, text)
-		lines = map[string]int{}
+		lines, elements = map[string]int{}, map[string]map[string]int{}
 		for kind, b := range pictures([]Stack{Build(&l, nil, func(uint32) string { return "eth0" + text })}, 5) {
 			lines[kind] = bytes.Count(b, []byte("\n"))
 			if i := strings.IndexFunc(string(b), func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' && r != '\t' }); i >= 0 {
 				t.Errorf("%s: %q", kind, b[max(0, i-40):i+10])
 			}
 			if strings.HasSuffix(kind, "svg") {
-				elements = elementsOf(t, b)
-				delete(elements, "title") // of texts that are cut
-				delete(elements, "text")
-				if elements["script"] > 0 {
+				found := elementsOf(t, b)
+				delete(found, "title") // of texts that are cut
+				delete(found, "text")
+				if found["script"] > 0 {
 					t.Errorf("%s has a script", kind)
 				}
+				elements[kind] = found
 			}
 		}
 		return lines, elements
