@@ -4,6 +4,7 @@ package linkgroup
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"smcr/smc"
@@ -46,6 +47,16 @@ func TestDataDoesNotWaitForLLC(t *testing.T) {
 		}
 		if !slices.ContainsFunc(r.acts, func(a Action) bool { return a.Kind == ActWakeRead && a.Conn == r.c }) {
 			t.Errorf("%s: the program is not woken", role)
+		}
+
+		// There is room again: the LLC messages and, behind them, new data.
+		r.send(1000)
+		if got := r.sent(); got != "" {
+			t.Errorf("%s: sent %q without room", role, got)
+		}
+		r.done()
+		if got, want := r.sent(), strings.Repeat("re:test-link ", 8)+"cdc"; !strings.HasSuffix(got, want) {
+			t.Errorf("%s: sent %q, want %q at its end", role, got, want)
 		}
 	}
 }

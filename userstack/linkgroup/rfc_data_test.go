@@ -81,6 +81,9 @@ func TestElementIsThePeers(t *testing.T) {
 		same("received")
 		r.c.Consumed(r.s.now, 3000)
 		same("read")
+		if a, b := r.c.RecvData(); len(a)+len(b) != 0 {
+			t.Fatalf("%d bytes are left to read, want 0", len(a)+len(b))
+		}
 		r.send(100)
 		r.done()
 		r.got(100)
