@@ -50,7 +50,7 @@ func newExplain(f *cmdutil.Factory, runF func(*explainOptions) error) *cobra.Com
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			for _, r := range reasons.All() {
-				names = append(names, cobra.CompletionWithDesc(r.Name, r.Text))
+				names = append(names, cobra.CompletionWithDesc(r.Name, r.Heading()))
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
@@ -79,7 +79,7 @@ func explain(opts *explainOptions) error {
 	case opts.format == cmdutil.FormatJSON:
 		rows := make([]explainJSON, len(hits))
 		for i, r := range hits {
-			rows[i] = explainJSON{r.Name, r.Number(), r.Text, r.Cause, r.Cure}
+			rows[i] = explainJSON{r.Name, r.Number(), r.Heading(), r.Cause, r.Cure}
 		}
 		return output.JSON(opts.IO.Out, rows)
 	case len(hits) == 1:
@@ -88,7 +88,7 @@ func explain(opts *explainOptions) error {
 	}
 	t := output.NewTable("Code", "Name", "Reason")
 	for _, r := range hits {
-		t.Add(output.Or(r.Number()), r.Name, r.Text)
+		t.Add(output.Or(r.Number()), r.Name, r.Heading())
 	}
 	return t.Print(opts.IO.Out)
 }
@@ -126,7 +126,7 @@ func explanation(r *reasons.Reason) string {
 	if n := r.Number(); n != "" {
 		title += " (" + n + ")"
 	}
-	b.WriteString(title + ": " + strings.TrimSuffix(r.Text, ":") + "\n\n" + output.Wrap("Cause: ", r.Cause, "       ") + "\n")
+	b.WriteString(title + ": " + r.Heading() + "\n\n" + output.Wrap("Cause: ", r.Cause, "       ") + "\n")
 	first := "Cure:  "
 	for _, s := range r.Cure {
 		b.WriteString(output.Wrap(first, s, "       ") + "\n")

@@ -23,14 +23,14 @@ func troubleshooting(intro []byte) []byte {
 		if r.Code != 0 {
 			code = "`" + r.Number() + "`"
 		}
-		fmt.Fprintf(&b, "| %s | [%s](#%[2]s) | %s |\n", code, r.Name, r.Text)
+		fmt.Fprintf(&b, "| %s | [%s](#%[2]s) | %s |\n", code, r.Name, r.Heading())
 	}
 	for _, r := range all {
 		fmt.Fprintf(&b, "\n### %s\n\n", r.Name)
 		if r.Code != 0 {
 			fmt.Fprintf(&b, "`%s`: ", r.Number())
 		}
-		fmt.Fprintf(&b, "%s.\n\n%s\n\n", strings.TrimSuffix(r.Text, ":"), markdown(r.Cause))
+		fmt.Fprintf(&b, "%s.\n\n%s\n\n", r.Heading(), markdown(r.Cause))
 		for _, s := range r.Cure {
 			fmt.Fprintf(&b, "* %s\n", markdown(s))
 		}

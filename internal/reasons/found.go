@@ -6,7 +6,7 @@ package reasons
 // find themselves. They are in the order of their names.
 var found = []Reason{
 	{
-		Name: "behind-router", Text: "is behind a router", Also: []string{"is behind router"},
+		Name: "behind-router", Title: "the peer is behind a router", Text: "is behind a router", Also: []string{"is behind router"},
 		Cause: "The peer is behind a router, and version 1 of SMC-R works only within one subnet.",
 		Cure: []string{
 			"Use an address of the peer in a subnet of this host.",
@@ -24,7 +24,7 @@ var found = []Reason{
 		Cure:  []string{"Nothing has to be done here. If all clients do it, look for a time limit in the client or in a health check."},
 	},
 	{
-		Name: "device-down", Text: "is not active", Also: []string{"no device is up", "is down"},
+		Name: "device-down", Title: "the RoCE device is not active", Text: "is not active", Also: []string{"no device is up", "is down"},
 		Cause: "The RoCE port for the network of the connection is not active, because its link or its netdev is down.",
 		Cure: []string{
 			"Set the netdev up: 'ip link set NETDEV up'. 'smcr device list' shows the netdev of each port.",
@@ -32,7 +32,7 @@ var found = []Reason{
 		},
 	},
 	{
-		Name: "device-elsewhere", Text: "and no pnetid selects another one", Also: []string{"no device has pnetid", "no RoCE device has pnetid"},
+		Name: "device-elsewhere", Title: "no RoCE device belongs to the netdev of the connection", Text: "and no pnetid selects another one", Also: []string{"no device has pnetid", "no RoCE device has pnetid"},
 		Cause: "There are RoCE devices, but none belongs to the network device of the connection.",
 		Cure: []string{
 			"Give the netdev and the RoCE device the same pnetid: 'smcr pnet add NET1 -I NETDEV -D IBDEV'.",
@@ -50,7 +50,7 @@ var found = []Reason{
 		Cure:  []string{"Nothing has to be done after a burst of connections.", "To try SMC-R always, switch the limitation off: 'smcr hslimit disable'."},
 	},
 	{
-		Name: "host-silent", Text: "does not answer",
+		Name: "host-silent", Title: "the host does not answer", Text: "does not answer",
 		Cause: "Nothing answers at the address of the peer: no TCP, no ICMP echo, no neighbour discovery. Or the stack of this host hangs.",
 		Cure: []string{
 			"Check 'ip neigh' and the firewalls on the path.",
@@ -95,7 +95,7 @@ var found = []Reason{
 		Cure:  []string{"Nothing has to be done: the next connection tries again.", "If it happens often, the machine is overloaded: give the stack more processor time."},
 	},
 	{
-		Name: "linger", Text: "and SO_LINGER is 0",
+		Name: "linger", Title: "the socket of a local connection has SO_LINGER 0", Text: "and SO_LINGER is 0",
 		Cause: "The peer is a program of this host, and the socket resets the connection on close, which a direct connection cannot do.",
 		Cure:  []string{"Set SO_LINGER after connect(), or leave the connection to TCP."},
 	},
@@ -108,7 +108,7 @@ var found = []Reason{
 		},
 	},
 	{
-		Name: "name-unknown", Text: "has no address",
+		Name: "name-unknown", Title: "the name of the host has no address", Text: "has no address",
 		Cause: "The name of the host cannot be resolved.",
 		Cure:  []string{"Use the address, or check the name: 'getent hosts HOST'."},
 	},
@@ -126,7 +126,7 @@ var found = []Reason{
 		},
 	},
 	{
-		Name: "no-privilege", Text: "no privilege to start one", Also: []string{"the user-space stack needs CAP_NET_RAW"},
+		Name: "no-privilege", Title: "there is no stack, and no privilege to start one", Text: "no privilege to start one", Also: []string{"the user-space stack needs CAP_NET_RAW"},
 		Cause: "No stack runs in this network namespace, and this user may not start one.",
 		Cure:  []string{"Start it as root: 'smcr serve', or 'systemctl start smcr'."},
 	},
@@ -149,12 +149,12 @@ var found = []Reason{
 		},
 	},
 	{
-		Name: "off-link", Text: "destination is not on a directly attached network",
+		Name: "off-link", Title: "the destination is not on a directly attached network", Text: "destination is not on a directly attached network",
 		Cause: "This host has no route to the peer that SMC-R could use: none at all, none for unicast, or one over a router of the other IP version.",
 		Cure:  []string{"Check the route: 'ip route get ADDRESS'.", "Check step by step: 'smcr check HOST:PORT'."},
 	},
 	{
-		Name: "other-namespace", Text: "it belongs to another network namespace", Also: []string{"no privilege in the program's network namespace"},
+		Name: "other-namespace", Title: "the socket belongs to another network namespace", Text: "it belongs to another network namespace", Also: []string{"no privilege in the program's network namespace"},
 		Cause: "The program has a socket of another network namespace than its launcher, and the stack knows only the devices of its own.",
 		Cure:  []string{"Run 'smcr run' and 'smcr serve' inside the network namespace of the program: 'ip netns exec NAME smcr serve'."},
 	},
@@ -174,17 +174,17 @@ var found = []Reason{
 		Cure:  []string{"Nothing has to be done if it happens rarely. Otherwise check memory and swap of the host: 'vmstat 1'."},
 	},
 	{
-		Name: "server-refused", Text: "connection refused",
+		Name: "server-refused", Title: "the server refused the connection", Text: "connection refused",
 		Cause: "The host answers, but no program listens at the port.",
 		Cure:  []string{"Start the server on the peer, under 'smcr run' or smc_run."},
 	},
 	{
-		Name: "socket-bound", Text: "and a socket is bound to a device",
+		Name: "socket-bound", Title: "a socket of a local connection is bound to a device", Text: "and a socket is bound to a device",
 		Cause: "The peer is a program of this host, and one of the two sockets is bound to a network device, so the connection must use it.",
 		Cure:  []string{"Nothing has to be done. Without SO_BINDTODEVICE the connection would be local."},
 	},
 	{
-		Name: "stack-limit", Text: "limit of the stack:", Also: []string{"are under way"},
+		Name: "stack-limit", Title: "a limit of the stack is reached", Text: "limit of the stack:", Also: []string{"are under way"},
 		Cause: "A limit of the stack has been reached: memory, connections, link groups, or handshakes with one host.",
 		Cure: []string{
 			"See how many connections there are: 'smcr connection list' and 'smcr linkgroup list'.",
@@ -192,12 +192,12 @@ var found = []Reason{
 		},
 	},
 	{
-		Name: "tcp-fails", Text: "no connection to",
+		Name: "tcp-fails", Title: "there is no TCP connection to the host", Text: "no connection to",
 		Cause: "The TCP connection to the peer cannot be made, so there is nothing that SMC could use.",
 		Cure:  []string{"Check the address, 'ip neigh' and the firewalls on the path.", "If the peer refuses the connection, start the server there: 'smcr run -- PROGRAM'."},
 	},
 	{
-		Name: "this-host", Text: "it is this host", Also: []string{"is this host", "the address is one of this host"},
+		Name: "this-host", Title: "the peer is this host", Text: "it is this host", Also: []string{"is this host", "the address is one of this host"},
 		Cause: "The peer is an address of this host. SMC-R connects two different hosts; programs of one machine get a direct connection if both run under 'smcr run'.",
 		Cure: []string{
 			"Run the server under 'smcr run' too, and the stack without --no-local.",
@@ -210,22 +210,22 @@ var found = []Reason{
 		Cure:  []string{"Use Linux 6.16 or newer, or run both programs as the same user."},
 	},
 	{
-		Name: "this-host-no-program", Text: "and no program under 'smcr run' listens there",
+		Name: "this-host-no-program", Title: "the peer is this host, and no program under 'smcr run' listens there", Text: "and no program under 'smcr run' listens there",
 		Cause: "The server is on this host, but does not run under 'smcr run'.",
 		Cure:  []string{"Run the server under it: 'smcr run -- PROGRAM'."},
 	},
 	{
-		Name: "this-host-off", Text: "and --no-local is set",
+		Name: "this-host-off", Title: "the peer is this host, and --no-local is set", Text: "and --no-local is set",
 		Cause: "The peer is a program of this host, and the stack was started with --no-local.",
 		Cure:  []string{"Start the stack without it: 'smcr serve'."},
 	},
 	{
-		Name: "v2-needed", Text: "has only RoCE version 2 GIDs",
+		Name: "v2-needed", Title: "the device has only RoCE version 2 GIDs", Text: "has only RoCE version 2 GIDs",
 		Cause: "The RoCE port has no GID of RoCE version 1, so the kernel uses it only with version 2 of SMC.",
 		Cure:  []string{"Define the same enterprise ID on both hosts: 'smcr ueid add EID'."},
 	},
 	{
-		Name: "versions-of-smcr", Text: "are of different releases of smcr", Also: []string{"is of a different release of smcr"},
+		Name: "versions-of-smcr", Title: "launcher and stack, or two stacks, are of different releases of smcr", Text: "are of different releases of smcr", Also: []string{"is of a different release of smcr"},
 		Cause: "The launcher and the stack, or two stacks of this machine, are of releases of smcr that do not understand each other.",
 		Cure:  []string{"Upgrade the stack without loss of connections: 'smcr serve --takeover', or 'systemctl reload smcr'.", "Start programs with the same release of 'smcr run'."},
 	},

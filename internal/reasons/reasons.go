@@ -3,6 +3,7 @@
 package reasons
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -19,6 +20,8 @@ type Reason struct {
 	Code smc.Diagnosis
 	// Text is a few words. Programs print it, perhaps with more words around it.
 	Text string
+	// Title says the same where Text does not stand alone, as a part of a sentence. Empty: it does.
+	Title string
 	// Also are other texts for the same.
 	Also []string
 	// Cause is what has happened, in one or more sentences.
@@ -34,6 +37,9 @@ func (r *Reason) Number() string {
 	}
 	return fmt.Sprintf("0x%08x", uint32(r.Code))
 }
+
+// Heading returns the reason in a few words that stand alone.
+func (r *Reason) Heading() string { return cmp.Or(r.Title, r.Text) }
 
 // Hint returns the words that lead to the entry: "see 'smcr explain NAME'".
 func (r *Reason) Hint() string { return "see 'smcr explain " + r.Name + "'" }
@@ -129,7 +135,7 @@ func Find(what string) []Reason {
 	}
 	hits := All()
 	hits = slices.DeleteFunc(hits, func(r Reason) bool {
-		texts := append([]string{r.Name, strings.ReplaceAll(r.Name, "-", " "), r.Text}, r.Also...)
+		texts := append([]string{r.Name, strings.ReplaceAll(r.Name, "-", " "), r.Text, r.Title}, r.Also...)
 		return !slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(strings.ToLower(t), word) })
 	})
 	if len(hits) > 0 {

@@ -15,6 +15,7 @@ import (
 func TestForm(t *testing.T) {
 	name := regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 	sentence := regexp.MustCompile(`^[A-Z0-9'].*[.]$`)
+	fragment := regexp.MustCompile(`^(is|are|has|and|does) |:$| to$`)
 	quote := regexp.MustCompile(`(^|[ (])'|'([ ,.:;)]|$)`)
 	names, texts := map[string]bool{}, map[string]string{}
 	for _, r := range All() {
@@ -30,6 +31,9 @@ func TestForm(t *testing.T) {
 				t.Errorf("%s: text %q is empty or that of %s too", r.Name, text, other)
 			}
 			texts[text] = r.Name
+		}
+		if h := r.Heading(); fragment.MatchString(h) || r.Title == r.Text {
+			t.Errorf("%s: heading %q does not stand alone, or title and text are the same", r.Name, h)
 		}
 		if len(r.Cure) == 0 {
 			t.Errorf("%s has no cure", r.Name)
