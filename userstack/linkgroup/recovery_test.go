@@ -286,6 +286,9 @@ func TestInvalidMessages(t *testing.T) {
 		{"CONFIRM RKEY without link 2", func(r *rig, _ *Link) {
 			r.recv(r.link, wire.ConfirmRKey{This: smc.RToken{RKey: 5, Addr: 7}})
 		}, [2]string{"re:confirm-rkey(0) delete-link(2)", "re:confirm-rkey(0) delete-link(2)"}, wire.DeleteLinkProtocolViolation},
+		{"CONFIRM RKEY with link 2, to compare", func(r *rig, l2 *Link) {
+			r.recv(r.link, wire.ConfirmRKey{Others: 1, This: smc.RToken{RKey: 5, Addr: 7}, Other: [2]wire.LinkRToken{{LinkNum: l2.ID(), RToken: smc.RToken{RKey: 6, Addr: 7}}}})
+		}, [2]string{"re:confirm-rkey(1)", "re:confirm-rkey(1)"}, 0},
 		{"CONFIRM RKEY, its CONTINUATION never comes", func(r *rig, _ *Link) {
 			r.recv(r.link, wire.ConfirmRKey{Others: 3, This: smc.RToken{RKey: 5, Addr: 7}, Other: [2]wire.LinkRToken{{LinkNum: 7}, {LinkNum: 8}}})
 			r.wait(3 * time.Second)
