@@ -28,9 +28,19 @@ func onVLAN(t *testing.T, kernel, user *side, id uint16) (k, u *side) {
 		s.run(t, "ip", "link", "add", "link", lower, "name", name, "type", "vlan", "id", fmt.Sprint(id))
 		s.run(t, "ip", "addr", "add", x.addr+"/24", "dev", name)
 		s.run(t, "ip", "link", "set", name, "up")
+		// Both have one MAC, so the VLAN alone tells their link groups and packets apart.
+		if mac, want := s.mac(t, name), s.mac(t, lower); mac != want {
+			t.Fatalf("%s: %s has MAC %s, want %s as %s", s.backend, name, mac, want, lower)
+		}
 		sides[i] = &x
 	}
 	return sides[0], sides[1]
+}
+
+// mac returns the address of a netdev of this side.
+func (s *side) mac(t *testing.T, netdev string) string {
+	t.Helper()
+	return strings.TrimSpace(s.run(t, "cat", "/sys/class/net/"+netdev+"/address"))
 }
 
 // roceFlow has the sender and the receiver of RoCE packets, and their VLAN.
