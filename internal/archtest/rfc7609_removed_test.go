@@ -39,9 +39,7 @@ type remover struct {
 // fail. A test that needs root or the network says nothing here, and neither does the
 // removal of what has no body: these are counted.
 func testWithoutCode(t *testing.T, rows []rfcRow) {
-	t0 := time.Now()
 	r := newRemover(t)
-	t.Logf("DBG compile %s", time.Since(t0))
 	var names []string
 	for _, row := range rows {
 		names = append(names, row.tests...)
@@ -56,10 +54,6 @@ func testWithoutCode(t *testing.T, rows []rfcRow) {
 		}
 	}
 
-	t.Logf("DBG baseline %s", time.Since(t0))
-	for n, c := range r.cpu {
-		t.Logf("DBG cpu %s %s", n, c)
-	}
 	type pair struct {
 		row  rfcRow
 		code string
@@ -216,7 +210,6 @@ func (r *remover) notices(t *testing.T, id int, name string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	t.Logf("DBG run %s %d %s base %s %v", name, id, got.CPU, r.cpu[name], got.Verdict)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.noticed[key] = got.Verdict != trial.Passed

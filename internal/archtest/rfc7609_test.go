@@ -125,7 +125,7 @@ func TestRFC7609(t *testing.T) {
 		}
 	}
 	t.Logf("%d rows, %d more not applicable", len(rows), notRows)
-	if os.Getenv("SMCR_RFC_ROWS") != "" && !t.Failed() { // takes minutes of processor time
+	if !testing.Short() && !t.Failed() { // takes a minute of processor time
 		testWithoutCode(t, rows)
 	}
 }
