@@ -76,10 +76,10 @@ func (p *core) start(t *timer, at time.Time) {
 
 // timers returns the timers of a connection, in the order in which Tick looks at
 // them.
-func (p *core) timers() [9]*timer {
+func (p *core) timers() [10]*timer {
 	return [...]*timer{
 		&p.peerMove.timer, &p.move.timer, &p.peerMove.arrival, &p.keep.timer, &p.out.hold.timer,
-		&p.out.urgent.timer, &p.out.placement.timer, &p.closing.tcp.timer, &p.closing.timer,
+		&p.out.urgent.timer, &p.out.placement.timer, &p.out.nudge.timer, &p.closing.tcp.timer, &p.closing.timer,
 	}
 }
 

@@ -79,6 +79,9 @@ func (p *Protocol) process(now time.Time, m wire.CDC) {
 	if news != 0 && !p.peerEnded(news) {
 		return
 	}
+	if dp > 0 {
+		p.nudgeSoon()
+	}
 	p.Transmit()
 	if v := &p.peerMove; v.missing && !after(v.seq, in.seq) {
 		v.missing = false

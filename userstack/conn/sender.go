@@ -57,6 +57,7 @@ type sender struct {
 	urgent    urgentMark
 	placement placement
 	lost      lostCursor
+	nudge     nudge
 
 	update   bool // a message with the consumer cursor is due, or one again
 	validate bool // the failover data validation is due

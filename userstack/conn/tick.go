@@ -40,6 +40,8 @@ func (p *Protocol) Tick(now time.Time) {
 			if p.out.placement.timeout() {
 				p.Transmit()
 			}
+		case &p.out.nudge.timer:
+			p.nudge()
 		case &p.closing.tcp.timer:
 			p.judgeTCP(now)
 		case &p.closing.timer:

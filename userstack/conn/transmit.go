@@ -85,6 +85,10 @@ func (p *core) Post() bool {
 	full := s.flags != 0 && (n > 0 || !told)
 	s.flags |= s.urgent.flags(s.written, n) | p.cursorRequest(n)
 	p.setEnd(n)
+	if !s.nudge.due {
+		p.nudgeSoon()
+	}
+	s.nudge.due = false
 	p.in.told, s.update = p.in.read, false
 	p.keep.used = p.group.Now()
 	s.seq++
@@ -123,11 +127,12 @@ func (p *core) cursorRequest(n int) wire.ProducerFlags {
 		s.placement.repeat = false
 		return 0
 	}
+	always := s.lost.flag() | s.nudge.flag()
 	if !p.asksForCursor() {
 		s.placement.repeat = false
-		return s.lost.flag()
+		return always
 	}
-	return s.lost.flag() | s.placement.request(p.group.Now(), n, s.urgent.waits(s.written), s.seq+1)
+	return always | s.placement.request(p.group.Now(), n, s.urgent.waits(s.written), s.seq+1)
 }
 
 // asksForCursor reports whether the peer has to be asked about urgent bytes (see

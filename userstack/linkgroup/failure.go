@@ -155,6 +155,11 @@ func (c *linkChanges) remove(l *Link) {
 		}
 	}
 	c.moveConns(l)
+	if !c.g.deletion.asked() {
+		for _, m := range c.g.connsSorted() {
+			m.Protocol().Nudge(false)
+		}
+	}
 	if c.g.phase != phaseDead && c.g.links.best(nil) == nil && c.g.phase >= phaseConfirm {
 		c.g.end.die(ErrNoLink)
 	}
@@ -303,4 +308,17 @@ func (d *linkDeletion) ask(l *Link) {
 	l.del.phase, l.del.via = deleteAsked, via
 	l.del.at = d.g.now.Add(d.g.cfg.Timers.DeleteLink)
 	via.sendLLC(wire.DeleteLink{LinkNum: l.id, Orderly: l.del.orderly, Reason: l.del.reason}, nothing, nil)
+	if !d.g.profile.conns.HoldsBack {
+		return
+	}
+	for _, c := range d.g.connsSorted() {
+		if c.peerLink() == l {
+			c.Protocol().Nudge(true)
+		}
+	}
+}
+
+// asked reports whether the server still has to delete a link that failed.
+func (d *linkDeletion) asked() bool {
+	return slices.ContainsFunc(d.g.links.list, func(l *Link) bool { return l.del.phase == deleteAsked })
 }

@@ -23,7 +23,7 @@ import (
 //	lateDelete     |           |           | yes
 //	rkeyFirst      |           |           | yes
 //	abruptDelete   | yes       |           | yes
-//	conns          | LosesCursor |         | LosesCursor; StopsAtUrgent from release 1 of version 2
+//	conns          | LosesCursor, HoldsBack | | the same; StopsAtUrgent from release 1 of version 2
 type profile struct {
 	// layout is the layout of LLC messages until a message of the peer has another.
 	layout wire.LLCLayout
@@ -69,7 +69,7 @@ func newProfile(cfg *Config) profile {
 		rkeyFirst:      linux,
 	}
 	// Linux cannot be seen in version 1.
-	p.conns.LosesCursor = p.slowLLC
+	p.conns.LosesCursor, p.conns.HoldsBack = p.slowLLC, p.slowLLC
 	p.abruptDelete = linux || cfg.Version < wire.Version2 && cfg.PeerOS == 0
 	if cfg.Version >= wire.Version2 {
 		p.extended, p.portByGID, p.leastLinks, p.rkeysPerDelete = true, true, 1, 9
