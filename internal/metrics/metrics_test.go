@@ -183,6 +183,18 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
+// TestKernelDevices: a kernel does not say how many link groups use a device; its links do.
+func TestKernelDevices(t *testing.T) {
+	s := nltest.State{
+		Devices: []nl.Device{{Name: "rxe0"}, {Name: "rxe1"}, {Name: "rxe2"}},
+		Links:   []nl.Link{{LinkGroup: 0x100, ID: 1, IBDev: "rxe0"}, {LinkGroup: 0x100, ID: 2, IBDev: "rxe1"}, {LinkGroup: 0x200, ID: 1, IBDev: "rxe0"}, {LinkGroup: 0x300, ID: 1, IBDev: "rxe0"}, {LinkGroup: 0x300, ID: 2, IBDev: "rxe0"}},
+	}
+	want(t, scrape(t, of(Stack{Name: "kernel", Control: nltest.NewFake(s)})),
+		`smcr_device_link_groups{device="rxe0",stack="kernel"} 3`,
+		`smcr_device_link_groups{device="rxe1",stack="kernel"} 1`,
+		`smcr_device_link_groups{device="rxe2",stack="kernel"} 0`)
+}
+
 // TestOldKernel: a kernel without some questions is up, without their metrics.
 func TestOldKernel(t *testing.T) {
 	answer := scrape(t, of(Stack{Name: "kernel", Control: old{nltest.NewFake(nltest.SampleState())}}))
