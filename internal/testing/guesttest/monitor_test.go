@@ -15,12 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	explained "smcr/internal/reasons"
+	"smcr/internal/testing/netnstest"
 	"smcr/smc"
 )
 
 // testExporter compares what smcr exporter answers about the kernel with the listings, while
 // connections are open and after fallbacks for several reasons.
 func testExporter(t *testing.T, a, b *host) {
+	netnstest.RequireTools(t, "curl", "promtool", "setpriv") // guests have the programs of this host
 	const conns = 3
 	// The next connection gets a DECLINE, because b has no enterprise ID.
 	b.run(t, b.smcr, "ueid", "del", "SMCV2-EXAMPLE-UEID", "--backend", "kernel")
@@ -220,16 +222,22 @@ func (s *screen) want(patterns ...string) {
 
 // testTop looks at the views of smcr top while the kernel carries data.
 func testTop(t *testing.T, a, b *host) {
+	netnstest.RequireTools(t, "tmux")
 	server := b.addr + ":5007"
 	b.start(t, "listening", b.peer, "serve", server)
 	a.start(t, "echoed", a.peer, "connect", "-n", "2", "-bytes", "100000", "-every", "50ms", server)
 	g := queryOne[linkGroup](t, a, "linkgroup", "list")
 	s := startTop(t, a)
 	rate := `[0-9.]+[KM]?`
-	s.want(`stack kernel`, `Groups 1  Links 1  Conns `+strconv.Itoa(g.Conns)+` `, `RX [1-9][0-9.]*[KM]B/s  TX [1-9][0-9.]*[KM]B/s  Calls [1-9]`)
+	s.want(`stack kernel`, `Groups 1  Links 1  Conns 2 `, `RX [1-9][0-9.]*[KM]B/s  TX [1-9][0-9.]*[KM]B/s  Calls [1-9]`)
 	s.key("1", `kernel +`, `rxe0 +eth0`)
 	s.key("2", regexp.QuoteMeta(g.ID)+` .*SINGLE`)
 	s.key("3", g.ID+` .*rxe0`, `ACTIVE`)
 	s.key("4", regexp.QuoteMeta(server)+` +`+regexp.QuoteMeta(a.addr)+`:\d+ +ACTIVE SMCR +`+g.ID+` +`+rate+` +`+rate+` +`+rate)
 	s.key("5", `1 +.*client +0x03010000`, `peer declined`)
+	a.run(t, "tmux", "-S", tmuxSocket, "send-keys", "q")
+	eventually(t, "smcr top ends", func() bool {
+		_, err := a.Run(t.Context(), "tmux", "-S", tmuxSocket, "has-session")
+		return err != nil
+	})
 }
