@@ -173,7 +173,7 @@ func wantPromtool(t *testing.T, text string) {
 	}
 }
 
-// A screen is a terminal in a guest, of 80x24, in which smcr top runs.
+// A screen is a terminal in a guest, of 132x24 so that no column is cut, in which smcr top runs.
 type screen struct {
 	t *testing.T
 	h *host
@@ -184,7 +184,7 @@ const tmuxSocket = "/tmp/tmux.smcr"
 // startTop starts smcr top in a terminal.
 func startTop(t *testing.T, h *host) *screen {
 	t.Helper()
-	h.run(t, "tmux", "-u", "-S", tmuxSocket, "-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", h.smcr, "top", "--interval", "500ms")
+	h.run(t, "tmux", "-u", "-S", tmuxSocket, "-f", "/dev/null", "new-session", "-d", "-x", "132", "-y", "24", h.smcr, "top", "--interval", "500ms")
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), commandLimit)
 		defer cancel()
@@ -233,7 +233,7 @@ func testTop(t *testing.T, a, b *host) {
 	s.key("1", `kernel +`, `rxe0 +eth0`)
 	s.key("2", regexp.QuoteMeta(g.ID)+` .*SINGLE`)
 	s.key("3", g.ID+` .*rxe0`, `ACTIVE`)
-	s.key("4", regexp.QuoteMeta(server)+` +`+regexp.QuoteMeta(a.addr)+`:\d+ +ACTIVE SMCR +`+g.ID+` +`+rate+` +`+rate+` +`+rate)
+	s.key("4", regexp.QuoteMeta(server)+` +`+regexp.QuoteMeta(a.addr)+`:\d\S* +ACTIVE SMCR +`+g.ID+` +`+rate+` +`+rate+` +`+rate)
 	s.key("5", `1 +.*client +0x03010000`, `peer declined`)
 	a.run(t, "tmux", "-S", tmuxSocket, "send-keys", "q")
 	eventually(t, "smcr top ends", func() bool {
