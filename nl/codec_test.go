@@ -81,7 +81,7 @@ func samples() map[string]attrCodec {
 			ServerHandshakeTimes:  stats.Times{Counts: [stats.TimeBuckets]uint64{14: 1}, Sum: 11e9},
 			Engine:                stats.Engine{Threads: 2, CPU: 1 << 44, Rounds: 1 << 34, Sleeps: 1 << 35},
 		},
-		"Fallback":    &fallbackAttrs{stats.Fallback{Side: smc.Server, Reason: 0x03030000, Count: 70000}, true, 1, 2, true},
+		"Fallback":    &fallbackAttrs{reasonAttrs{Side: smc.Server, Reason: 0x03030000, Count: 70000}, true, 1, 2, true, []stats.Fallback{{Reason: 0x01010000, Count: 3}, {Side: smc.Server, Count: 1 << 40}}},
 		"UEID":        ptr(ueid("A.B")),
 		"SEID":        &SEID{"SEID", true},
 		"HS":          ptr(hsLimitation(true)),

@@ -232,14 +232,19 @@ func (h *histogramAttrs) decode(ad *attrDecoder) error {
 }
 
 // A fallbackAttrs is one answer of the fallback dump: a reason, or in the first
-// answer a reason and the totals of both sides.
+// answer a reason, the totals of both sides, and the reasons of peers. Rows of their own
+// would be reasons of this host for programs that know only the answers of the kernel.
 type fallbackAttrs struct {
-	reason    stats.Fallback
+	reason    reasonAttrs
 	hasReason bool
 
 	client, server uint64
 	hasTotals      bool
+	peers          []stats.Fallback
 }
+
+// reasonAttrs are the attributes of a reason.
+type reasonAttrs stats.Fallback
 
 func (f *fallbackAttrs) encode(ae *attrEncoder) {
 	ae.Uint8(attrFbackType, uint8(f.reason.Side))
@@ -247,45 +252,71 @@ func (f *fallbackAttrs) encode(ae *attrEncoder) {
 		ae.Uint64(attrFbackServerTotal, f.server)
 		ae.Uint64(attrFbackClientTotal, f.client)
 	}
-	if !f.hasReason {
-		return
+	if f.hasReason {
+		f.reason.encodeCount(ae)
 	}
-	ae.Uint32(attrFbackReason, f.reason.Reason)
-	ae.Uint16(attrFbackCount, uint16(f.reason.Count))
-	if f.reason.Count > 0xffff {
-		ae.Uint64(attrFbackFullCount, f.reason.Count)
+	for i := range f.peers {
+		ae.Nested(attrFbackPeerReason, (*reasonAttrs)(&f.peers[i]))
 	}
 }
 
 func (f *fallbackAttrs) decode(ad *attrDecoder) error {
-	var full uint64
 	for ad.Next() {
 		switch ad.Type() {
-		case attrFbackType:
-			f.reason.Side = smc.Role(number8(ad))
 		case attrFbackServerTotal:
 			f.server, f.hasTotals = number(ad), true
 		case attrFbackClientTotal:
 			f.client, f.hasTotals = number(ad), true
-		case attrFbackReason:
-			f.reason.Reason, f.hasReason = number32(ad), true
-		case attrFbackCount:
-			f.reason.Count = number(ad)
-		case attrFbackFullCount:
-			full = number(ad)
+		case attrFbackPeerReason:
+			var r reasonAttrs
+			ad.Nested(&r)
+			f.peers = append(f.peers, stats.Fallback(r))
+		default:
+			f.hasReason = f.hasReason || ad.Type() == attrFbackReason
+			f.reason.take(ad)
 		}
 	}
-	if full != 0 {
-		f.reason.Count = full
+	return ad.Err()
+}
+
+func (r *reasonAttrs) encode(ae *attrEncoder) {
+	ae.Uint8(attrFbackType, uint8(r.Side))
+	r.encodeCount(ae)
+}
+
+// encodeCount encodes all but the side.
+func (r *reasonAttrs) encodeCount(ae *attrEncoder) {
+	ae.Uint32(attrFbackReason, r.Reason)
+	ae.Uint16(attrFbackCount, uint16(r.Count))
+	if r.Count > 0xffff {
+		ae.Uint64(attrFbackFullCount, r.Count)
+	}
+}
+
+func (r *reasonAttrs) decode(ad *attrDecoder) error {
+	for ad.Next() {
+		r.take(ad)
 	}
 	return ad.Err()
+}
+
+// take decodes the current attribute, if it is one of a reason.
+func (r *reasonAttrs) take(ad *attrDecoder) {
+	switch ad.Type() {
+	case attrFbackType:
+		r.Side = smc.Role(number8(ad))
+	case attrFbackReason:
+		r.Reason = number32(ad)
+	case attrFbackCount, attrFbackFullCount:
+		r.Count = max(r.Count, number(ad)) // the full count is sent if it is larger than 16 bits
+	}
 }
 
 // fallbackAnswers returns the answers of a dump of f.
 func fallbackAnswers(f Fallbacks) []fallbackAttrs {
 	var s []fallbackAttrs
 	for _, r := range f.Reasons {
-		s = append(s, fallbackAttrs{reason: r, hasReason: true})
+		s = append(s, fallbackAttrs{reason: reasonAttrs(r), hasReason: true})
 	}
 	if len(s) == 0 {
 		if f.ClientTotal == 0 && f.ServerTotal == 0 {
@@ -294,6 +325,7 @@ func fallbackAnswers(f Fallbacks) []fallbackAttrs {
 		s = append(s, fallbackAttrs{})
 	}
 	s[0].client, s[0].server, s[0].hasTotals = f.ClientTotal, f.ServerTotal, true
+	s[0].peers = f.PeerReasons
 	return s
 }
 
@@ -303,6 +335,7 @@ func addAnswer(f *Fallbacks, a fallbackAttrs) {
 		f.ClientTotal, f.ServerTotal = a.client, a.server
 	}
 	if a.hasReason {
-		f.Reasons = append(f.Reasons, a.reason)
+		f.Reasons = append(f.Reasons, stats.Fallback(a.reason))
 	}
+	f.PeerReasons = append(f.PeerReasons, a.peers...)
 }

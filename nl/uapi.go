@@ -326,6 +326,7 @@ const (
 // Own attributes of a fallback nest.
 const (
 	attrFbackFullCount = OwnAttributes + iota
+	attrFbackPeerReason
 )
 
 // Flat attributes of the enterprise ID and handshake limitation commands.

@@ -48,8 +48,8 @@ const (
 )
 
 // A Collector counts what an SMC-R stack in user space does. Its methods may be
-// called by any goroutine; all but Fallback and Fallbacks take no lock and allocate
-// nothing. The zero value is ready to use. A Collector must not be copied.
+// called by any goroutine; all but Fallback, PeerDeclined and Fallbacks take no lock and
+// allocate nothing. The zero value is ready to use. A Collector must not be copied.
 //
 // It does not count sendpage and splice calls, nor calls that are too large or too
 // small for a buffer: the stack does not see these calls of a program.
@@ -66,6 +66,7 @@ type Collector struct {
 
 	mu        sync.Mutex
 	fallbacks map[Fallback]uint64 // by side and reason, Count zero
+	peers     map[Fallback]uint64 // the same for the reasons of peers
 	totals    [2]uint64           // by Side
 	reasons   [2]int              // kept reasons by Side
 }
@@ -142,9 +143,29 @@ func (c *Collector) Buffer(dir Direction, e BufferEvent) {
 // code. A side has counters for the first [MaxReasons] different reasons; after
 // that, a new reason counts only in the total.
 func (c *Collector) Fallback(side smc.Role, reason uint32) {
-	side &= 1
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.fallback(side&1, reason)
+}
+
+// PeerDeclined counts a connection that became plain TCP because the peer has declined:
+// as a Fallback with the reason [smc.DiagPeerDeclined], and by the code in the DECLINE of
+// the peer. All codes that package smc does not know have one counter, that of 0.
+func (c *Collector) PeerDeclined(side smc.Role, code uint32) {
+	if smc.Diagnosis(code).Text() == "" {
+		code = 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fallback(side&1, uint32(smc.DiagPeerDeclined))
+	if c.peers == nil {
+		c.peers = make(map[Fallback]uint64)
+	}
+	c.peers[Fallback{Side: side & 1, Reason: code}]++
+}
+
+// fallback counts a fallback. The caller holds mu.
+func (c *Collector) fallback(side smc.Role, reason uint32) {
 	c.totals[side]++
 	key := Fallback{Side: side, Reason: reason}
 	n, known := c.fallbacks[key]
@@ -165,15 +186,23 @@ func (c *Collector) Fallback(side smc.Role, reason uint32) {
 func (c *Collector) Fallbacks() Fallbacks {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := Fallbacks{ClientTotal: c.totals[smc.Client], ServerTotal: c.totals[smc.Server]}
-	for k, n := range c.fallbacks {
-		k.Count = n
-		f.Reasons = append(f.Reasons, k)
+	return Fallbacks{
+		ClientTotal: c.totals[smc.Client], ServerTotal: c.totals[smc.Server],
+		Reasons: sorted(c.fallbacks), PeerReasons: sorted(c.peers),
 	}
-	slices.SortFunc(f.Reasons, func(a, b Fallback) int {
+}
+
+// sorted returns the counters in the order of [Collector.Fallbacks].
+func sorted(counts map[Fallback]uint64) []Fallback {
+	var list []Fallback
+	for k, n := range counts {
+		k.Count = n
+		list = append(list, k)
+	}
+	slices.SortFunc(list, func(a, b Fallback) int {
 		return cmp.Or(cmp.Compare(b.Side, a.Side), cmp.Compare(a.Reason, b.Reason))
 	})
-	return f
+	return list
 }
 
 // Snapshot returns the counters so far, all of them in the SMC-R part. The two

@@ -87,18 +87,23 @@ func (b Buffers) merge(other Buffers, op operation) Buffers {
 // Sub returns the fallbacks since the snapshot before. It has only the reasons
 // that occurred since then.
 func (f Fallbacks) Sub(before Fallbacks) Fallbacks {
-	counts := make(map[Fallback]uint64, len(before.Reasons))
-	for _, r := range before.Reasons {
-		counts[Fallback{Side: r.Side, Reason: r.Reason}] = r.Count
-	}
-	d := Fallbacks{
+	return Fallbacks{
 		ClientTotal: since(f.ClientTotal, before.ClientTotal),
 		ServerTotal: since(f.ServerTotal, before.ServerTotal),
+		Reasons:     reasonsSince(f.Reasons, before.Reasons),
+		PeerReasons: reasonsSince(f.PeerReasons, before.PeerReasons),
 	}
-	for _, r := range f.Reasons {
+}
+
+func reasonsSince(now, before []Fallback) (d []Fallback) {
+	counts := make(map[Fallback]uint64, len(before))
+	for _, r := range before {
+		counts[Fallback{Side: r.Side, Reason: r.Reason}] = r.Count
+	}
+	for _, r := range now {
 		r.Count = since(r.Count, counts[Fallback{Side: r.Side, Reason: r.Reason}])
 		if r.Count > 0 {
-			d.Reasons = append(d.Reasons, r)
+			d = append(d, r)
 		}
 	}
 	return d

@@ -178,6 +178,11 @@ type Fallbacks struct {
 	ClientTotal uint64     // connections that this host made
 	ServerTotal uint64     // connections that this host accepted
 	Reasons     []Fallback // see [Collector.Fallbacks] for the order
+
+	// PeerReasons splits the fallbacks whose reason is [smc.DiagPeerDeclined], because the
+	// peer has declined: Reason is the code in its DECLINE. Peers choose these codes, so 0
+	// stands for all that package smc does not know. A kernel does not count them.
+	PeerReasons []Fallback
 }
 
 // MaxReasons is how many different fallback reasons are kept for each side, as

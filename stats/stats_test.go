@@ -101,6 +101,37 @@ func TestFallbacks(t *testing.T) {
 	}
 }
 
+// TestPeerDeclined: the codes of peers are counted, and those that are made up have one counter.
+func TestPeerDeclined(t *testing.T) {
+	var c Collector
+	mem, vlan := uint32(smc.DiagMem), uint32(smc.DiagVLAN)
+	c.PeerDeclined(smc.Client, vlan)
+	before := c.Fallbacks()
+	c.PeerDeclined(smc.Client, vlan)
+	c.PeerDeclined(smc.Server, mem)
+	c.Fallback(smc.Server, mem)
+	for i := range uint32(1000) {
+		c.PeerDeclined(smc.Server, 1000+i)
+	}
+	declined := uint32(smc.DiagPeerDeclined)
+	want := Fallbacks{
+		ClientTotal: 2, ServerTotal: 1002,
+		Reasons:     []Fallback{{smc.Server, mem, 1}, {smc.Server, declined, 1001}, {smc.Client, declined, 2}},
+		PeerReasons: []Fallback{{smc.Server, 0, 1000}, {smc.Server, mem, 1}, {smc.Client, vlan, 2}},
+	}
+	if diff := cmp.Diff(want, c.Fallbacks()); diff != "" {
+		t.Errorf("fallbacks (-want +got):\n%s", diff)
+	}
+	since := c.Fallbacks().Sub(before)
+	if diff := cmp.Diff([]Fallback{{smc.Server, 0, 1000}, {smc.Server, mem, 1}, {smc.Client, vlan, 1}}, since.PeerReasons); diff != "" {
+		t.Errorf("difference (-want +got):\n%s", diff)
+	}
+	sum := before.Add(since)
+	if diff := cmp.Diff([]Fallback{{smc.Client, vlan, 2}, {smc.Server, 0, 1000}, {smc.Server, mem, 1}}, sum.PeerReasons); diff != "" {
+		t.Errorf("sum (-want +got):\n%s", diff)
+	}
+}
+
 // TestSub fills every number of two snapshots, so that a field forgotten shows.
 func TestSub(t *testing.T) {
 	fill := func(factor uint64) Stats {

@@ -24,14 +24,20 @@ func (b Buffers) Add(other Buffers) Buffers { return b.merge(other, sum) }
 func (f Fallbacks) Add(other Fallbacks) Fallbacks {
 	f.ClientTotal += other.ClientTotal
 	f.ServerTotal += other.ServerTotal
-	f.Reasons = slices.Clone(f.Reasons)
-	for _, r := range other.Reasons {
-		i := slices.IndexFunc(f.Reasons, func(x Fallback) bool { return x.Side == r.Side && x.Reason == r.Reason })
+	f.Reasons = addReasons(f.Reasons, other.Reasons)
+	f.PeerReasons = addReasons(f.PeerReasons, other.PeerReasons)
+	return f
+}
+
+func addReasons(list, other []Fallback) []Fallback {
+	list = slices.Clone(list)
+	for _, r := range other {
+		i := slices.IndexFunc(list, func(x Fallback) bool { return x.Side == r.Side && x.Reason == r.Reason })
 		if i < 0 {
-			f.Reasons = append(f.Reasons, r)
+			list = append(list, r)
 		} else {
-			f.Reasons[i].Count += r.Count
+			list[i].Count += r.Count
 		}
 	}
-	return f
+	return list
 }

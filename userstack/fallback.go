@@ -70,7 +70,7 @@ func (s *Stack) staysTCP(o inside.Owner, fd int, client bool, err error) (reason
 	}
 	var d *DeclineError
 	if !errors.As(err, &d) || d.uncounted {
-		s.countFallback(client, smc.Diagnosis(f.Reason))
+		s.count(sideOf(client), f)
 	}
 	s.tcpSockets.Note(network.Cookie(fd), inside.TCPSocket{Owner: o, Fallback: f})
 	return f.Reason, f.Peer
@@ -85,13 +85,20 @@ func (s *Stack) ownStaysTCP(tcp *net.TCPConn, client bool, err error) {
 	_ = rc.Control(func(fd uintptr) { s.staysTCP(inside.Self(), int(fd), client, err) }) // an error means that it is closed
 }
 
-// countFallback counts a connection that stays TCP.
-func (s *Stack) countFallback(client bool, code smc.Diagnosis) {
-	side := smc.Server
-	if client {
-		side = smc.Client
+// count counts a connection that stays TCP.
+func (s *Stack) count(side smc.Role, f nl.ConnFallback) {
+	if f.Reason == uint32(smc.DiagPeerDeclined) {
+		s.stats.PeerDeclined(side, f.Peer)
+	} else {
+		s.stats.Fallback(side, f.Reason)
 	}
-	s.stats.Fallback(side, uint32(code))
+}
+
+func sideOf(client bool) smc.Role {
+	if client {
+		return smc.Client
+	}
+	return smc.Server
 }
 
 // account counts the outcome of a rendezvous.
@@ -101,11 +108,7 @@ func (s *Stack) account(side smc.Role, version uint8, err error) {
 	case err == nil:
 		s.stats.Connection(side, int(version))
 	case errors.As(err, &d):
-		code := d.Code
-		if d.Remote {
-			code = smc.DiagPeerDeclined
-		}
-		s.stats.Fallback(side, uint32(code))
+		s.count(side, fallbackFor(d))
 	default:
 		s.stats.HandshakeError(side)
 	}

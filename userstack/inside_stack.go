@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/guard"
+	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
 	"smcr/userstack/driver"
@@ -80,7 +81,9 @@ func (i insideStack) StaysTCP(o inside.Owner, fd int, client bool, err error) (r
 }
 
 // CountFallback implements inside.Stack.
-func (i insideStack) CountFallback(client bool, code smc.Diagnosis) { i.s.countFallback(client, code) }
+func (i insideStack) CountFallback(client bool, code smc.Diagnosis) {
+	i.s.count(sideOf(client), nl.ConnFallback{Reason: uint32(code)})
+}
 
 // Note implements inside.Stack.
 func (i insideStack) Note(cookie uint64, t inside.TCPSocket) { i.s.tcpSockets.Note(cookie, t) }

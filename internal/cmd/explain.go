@@ -31,9 +31,10 @@ func newExplain(f *cmdutil.Factory, runF func(*explainOptions) error) *cobra.Com
 		Short:   "Explain why a connection is TCP, and what to do",
 		Long: "Explain a reason for which a connection is TCP and not SMC-R: its cause, and what to\n" +
 			"do. CODE is the number of the reason in hexadecimal, as 'smcr connection list',\n" +
-			"'smcr stats show -d' and smcss(8) show it. NAME is the name of the reason. TEXT is a\n" +
-			"part of a name or a text, or a whole message of 'smcr run -v' or 'smcr check'. If\n" +
-			"several reasons match, smcr lists them. Without an argument, it lists all.\n\n" +
+			"'smcr stats show -d' and smcss(8) show it. NAME is the name of the reason, or the name\n" +
+			"that it has in metrics. TEXT is a part of a name or a text, or a whole message of\n" +
+			"'smcr run -v' or 'smcr check'. If several reasons match, smcr lists them. Without an\n" +
+			"argument, it lists all.\n\n" +
 			"The command needs no stack and no privileges. docs/troubleshooting.md has the same\n" +
 			"texts.",
 		Example: "  smcr explain 0x03030000\n  smcr explain no-ueid\n  smcr explain subnet\n  smcr explain -o json",

@@ -4,6 +4,7 @@ package cmd
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"smcr/internal/cmdutil"
@@ -63,7 +64,8 @@ func newStatsShow(f *cmdutil.Factory) *cobra.Command {
 		hint: func(rows []nl.Row[counters]) string {
 			var why []uint32
 			for _, r := range rows {
-				for _, x := range r.Value.fallbacks.Reasons {
+				f := r.Value.fallbacks
+				for _, x := range slices.Concat(f.Reasons, f.PeerReasons) {
 					if x.Count > 0 {
 						why = append(why, x.Reason)
 					}
@@ -79,7 +81,8 @@ func newStatsShow(f *cmdutil.Factory) *cobra.Command {
 		Long: "Show the SMC-R counters of this network namespace: connections, fallbacks to TCP\n" +
 			"and their reasons, and requests and buffers by size. They count since the stack\n" +
 			"was started, or since your last 'smcr stats reset'. A counter that the stack does\n" +
-			"not have is shown as '-', and as null in JSON.\n\n" +
+			"not have is shown as '-', and as null in JSON. With --details, the user-space stack\n" +
+			"also shows the reasons that peers gave when they declined.\n\n" +
 			"A program under 'smcr run' with the user-space stack reads and writes a unix\n" +
 			"socket, and the stack sees the bytes but not the calls. A request is then one\n" +
 			"transfer between this socket and the stack's buffers.\n\n" +

@@ -61,6 +61,9 @@ type fallbacksJSON struct {
 	Client  uint64       `json:"client"`
 	Server  uint64       `json:"server"`
 	Reasons []reasonJSON `json:"reasons"`
+	// PeerReasons are the reasons that peers gave for declining: null if the stack does not
+	// count them.
+	PeerReasons []reasonJSON `json:"peer_reasons"`
 }
 
 type reasonJSON struct {
@@ -126,13 +129,25 @@ func newStatsJSON(r nl.Row[counters]) statsJSON {
 		j.HandshakeTimes = &sidesTimesJSON{newTimesJSON(&s.ClientHandshakeTimes), newTimesJSON(&s.ServerHandshakeTimes)}
 		engine := engineJSON(s.Engine)
 		j.Engine = &engine
+		j.Fallbacks.PeerReasons = []reasonJSON{}
 	}
 	for _, x := range f.Reasons {
-		j.Fallbacks.Reasons = append(j.Fallbacks.Reasons, reasonJSON{
-			x.Side.String(), fmt.Sprintf("0x%08x", x.Reason), reasons.Name(smc.Diagnosis(x.Reason)), smc.Diagnosis(x.Reason).Text(), x.Count,
-		})
+		j.Fallbacks.Reasons = append(j.Fallbacks.Reasons, newReasonJSON(x))
+	}
+	for _, x := range f.PeerReasons {
+		r := newReasonJSON(x)
+		if x.Reason == 0 {
+			r.Name, r.Text = otherCodes, otherCodesText
+		}
+		j.Fallbacks.PeerReasons = append(j.Fallbacks.PeerReasons, r)
 	}
 	return j
+}
+
+func newReasonJSON(x nl.Fallback) reasonJSON {
+	return reasonJSON{
+		x.Side.String(), fmt.Sprintf("0x%08x", x.Reason), reasons.Name(smc.Diagnosis(x.Reason)), smc.Diagnosis(x.Reason).Text(), x.Count,
+	}
 }
 
 func newTimesJSON(t *stats.Times) timesJSON {

@@ -3,6 +3,7 @@
 package cmd
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -145,30 +146,44 @@ func meanTime(s *nl.Stats) time.Duration {
 	return time.Duration((s.ClientHandshakeTimes.Sum + s.ServerHandshakeTimes.Sum) / n)
 }
 
-// reasons prints the fallback reasons of one side, the most frequent first.
+// otherCodes is the name of the codes of peers that are not known, and otherCodesText says so.
+const (
+	otherCodes     = "other"
+	otherCodesText = "codes that are not known"
+)
+
+// reasons prints the fallback reasons of one side, the most frequent first, and below that
+// of the peers what these gave as their reasons.
 func (r statsReport) reasons(f nl.Fallbacks, side smc.Role, title string) {
-	var list []nl.Fallback
-	for _, x := range f.Reasons {
+	list := ofSide(f.Reasons, side)
+	if len(list) == 0 {
+		return
+	}
+	printable.Fprintf(r.b, "    %s\n", title)
+	for _, x := range list {
+		printable.Fprintf(r.b, "    %12d  %s\n", x.Count, smc.Diagnosis(x.Reason))
+		if x.Reason != uint32(smc.DiagPeerDeclined) {
+			continue
+		}
+		for _, p := range ofSide(f.PeerReasons, side) {
+			text := smc.Diagnosis(p.Reason).String()
+			if p.Reason == 0 {
+				text = otherCodesText
+			}
+			printable.Fprintf(r.b, "    %12s  %d %s\n", "", p.Count, text)
+		}
+	}
+}
+
+// ofSide returns the reasons of one side, the most frequent first.
+func ofSide(all []nl.Fallback, side smc.Role) (list []nl.Fallback) {
+	for _, x := range all {
 		if x.Side == side {
 			list = append(list, x)
 		}
 	}
-	if len(list) == 0 {
-		return
-	}
-	slices.SortStableFunc(list, func(a, b nl.Fallback) int {
-		switch {
-		case a.Count > b.Count:
-			return -1
-		case a.Count < b.Count:
-			return 1
-		}
-		return 0
-	})
-	printable.Fprintf(r.b, "    %s\n", title)
-	for _, x := range list {
-		printable.Fprintf(r.b, "    %12d  %s\n", x.Count, smc.Diagnosis(x.Reason))
-	}
+	slices.SortStableFunc(list, func(a, b nl.Fallback) int { return cmp.Compare(b.Count, a.Count) })
+	return list
 }
 
 // pool prints how buffers were allocated.

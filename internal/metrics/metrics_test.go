@@ -7,9 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -107,36 +104,6 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestReasons reads the constants out of the source of package smc: each has a name, and each
-// name one constant.
-func TestReasons(t *testing.T) {
-	f, err := parser.ParseFile(token.NewFileSet(), "../../smc/diagnosis.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	ast.Inspect(f, func(node ast.Node) bool {
-		if spec, ok := node.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, "Diag") {
-			n++
-			var code uint32
-			if _, err := fmt.Sscanf(spec.Values[0].(*ast.BasicLit).Value, "0x%x", &code); err != nil {
-				t.Fatal(err)
-			}
-			if reasonName(code) == otherReason {
-				t.Errorf("%s has no name", spec.Names[0].Name)
-			}
-		}
-		return true
-	})
-	names := map[string]bool{otherReason: true}
-	for _, name := range reasons {
-		names[name] = true
-	}
-	if n == 0 || n != len(reasons) || len(names) != n+1 {
-		t.Errorf("%d constants, %d reasons, %d names", n, len(reasons), len(names))
-	}
-}
-
 // TestOtherReasons: what a stack counts only in the total is not lost.
 func TestOtherReasons(t *testing.T) {
 	s := nltest.State{SysInfo: nl.SysInfo{Stack: "smcr"}, Fallbacks: nl.Fallbacks{ClientTotal: 10, Reasons: []nl.Fallback{
@@ -146,6 +113,29 @@ func TestOtherReasons(t *testing.T) {
 		`smcr_fallbacks_total{reason="other",side="client",stack="user"} 8`,
 		`smcr_fallbacks_total{reason="vlan",side="client",stack="user"} 2`,
 		`smcr_fallbacks_total{reason="other",side="server",stack="user"} 0`)
+}
+
+// TestPeerDeclines: the reasons of peers add up to the fallbacks peer_declined, also of a stack
+// that does not tell them.
+func TestPeerDeclines(t *testing.T) {
+	s := nltest.State{SysInfo: nl.SysInfo{Stack: "smcr"}, Fallbacks: nl.Fallbacks{
+		ClientTotal: 9, ServerTotal: 4,
+		Reasons: []nl.Fallback{
+			{Reason: uint32(smc.DiagPeerDeclined), Count: 8}, {Reason: uint32(smc.DiagMem), Count: 1},
+			{Side: smc.Server, Reason: uint32(smc.DiagPeerDeclined), Count: 4},
+		},
+		PeerReasons: []nl.Fallback{{Reason: uint32(smc.DiagMem), Count: 5}, {Count: 3}},
+	}}
+	want(t, scrape(t, of(user(s))),
+		`smcr_fallbacks_total{reason="peer_declined",side="client",stack="user"} 8`,
+		`smcr_fallbacks_total{reason="no_memory",side="client",stack="user"} 1`,
+		`smcr_peer_declines_total{reason="no_memory",side="client",stack="user"} 5`,
+		`smcr_peer_declines_total{reason="other",side="client",stack="user"} 3`,
+		`smcr_peer_declines_total{reason="other",side="server",stack="user"} 4`)
+	s.SysInfo.Stack = ""
+	if answer := scrape(t, of(Stack{Name: "kernel", Control: nltest.NewFake(s)})); strings.Contains(answer, "smcr_peer_declines_total") {
+		t.Errorf("a kernel does not know the reasons of peers:\n%s", answer)
+	}
 }
 
 // TestHostile: a stack that answers with much and with bad text adds a limited number of lines,
@@ -160,6 +150,7 @@ func TestHostile(t *testing.T) {
 		s.LinkGroups = append(s.LinkGroups, nl.LinkGroup{ID: nl.LinkGroupID(i), Type: smc.GroupType(i), Conns: 3, PNETID: fmt.Sprint(i)})
 		s.Links = append(s.Links, nl.Link{LinkGroup: nl.LinkGroupID(i), State: smc.LinkState(i)})
 		s.Fallbacks.Reasons = append(s.Fallbacks.Reasons, nl.Fallback{Reason: uint32(i), Count: 1})
+		s.Fallbacks.PeerReasons = append(s.Fallbacks.PeerReasons, nl.Fallback{Reason: uint32(i), Count: 1})
 	}
 	answer := scrape(t, of(user(s)))
 	if n := strings.Count(answer, "\n"); n > 1000 {
@@ -171,7 +162,8 @@ func TestHostile(t *testing.T) {
 	want(t, answer, "smcr_connections{stack=\"user\"} 60000", `smcr_up{stack="user"} 1`,
 		`smcr_links{stack="user",state="other"} 19996`,
 		fmt.Sprintf(`smcr_retransmitted_packets_total{device="other",stack="user"} %d`, 20_000-maxDevices),
-		`smcr_fallbacks_total{reason="other",side="client",stack="user"} 20000`)
+		`smcr_fallbacks_total{reason="other",side="client",stack="user"} 20000`,
+		`smcr_peer_declines_total{reason="other",side="client",stack="user"} 20000`)
 }
 
 // TestUnreachable: a stack that does not answer does not hide the others.
@@ -189,6 +181,18 @@ func TestUnreachable(t *testing.T) {
 	if shared.Closed() {
 		t.Error("a scrape closes a Control that others use")
 	}
+}
+
+// TestKernelDevices: a kernel does not say how many link groups use a device; its links do.
+func TestKernelDevices(t *testing.T) {
+	s := nltest.State{
+		Devices: []nl.Device{{Name: "rxe0"}, {Name: "rxe1"}, {Name: "rxe2"}},
+		Links:   []nl.Link{{LinkGroup: 0x100, ID: 1, IBDev: "rxe0"}, {LinkGroup: 0x100, ID: 2, IBDev: "rxe1"}, {LinkGroup: 0x200, ID: 1, IBDev: "rxe0"}, {LinkGroup: 0x300, ID: 1, IBDev: "rxe0"}, {LinkGroup: 0x300, ID: 2, IBDev: "rxe0"}},
+	}
+	want(t, scrape(t, of(Stack{Name: "kernel", Control: nltest.NewFake(s)})),
+		`smcr_device_link_groups{device="rxe0",stack="kernel"} 3`,
+		`smcr_device_link_groups{device="rxe1",stack="kernel"} 1`,
+		`smcr_device_link_groups{device="rxe2",stack="kernel"} 0`)
 }
 
 // TestOldKernel: a kernel without some questions is up, without their metrics.

@@ -3,9 +3,11 @@
 package metrics
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
+	"smcr/internal/reasons"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
@@ -111,6 +113,12 @@ func readCalls(t *stats.Tech, f emit) {
 	f(float64(t.Urgent), "urgent")
 }
 
+// otherReason is the value of the label reason for all codes without a name.
+const otherReason = "other"
+
+// reasonName returns the value of the label reason for a code.
+func reasonName(code uint32) string { return cmp.Or(reasons.Label(smc.Diagnosis(code)), otherReason) }
+
 // readFallbacks emits the fallbacks by side and reason. What the totals have beyond the sum
 // over the reasons, because a stack keeps a limited number of these, is of other reasons.
 func readFallbacks(v *view, f emit) {
@@ -122,7 +130,7 @@ func readFallbacks(v *view, f emit) {
 		if side == smc.Server {
 			total = v.fallbacks.ServerTotal
 		}
-		n := map[string]uint64{otherReason: 0, reasons[smc.DiagPeerDeclined]: 0, reasons[smc.DiagPeerNoSMC]: 0}
+		n := map[string]uint64{otherReason: 0, reasonName(uint32(smc.DiagPeerDeclined)): 0, reasonName(uint32(smc.DiagPeerNoSMC)): 0}
 		for _, r := range v.fallbacks.Reasons {
 			if r.Side == side {
 				n[reasonName(r.Reason)] += r.Count
@@ -131,6 +139,36 @@ func readFallbacks(v *view, f emit) {
 		}
 		// The reasons of a kernel have 16 bits, and its totals 64.
 		if v.user && total > sum {
+			n[otherReason] += total - sum
+		}
+		for name, count := range n {
+			f(float64(count), side.String(), name)
+		}
+	}
+}
+
+// readPeerDeclines emits the DECLINE messages of peers by side and reason of the peer. Their sum
+// is the fallback reason peer_declined.
+func readPeerDeclines(v *view, f emit) {
+	if v.fallbacks == nil || !v.user {
+		return
+	}
+	for _, side := range []smc.Role{smc.Client, smc.Server} {
+		var total, sum uint64
+		for _, r := range v.fallbacks.Reasons {
+			if r.Side == side && r.Reason == uint32(smc.DiagPeerDeclined) {
+				total += r.Count
+			}
+		}
+		n := map[string]uint64{otherReason: 0}
+		for _, r := range v.fallbacks.PeerReasons {
+			if r.Side == side {
+				n[reasonName(r.Reason)] += r.Count
+				sum += r.Count
+			}
+		}
+		// A stack of an older release does not have the reasons of peers.
+		if total > sum {
 			n[otherReason] += total - sum
 		}
 		for name, count := range n {

@@ -108,6 +108,11 @@ var families = []family{
 		read: readFallbacks,
 	},
 	{
+		name: "peer_declines_total", kind: prometheus.CounterValue, labels: []string{"side", "reason"},
+		help: "Connections that became plain TCP because the peer declined SMC, by side of this host and the reason of the peer.",
+		read: readPeerDeclines,
+	},
+	{
 		name: "handshake_errors_total", kind: prometheus.CounterValue, labels: []string{"side"},
 		help: "Handshakes that failed and ended the connection, by side.",
 		read: withStats(func(s *stats.Stats, f emit) { sides(s.ClientHandshakeErrors, s.ServerHandshakeErrors, f) }),

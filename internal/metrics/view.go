@@ -63,8 +63,27 @@ func look(ctx context.Context, c nl.Control) (v view, err error) {
 	if v.devices, err = c.Devices(ctx); supported(&err) != nil {
 		return v, err
 	}
+	if !v.user {
+		countUse(v.devices, v.links)
+	}
 	v.devices = limitDevices(v.devices)
 	return v, nil
+}
+
+// countUse sets how many link groups use each device: those that have a link on it. A kernel
+// says it only for devices of SMC-D.
+func countUse(devices []nl.Device, links []nl.Link) {
+	groups := make(map[string]map[nl.LinkGroupID]bool)
+	for i := range links {
+		l := &links[i]
+		if groups[l.IBDev] == nil {
+			groups[l.IBDev] = make(map[nl.LinkGroupID]bool)
+		}
+		groups[l.IBDev][l.LinkGroup] = true
+	}
+	for i := range devices {
+		devices[i].UseCount = uint32(len(groups[devices[i].Name]))
+	}
 }
 
 // supported clears an error that says that a stack does not support a question, such as an

@@ -156,7 +156,7 @@ func TestState(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
 		t.Fatal(err)
 	}
-	if want := (figures{Host: "host-a", Stack: "user", PID: 4711, SMCR: 1, TCP: 1, Groups: 2, Peers: 2, Errors: 1}); !reflect.DeepEqual(s.Stacks, []figures{want}) {
+	if want := (figures{Host: "host-a", Stack: "user", PID: 4711, Counted: 21037353, SMCR: 1, TCP: 1, Groups: 2, Peers: 2, Errors: 1}); !reflect.DeepEqual(s.Stacks, []figures{want}) {
 		t.Errorf("%+v", s.Stacks)
 	}
 	if _, err := time.Parse(time.RFC3339, s.Time); err != nil || s.Version != "1.2.3" || s.Every != 2000 {

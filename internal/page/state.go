@@ -52,7 +52,8 @@ type table struct {
 type figures struct {
 	Host     string `json:"host"`
 	Stack    string `json:"stack"`
-	PID      uint32 `json:"pid"` // changes when the stack is restarted; 0 for the kernel
+	PID      uint32 `json:"pid"`     // changes when the stack is restarted or taken over; 0 for the kernel
+	Counted  uint64 `json:"counted"` // grows, also after a takeover, and begins again with a restart
 	SMCR     int    `json:"smcr"`
 	SMCD     int    `json:"smcd"`
 	Local    int    `json:"local"`
@@ -87,6 +88,7 @@ func newFigures(s *topology.Stack, l *topology.Listing) figures {
 		Host: text(s.Host), Stack: text(s.Name), PID: l.Info.PID, SMCR: s.Conns.SMCR, SMCD: s.Conns.SMCD, Local: s.Conns.Local, TCP: s.Conns.TCP,
 		Peers: len(s.Peers), Errors: l.Stats.ClientHandshakeErrors + l.Stats.ServerHandshakeErrors,
 	}
+	f.Counted = f.Errors + l.Stats.SMCR.Connections() + l.Stats.SMCR.TXBytes + l.Stats.SMCR.RXBytes + l.Fallbacks.ClientTotal + l.Fallbacks.ServerTotal
 	for _, p := range s.Peers {
 		f.Groups += len(p.Groups)
 	}

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,6 +34,28 @@ func TestCodes(t *testing.T) {
 	}
 	if n != len(codes) || n < 40 {
 		t.Errorf("%d codes in package smc, %d entries", n, len(codes))
+	}
+}
+
+// TestLabels checks that each code has a name in metrics that no other has and that is made
+// of words, and that it leads to the reason.
+func TestLabels(t *testing.T) {
+	codeOf := map[string]smc.Diagnosis{}
+	for _, r := range codes {
+		label := Label(r.Code)
+		if !regexp.MustCompile("^[a-z0-9]+(_[a-z0-9]+)*$").MatchString(label) || label == "other" {
+			t.Errorf("%s: label %q", r.Name, label)
+		}
+		if codeOf[label] != 0 {
+			t.Errorf("%v and %v have the label %s", codeOf[label], r.Code, label)
+		}
+		codeOf[label] = r.Code
+		if found := Find(label); len(found) != 1 || found[0].Code != r.Code {
+			t.Errorf("%s leads to %v, want %v", label, found, r.Code)
+		}
+	}
+	if len(labels) != len(codeOf) {
+		t.Errorf("%d labels for %d codes", len(labels), len(codeOf))
 	}
 }
 

@@ -68,10 +68,11 @@ func Of(code smc.Diagnosis) (Reason, bool) {
 	return codes[i], true
 }
 
-// Named returns the reason with a name. It reports whether there is one.
+// Named returns the reason with a name, which may be that of [Label]. It reports whether
+// there is one.
 func Named(name string) (Reason, bool) {
 	all := All()
-	i := slices.IndexFunc(all, func(r Reason) bool { return r.Name == name })
+	i := slices.IndexFunc(all, func(r Reason) bool { return r.Name == name || r.Code != 0 && Label(r.Code) == name })
 	if i < 0 {
 		return Reason{}, false
 	}
@@ -118,7 +119,7 @@ func last(list []Reason, text string) (best Reason, ok bool) {
 }
 
 // Find returns the reasons that a user may mean: with a code, in hexadecimal with or without
-// "0x", with a name, with a part of a name or a text, or in a whole message.
+// "0x", with a name, also that in metrics, with a part of a name or a text, or in a whole message.
 func Find(what string) []Reason {
 	word := strings.ToLower(strings.TrimSpace(what))
 	if word == "" {

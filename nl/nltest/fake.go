@@ -148,7 +148,7 @@ func (f *Fake) Stats(ctx context.Context) (nl.Stats, error) {
 func (f *Fake) Fallbacks(ctx context.Context) (nl.Fallbacks, error) {
 	return get(f, ctx, func(s *State) nl.Fallbacks {
 		fb := s.Fallbacks
-		fb.Reasons = slices.Clone(fb.Reasons)
+		fb.Reasons, fb.PeerReasons = slices.Clone(fb.Reasons), slices.Clone(fb.PeerReasons)
 		return fb
 	})
 }
@@ -395,6 +395,7 @@ func SampleState() State {
 				{Side: smc.Client, Reason: 0x02010000, Count: 1},
 				{Side: smc.Server, Reason: 0x05000000, Count: 2},
 			},
+			PeerReasons: []nl.Fallback{{Side: smc.Server, Reason: 0x03030002, Count: 1}, {Side: smc.Server, Count: 1}},
 		},
 		UEIDs: []string{"SMCV2-EXAMPLE-UEID"},
 		Connections: []nl.Connection{

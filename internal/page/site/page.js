@@ -16,8 +16,8 @@ let paused = false;
 let failedSince = null;
 let version = null;
 let picture = '';
-let pids = new Map(); // process of each stack
-let restarted = null;
+const processes = new Map(); // of each stack: the process, and what it has counted
+let replaced = null; // the newest stack that is another process now
 
 const clock = (date) => date.toLocaleTimeString([], {hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false});
 
@@ -106,21 +106,27 @@ function show(state) {
   fill('fallbacks', state.fallbacks, (t) => t.total === 0 ? 'None has, since the stack was started.' : 'Since the stack was started.');
 }
 
-// notice says for a while that a stack was restarted: its counters began again.
+// notice says for a while that a stack is another process now. After a restart, its counters
+// began again; if the process has taken over, they go on. Between the two processes, the
+// other stacks may have answered without this one. A stack that ends is not replaced: the
+// next one has its name.
 function notice(stacks) {
-  const now = new Map(stacks.map((s) => [s.stack, s.pid]));
-  for (const [stack, pid] of now) {
-    if (pids.has(stack) && pids.get(stack) !== pid) {
-      restarted = {time: new Date(), stack};
+  for (const {stack, pid, counted} of stacks.filter((s) => !s.stack.startsWith('ending-'))) {
+    const before = processes.get(stack);
+    processes.set(stack, {pid, counted});
+    if (before !== undefined && before.pid !== pid) {
+      const takenOver = before.counted > 0 && counted >= before.counted;
+      replaced = {time: new Date(), what: takenOver ?
+        (time) => `Another process has taken over the ${stack} stack at ${time}. Its counters go on.` :
+        (time) => `The ${stack} stack was restarted at ${time}. Its counters began again.`};
     }
   }
-  pids = now;
-  const old = restarted !== null && new Date() - restarted.time > 60000;
-  if (restarted === null || old) {
+  const old = replaced !== null && new Date() - replaced.time > 60000;
+  if (replaced === null || old) {
     at('trouble').hidden = true;
     return;
   }
-  setText(at('trouble'), `The ${restarted.stack} stack was restarted at ${clock(restarted.time)}. Its counters began again.`);
+  setText(at('trouble'), replaced.what(clock(replaced.time)));
   at('trouble').hidden = false;
 }
 

@@ -45,6 +45,10 @@ func (c *cacheFile) read() (*counters, error) {
 				return nil, errors.New("parsing cache file(fback counters): Success")
 			}
 			*[]*uint64{&out.serverSum, &out.clientSum}[reasons-2*maxReasons] = n
+		case reasons == 2*maxReasons+2:
+			if err := out.readOwn(sc.Bytes()); err != nil {
+				return nil, err
+			}
 		default:
 			return nil, errors.New("cache file corrupt: Success")
 		}
@@ -85,7 +89,8 @@ func (v *counters) content() []byte {
 	for i, r := range append(v.server[:], v.client[:]...) {
 		b = fmt.Appendf(b, "%-12d%-16d%-16d\n", i, r.code, r.count)
 	}
-	return fmt.Appendf(b, "%16d\n%16d\n", v.serverSum, v.clientSum)
+	b = fmt.Appendf(b, "%16d\n%16d\n", v.serverSum, v.clientSum)
+	return append(b, v.ownLine()...)
 }
 
 // replace writes the content over the present one. It truncates the file afterwards, so that

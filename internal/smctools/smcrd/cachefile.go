@@ -59,7 +59,7 @@ func cachePathOf(e *tool.Env, stack string) string {
 
 // A cacheFile is the open and locked cache file. It has a line for each number,
 // then one for each of the fallback reasons of the server and of the client, then
-// the totals of both.
+// the totals of both. For a stack in user space, a last line has its own counters.
 type cacheFile struct{ f *os.File }
 
 // A cacheError is an error of the cache file, with the text of smc-tools.

@@ -50,7 +50,9 @@ func SinceReset(e *tool.Env, stack string, s nl.Stats, f nl.Fallbacks) (nl.Stats
 			reasons.Reasons = append(reasons.Reasons, r)
 		}
 	}
-	return now.since(before).Stats, reasons, nil
+	since := now.since(before)
+	reasons.PeerReasons = since.peers
+	return since.Stats, reasons, nil
 }
 
 // Reset makes the counters of a stack count from these values on. If this cannot be kept, they

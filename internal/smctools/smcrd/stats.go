@@ -93,10 +93,11 @@ type counters struct {
 	nl.Stats
 	server, client       [maxReasons]reason
 	serverSum, clientSum uint64
+	peers                []nl.Fallback // reasons of peers
 }
 
 func newCounters(s nl.Stats, f nl.Fallbacks) counters {
-	c := counters{Stats: s, serverSum: f.ServerTotal, clientSum: f.ClientTotal}
+	c := counters{Stats: s, serverSum: f.ServerTotal, clientSum: f.ClientTotal, peers: f.PeerReasons}
 	for _, r := range f.Reasons {
 		list := &c.client
 		if r.Side != smc.Client {
@@ -145,6 +146,8 @@ func (c *counters) follow(before *counters) bool {
 // since returns the differences to the counters before. For a gauge, the difference is
 // at least 0.
 func (c counters) since(before *counters) counters {
+	c.setOwn(c.Stats.Sub(before.Stats))
+	c.peers = nl.Fallbacks{PeerReasons: c.peers}.Sub(nl.Fallbacks{PeerReasons: before.peers}).PeerReasons
 	now, then := c.numbers(), before.numbers()
 	for i := range now {
 		*now[i] -= min(*then[i], *now[i])

@@ -212,6 +212,15 @@ func TestPrometheus(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	// A peer that declines, because a pnetid without a RoCE device says so.
+	l.smcr(l.B, "--backend", "user", "pnet", "add", "NET1", "-I", "eth0")
+	l.smcr(l.B, "--backend", "user", "pnet", "add", "NET2", "-D", "soft-eth0")
+	declined := l.under(l.A, bin("probe"), "client", l.B.Addr()+":5001", "1")
+	if err := declined.WaitOutput("holding 1 connections", startTime); err != nil {
+		t.Fatal(err)
+	}
+	l.smcr(l.B, "--backend", "user", "pnet", "flush")
+
 	of := func(host, name string, labels ...string) string {
 		return "smcr_" + name + "{" + strings.Join(append(labels, `stack="user"`, fmt.Sprintf("instance=%q", host)), ",") + "}"
 	}
@@ -223,6 +232,7 @@ func TestPrometheus(t *testing.T) {
 	}
 	terminate(t, client)
 	terminate(t, tcp)
+	terminate(t, declined)
 	l.wantNoConnections(l.A, l.B)
 	for host, h := range map[string]*netnstest.Host{a: l.A, b: l.B} {
 		p.want(of(host, "connections"), 0)
@@ -244,6 +254,9 @@ func TestPrometheus(t *testing.T) {
 		p.want(of(host, "engine_threads"), s.Engine.Threads)
 	}
 	p.want(of(a, "fallbacks_total", `side="client"`, `reason="peer_without_smc"`), 1)
+	p.want(of(a, "fallbacks_total", `side="client"`, `reason="peer_declined"`), 1)
+	p.want(of(a, "peer_declines_total", `side="client"`, `reason="no_smcr_device"`), 1)
+	p.want(of(b, "fallbacks_total", `side="server"`, `reason="no_smcr_device"`), 1)
 	p.want(of(a, "handshake_duration_seconds_count", `side="client"`), 3)
 	p.want("count("+of(a, "engine_cpu_seconds_total")+" > 0)", 1)
 	p.rulesWork()

@@ -24,6 +24,8 @@ func TestKernel(t *testing.T) {
 	t.Run("Tables", func(t *testing.T) { testTables(t, a) })
 	t.Run("Traffic", func(t *testing.T) { testTraffic(t, a, b) })
 	t.Run("Fallback", func(t *testing.T) { testFallback(t, a, b) })
+	t.Run("Exporter", func(t *testing.T) { testExporter(t, a, b) })
+	t.Run("Top", func(t *testing.T) { testTop(t, a, b) })
 	t.Run("Undo", func(t *testing.T) { testUndo(t, a) })
 }
 

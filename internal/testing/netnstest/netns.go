@@ -380,18 +380,28 @@ func onThread(f func() error) error {
 // are not skipped unnoticed.
 func Require(t testing.TB, tools ...string) {
 	t.Helper()
-	missing := t.Skipf
-	if ci, _ := strconv.ParseBool(os.Getenv("CI")); ci {
-		missing = t.Fatalf
-	}
 	if os.Geteuid() != 0 {
-		missing("needs root for network namespaces: run `sudo make test`")
+		missing(t)("needs root for network namespaces: run `sudo make test`")
 	}
+	RequireTools(t, tools...)
+}
+
+// RequireTools is Require for a test that does not need root.
+func RequireTools(t testing.TB, tools ...string) {
+	t.Helper()
 	for _, tool := range tools {
 		if _, err := lookPath(tool); err != nil {
-			missing("needs %s: run `sudo scripts/setup-test-tools`", tool)
+			missing(t)("needs %s: run `sudo scripts/setup-test-tools`", tool)
 		}
 	}
+}
+
+// missing returns the method of t for a test that cannot run here.
+func missing(t testing.TB) func(format string, args ...any) {
+	if ci, _ := strconv.ParseBool(os.Getenv("CI")); ci {
+		return t.Fatalf
+	}
+	return t.Skipf
 }
 
 // RemoveStale removes the namespaces of processes that do not exist any more, with the

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,7 @@ func run(args []string) error {
 	tcp := flags.Bool("tcp", false, "TCP sockets")
 	n := flags.Int("n", 1, "`number` of connections")
 	size := flags.Int("bytes", 1<<20, "`bytes` to send over each connection")
+	every := flags.Duration("every", 0, "`time` between two echoes; 0: only one")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
@@ -47,7 +49,7 @@ func run(args []string) error {
 	case "serve":
 		return serve(p, addr)
 	case "connect":
-		return connect(p, addr, *n, *size)
+		return connect(p, addr, *n, *size, *every)
 	}
 	return fmt.Errorf("unknown command %q", args[0])
 }
@@ -73,7 +75,7 @@ func serve(p blocking.Protocol, addr netip.AddrPort) error {
 	}
 }
 
-func connect(p blocking.Protocol, addr netip.AddrPort, n, size int) error {
+func connect(p blocking.Protocol, addr netip.AddrPort, n, size int, every time.Duration) error {
 	conns := make([]blocking.Conn, n)
 	for i := range conns {
 		c, err := blocking.Dial(p, addr)
@@ -83,17 +85,22 @@ func connect(p blocking.Protocol, addr netip.AddrPort, n, size int) error {
 		defer c.Close()
 		conns[i] = c
 	}
-	errs := make([]error, n)
-	var wg sync.WaitGroup
-	for i, c := range conns {
-		wg.Go(func() { errs[i] = echo(c, size, byte(i)) })
+	for {
+		errs := make([]error, n)
+		var wg sync.WaitGroup
+		for i, c := range conns {
+			wg.Go(func() { errs[i] = echo(c, size, byte(i)) })
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		fmt.Println("echoed")
+		if every == 0 {
+			return unix.Pause() // until killed
+		}
+		time.Sleep(every)
 	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	fmt.Println("echoed")
-	return unix.Pause() // until killed
 }
 
 // echo sends and compares the echo at the same time, so that full buffers cannot block

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package metrics
+package reasons
 
 import "smcr/smc"
 
-// otherReason stands for all codes that are not in reasons.
-const otherReason = "other"
-
-// reasons are the values of the label reason, by the code of a fallback. They must not
-// change: alerts and dashboards name them.
-var reasons = map[smc.Diagnosis]string{
+// labels are the names of the codes in the label reason of metrics. They must not change:
+// alerts and dashboards name them.
+var labels = map[smc.Diagnosis]string{
 	smc.DiagMem:             "no_memory",
 	smc.DiagTimeoutConfLink: "confirm_link_timeout",
 	smc.DiagTimeoutAddLink:  "add_link_timeout",
@@ -53,10 +50,5 @@ var reasons = map[smc.Diagnosis]string{
 	smc.DiagOldInternal:     "old_internal_error",
 }
 
-// reasonName returns the value of the label for a code.
-func reasonName(code uint32) string {
-	if name, ok := reasons[smc.Diagnosis(code)]; ok {
-		return name
-	}
-	return otherReason
-}
+// Label returns the value of the label reason of metrics for a code, or "".
+func Label(code smc.Diagnosis) string { return labels[code] }
