@@ -81,7 +81,7 @@ help:
 	  'bench-rdma software RoCE in user space beside that of the kernel, in QEMU' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
 	  'recording  docs/demo.svg: make demo, drawn as it prints' \
-	  'dashboard  docs/dashboard.png: the dashboard for Grafana, with data of 8 minutes' \
+	  'dashboard  docs/dashboard.png: the dashboard for Grafana, with data of 7 minutes' \
 	  'guest      a shell in Linux 6.12 with SMC and soft-RoCE, in QEMU' \
 	  'generate   man pages, completions and other generated files' \
 	  'test-tools install what the tests need (Debian, root); bench-tools: the bench' \

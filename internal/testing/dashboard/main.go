@@ -71,7 +71,7 @@ func run(data, out, dashboard, work string) error {
 	picture := filepath.Join(work, "page.png")
 	for _, argv := range [][]string{
 		{"npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"},
-		{"node_modules/.bin/esbuild", "page.jsx", "--bundle", "--outfile=page.js", "--log-level=error",
+		{"node_modules/.bin/esbuild", "page.jsx", "--bundle", "--outfile=page.js", "--log-level=error", "--loader:.ttf=empty",
 			"--alias:dashboard=" + dashboard, "--alias:data=" + data,
 			`--define:process.env.NODE_ENV="production"`,
 			fmt.Sprintf("--define:sizes={\"width\":%d,\"row\":%d,\"gap\":%d,\"margin\":%d}", width, row, gap, margin)},
