@@ -184,14 +184,14 @@ recording:
 	@scripts/setup-test-tools demo
 	@$(GO) run -buildvcs=false ./internal/testing/recording -title 'make demo' -o docs/demo.svg -- $(MAKE) --no-print-directory demo
 
-# The modules of npm take 500 MB in bin/dashboard.
+# The modules of npm take 500 MB in ~/.cache/smcr/dashboard.
 dashboard:
 	@scripts/setup-test-tools dashboard
-	@mkdir -p bin/dashboard
+	@mkdir -p bin
 	$(say) 'two hosts, traffic and faults'
-	@SMCR_E2E_DASHBOARD='$(CURDIR)/bin/dashboard/data.json' $(GO) test -count=1 -v -timeout 20m -run 'TestDashboard$$' ./internal/testing/e2e
+	@SMCR_E2E_DASHBOARD='$(CURDIR)/bin/dashboard.json' $(GO) test -count=1 -v -timeout 20m -run 'TestDashboard$$' ./internal/testing/e2e
 	$(say) 'the panels of Grafana with these data'
-	@$(GO) run -buildvcs=false ./internal/testing/dashboard -data bin/dashboard/data.json -o docs/dashboard.png
+	@$(GO) run -buildvcs=false ./internal/testing/dashboard -data bin/dashboard.json -o docs/dashboard.png
 
 guest:
 	@scripts/setup-test-tools guest

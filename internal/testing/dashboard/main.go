@@ -39,7 +39,7 @@ func main() {
 	data := flag.String("data", "", "`file` with the results of the queries")
 	out := flag.String("o", "", "`file` for the picture (PNG)")
 	dashboard := flag.String("dashboard", "deploy/prometheus/smcr.dashboard.json", "`file` of the dashboard")
-	work := flag.String("work", "bin/dashboard", "`directory` for modules of npm and for the page")
+	work := flag.String("work", "", "`directory` for modules of npm and for the page; smcr/dashboard in the cache of the user if it is missing")
 	flag.Parse()
 	if err := run(*data, *out, *dashboard, *work); err != nil {
 		fmt.Fprintln(os.Stderr, "dashboard:", err)
@@ -55,6 +55,14 @@ func run(data, out, dashboard, work string) error {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
+	if work == "" {
+		// Not in the source tree: tools that read all of it would read the modules.
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return err
+		}
+		work = filepath.Join(cache, "smcr", "dashboard")
+	}
 	for _, file := range []*string{&data, &dashboard, &work} {
 		var err error
 		if *file, err = filepath.Abs(*file); err != nil {
