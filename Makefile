@@ -42,7 +42,7 @@ PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -se
 SOAK         = $(GO) run -buildvcs=false ./internal/testing/soak
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults mutants bench bench-plots bench-rdma demo recording guest generate test-tools test-tools-all bench-tools clean
+.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults mutants bench bench-plots bench-rdma demo recording dashboard guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -81,6 +81,7 @@ help:
 	  'bench-rdma software RoCE in user space beside that of the kernel, in QEMU' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
 	  'recording  docs/demo.svg: make demo, drawn as it prints' \
+	  'dashboard  docs/dashboard.png: the dashboard for Grafana, with data of 7 minutes' \
 	  'guest      a shell in Linux 6.12 with SMC and soft-RoCE, in QEMU' \
 	  'generate   man pages, completions and other generated files' \
 	  'test-tools install what the tests need (Debian, root); bench-tools: the bench' \
@@ -182,6 +183,15 @@ demo:
 recording:
 	@scripts/setup-test-tools demo
 	@$(GO) run -buildvcs=false ./internal/testing/recording -title 'make demo' -o docs/demo.svg -- $(MAKE) --no-print-directory demo
+
+# The modules of npm take 500 MB in ~/.cache/smcr/dashboard.
+dashboard:
+	@scripts/setup-test-tools dashboard
+	@mkdir -p bin
+	$(say) 'two hosts, traffic and faults'
+	@SMCR_E2E_DASHBOARD='$(CURDIR)/bin/dashboard.json' $(GO) test -count=1 -v -timeout 20m -run 'TestDashboard$$' ./internal/testing/e2e
+	$(say) 'the panels of Grafana with these data'
+	@$(GO) run -buildvcs=false ./internal/testing/dashboard -data bin/dashboard.json -o docs/dashboard.png
 
 guest:
 	@scripts/setup-test-tools guest
