@@ -11,10 +11,11 @@ import (
 	"smcr/userstack/wire"
 )
 
-// failing is an Env of which one call fails.
+// failing is an Env of which one call fails, always or once.
 type failing struct {
 	*host
 	call string
+	once bool
 }
 
 // failNext makes a call of the group's Env fail until the returned function is called.
@@ -25,10 +26,13 @@ func (r *rig) failNext(call string) (stop func()) {
 }
 
 func (e *failing) err(call string) error {
-	if e.call == call {
-		return errAny
+	if e.call != call {
+		return nil
 	}
-	return nil
+	if e.once {
+		e.call = ""
+	}
+	return errAny
 }
 
 func (e *failing) NewQP(l *Link, d Device) (Endpoint, error) {
