@@ -162,3 +162,51 @@ func TestTCPEndedAcknowledged(t *testing.T) {
 		t.Errorf("state %s when the time is over", r.c.State())
 	}
 }
+
+// TestRebalanceWithoutDeletedLink: connections on a link that is being deleted leave it anyway.
+// They do not count when the others are spread over the links that stay.
+func TestRebalanceWithoutDeletedLink(t *testing.T) {
+	r := manyLinks(t, 2, nil)
+	l2 := r.g.links.byID(11)
+	env := &scripted{host: r.h}
+	r.g.env = env
+	attach := func(token uint32, on *Link) *Conn {
+		env.next = []uint32{token}
+		c := r.newConn()
+		c.setLink(on)
+		p := peerRMB
+		p.Index, p.Token = uint8(token+2), token
+		if c.rmb.state == rmbNew {
+			r.recv(r.g.rkeys.own.via, c.reply(r.g.rkeys.own.via))
+		}
+		if err := c.Attach(r.s.now, p); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	var leaving []*Conn
+	for i := range uint32(6) {
+		leaving = append(leaving, attach(i+1, r.link)) // the first ones in the order of tokens
+	}
+	r.c.setLink(l2)
+	attach(100, l2)
+	r.done()
+	for _, c := range leaving {
+		produce(c, r.s.now, 10)
+	}
+	r.take()
+	r.recv(l2, wire.DeleteLink{LinkNum: 1, Orderly: true, Reason: wire.DeleteLinkOperator})
+	next := r.unconfirmed(l2, 20)
+	r.recv(next, r.confirmLink(false, next))
+	for _, c := range leaving {
+		if c.target() != r.link {
+			t.Errorf("connection %d is to move to link %d", c.Token(), c.target().ID())
+		}
+	}
+	delete(r.tok, r.link) // nothing is completed on link 1
+	r.done()
+	r.wait(50 * time.Millisecond)
+	if got := []int{r.link.ConnCount(), l2.ConnCount(), next.ConnCount()}; !slices.Equal(got, []int{6, 1, 1}) {
+		t.Errorf("connections on links: %v", got)
+	}
+}
