@@ -36,6 +36,13 @@ func TestContinuationDirection(t *testing.T) {
 		if r.g.peerRMBs.find(l2, 0xBBBB) == nil || r.g.llc.ex.step != waitConfirm {
 			t.Errorf("%s: the RToken is not known, or the exchange does not go on", role)
 		}
+		r.acts = nil
+		m.Pairs[0].New.RKey = 0xCCCC
+		r.recv(r.link, m) // all RTokens were told
+		r.expect("")
+		if r.g.peerRMBs.find(l2, 0xCCCC) != nil || len(r.dead) != 0 {
+			t.Errorf("%s: a continuation after the last one counts; dead %v", role, r.dead)
+		}
 	}
 }
 
@@ -103,6 +110,22 @@ func TestContinuationAfterLast(t *testing.T) {
 				t.Errorf("%s, %d left: dead %v", role, left, r.dead)
 			}
 		}
+	}
+}
+
+// TestContinuationOfTooManyRMBs: a peer cannot have more RMBs than a message can count.
+func TestContinuationOfTooManyRMBs(t *testing.T) {
+	r := manyLinks(t, 2, nil)
+	r.g.DeviceUp(r.s.now, device(smc.Client, 2))
+	for i := range maxRMBs - 1 {
+		r.g.peerRMBs.add(r.link, smc.RToken{RKey: smc.RKey(0x10000 + i), Addr: 1}, false)
+	}
+	r.done()
+	r.acts = nil
+	r.recv(r.link, wire.AddLink{LinkNum: 20, MAC: smc.MAC{5: 20}, GID: smc.GID{15: 20}, QPN: 20, MTU: 3})
+	r.recv(r.link, wire.AddLinkCont{LinkNum: 20, Left: 1, Pairs: [2]wire.RKeyPair{{RefRKey: 1, New: smc.RToken{RKey: 2, Addr: 3}}}})
+	if r.link.qpOpen || r.active() != 1 || len(r.g.peerRMBs.list) != maxRMBs {
+		t.Errorf("the link is %s, %d links work, %d RMBs", r.link.state, r.active(), len(r.g.peerRMBs.list))
 	}
 }
 

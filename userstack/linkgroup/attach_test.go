@@ -48,6 +48,9 @@ func TestNoConnectionWithoutLink(t *testing.T) {
 	if _, err := r.g.NewConn(r.s.now, 0, 100); !errors.Is(err, ErrNoLink) || r.g.CanAccept() || r.g.HasPort(peerHost, peerEnd.GID, peerEnd.MAC) {
 		t.Errorf("NewConn: %v, CanAccept %v", err, r.g.CanAccept())
 	}
+	if r.g.HasLink(peerEnd.GID, peerEnd.MAC, peerEnd.QPN) {
+		t.Error("the link that has failed can be used")
+	}
 	if got := r.g.Type(); got != smc.GroupNone {
 		t.Errorf("type %s", got)
 	}

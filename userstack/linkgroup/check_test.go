@@ -166,6 +166,14 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
 	}
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
+		if got := New(Config{Role: role}, nil, epoch).cfg.Timers; got != DefaultTimers(role) {
+			t.Errorf("%s: timers %+v", role, got)
+		}
+	}
+	if got, want := New(Config{Timers: Timers{Idle: 1}}, nil, epoch).cfg.Timers, (Timers{Idle: 1}); got != want {
+		t.Errorf("timers %+v, want %+v", got, want)
+	}
 }
 
 // TestPortByGID: in version 2 the GID alone tells ports apart, because a PROPOSAL of Linux may

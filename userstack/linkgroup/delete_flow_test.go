@@ -137,6 +137,9 @@ func TestDeleteLinkMovesConnections(t *testing.T) {
 			t.Errorf("orderly %v: the connection is on link %d", orderly, r.c.Link().ID())
 		}
 		r.expect("cdc+F re:delete-link(1)")
+		if r.link.qpOpen != orderly {
+			t.Errorf("orderly %v: the queue pair is open: %v", orderly, r.link.qpOpen)
+		}
 	}
 }
 
@@ -198,6 +201,24 @@ func TestOutstandingWhenReplied(t *testing.T) {
 	r.done()
 	if n, _ := r.written(); n != 10 {
 		t.Errorf("%d bytes were written again", n)
+	}
+}
+
+// TestDeletionDoesNotWaitForEver: a server sends DELETE LINK when what it has sent over the link
+// is completed, and at the latest after half of the time for an answer. The link that carries
+// the message is not to blame.
+func TestDeletionDoesNotWaitForEver(t *testing.T) {
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Server, 1)) })
+	r.two(nil)
+	r.send(10)
+	r.expect("cdc")
+	r.g.DeleteLink(r.s.now, r.link, wire.DeleteLinkOperator)
+	r.wait(999 * time.Millisecond)
+	r.expect("")
+	r.wait(time.Millisecond)
+	r.expect("delete-link(1)")
+	if r.active() != 1 || r.g.llc.ex.step != waitDeleteReply {
+		t.Errorf("%d links work, the exchange is at step %d", r.active(), r.g.llc.ex.step)
 	}
 }
 

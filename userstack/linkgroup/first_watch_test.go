@@ -96,6 +96,34 @@ func TestIdleFromTheStart(t *testing.T) {
 	}
 }
 
+// TestIdleForEver: without the time Idle, a group without connections is kept.
+func TestIdleForEver(t *testing.T) {
+	for _, early := range []bool{true, false} {
+		r := newRig(t, smc.Server, func(c *Config) {
+			noTest(c)
+			c.Timers.Idle, c.Timers.AddLinkRetry, c.Timers.RMBIdle = 0, 0, 1000*time.Hour
+		})
+		if early {
+			r.begin()
+			r.c.Cancel(r.s.now)
+			r.recv(r.link, r.confirmLink(true, r.link))
+			r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: 1, LinkNum: 2})
+			r.done()
+			r.acts = nil
+		} else {
+			r.open()
+			r.newConn().Cancel(r.s.now)
+			r.recv(r.link, wire.DeleteRKey{Count: 1, RKeys: [8]smc.RKey{peerRMB.RKey}})
+			r.done()
+			r.acts = nil
+		}
+		r.wait(24 * time.Hour)
+		if r.g.Conns() != 0 || len(r.dead) != 0 || r.g.phase != phaseOpen {
+			t.Errorf("early %v: %d connections, dead %v", early, r.g.Conns(), r.dead)
+		}
+	}
+}
+
 // TestFirstRMBNotNamed: the RMB of the first connection may become known by its CLC message
 // when the connection is attached, if the first contact named no element.
 func TestFirstRMBNotNamed(t *testing.T) {
@@ -111,6 +139,9 @@ func TestFirstRMBNotNamed(t *testing.T) {
 		}
 		if err := r.g.ConnectFirst(r.s.now, ConnParams{Link: peerEnd}); err != nil {
 			t.Fatal(err)
+		}
+		if n := len(r.g.peerRMBs.list); n != 0 {
+			t.Errorf("%s: %d RMBs of the peer are known", role, n)
 		}
 		r.recv(r.link, r.confirmLink(role == smc.Server, r.link))
 		return r

@@ -163,6 +163,42 @@ func TestTCPEndedAcknowledged(t *testing.T) {
 	}
 }
 
+// TestTCPEndedOtherLink: a connection whose TCP connection has ended, and whose link is silent,
+// waits if another link shows that the peer's stack lives. A link that has failed does not count.
+func TestTCPEndedOtherLink(t *testing.T) {
+	for _, works := range []bool{true, false} {
+		r := newRig(t, smc.Server, func(c *Config) {
+			noTest(c)
+			c.Timers.TestLinkAnswer, c.Timers.LLC, c.Timers.RKey = time.Minute, time.Minute, time.Minute
+			c.Devices = append(c.Devices, device(smc.Server, 1))
+		})
+		l2 := r.two(nil)
+		r.c.TCPClosed(r.s.now, false)
+		r.wait(1500 * time.Millisecond)
+		r.recv(l2, wire.TestLink{})
+		if !works {
+			r.g.LinkFailed(r.s.now, l2, errAny)
+		}
+		r.wait(time.Second)
+		if waits := r.c.State() == smc.StateActive; waits != works {
+			t.Errorf("the other link works: %v; the connection is %s", works, r.c.State())
+		}
+	}
+}
+
+// TestTraffic: a connection counts once for the link that it writes over, and twice for the one
+// that the peer sends over.
+func TestTraffic(t *testing.T) {
+	r := manyLinks(t, 3, nil)
+	l2, l3 := r.g.links.byID(11), r.g.links.byID(12)
+	r.recv(l2, r.cdc())
+	for l, want := range map[*Link]int{r.link: 1, l2: 2, l3: 0, nil: 0} {
+		if got := r.g.adding.traffic(l); got != want {
+			t.Errorf("link %v: %d, want %d", l, got, want)
+		}
+	}
+}
+
 // TestRebalanceWithoutDeletedLink: connections on a link that is being deleted leave it anyway.
 // They do not count when the others are spread over the links that stay.
 func TestRebalanceWithoutDeletedLink(t *testing.T) {

@@ -144,6 +144,23 @@ func TestCanceledWhileWaiting(t *testing.T) {
 	r.expect("")
 }
 
+// TestConfirmReplyOfAnotherRMB: an answer to CONFIRM RKEY that names another RMB is none.
+func TestConfirmReplyOfAnotherRMB(t *testing.T) {
+	r := manyLinks(t, 1, oneRMB)
+	c := r.newConn()
+	r.expect("confirm-rkey(0)")
+	m := c.reply(r.link)
+	m.This.RKey++
+	r.recv(r.link, m)
+	if n, _ := r.ready(); n != 0 || c.rmb.state != rmbNew {
+		t.Error("the connection goes on after the answer about another RMB")
+	}
+	r.recv(r.link, c.reply(r.link))
+	if n, err := r.ready(); n != 1 || err != nil {
+		t.Errorf("%d connections go on, %v", n, err)
+	}
+}
+
 // TestContinuationReplyOverLinkOfRequest: the answer to CONFIRM RKEY CONTINUATION comes over
 // the link of the request. One over another link is no answer.
 func TestContinuationReplyOverLinkOfRequest(t *testing.T) {
