@@ -136,6 +136,9 @@ func TestDeleteLinkMovesConnections(t *testing.T) {
 		if r.c.Link() != l2 {
 			t.Errorf("orderly %v: the connection is on link %d", orderly, r.c.Link().ID())
 		}
+		if m := r.lastDelete(); !m.Reply || m.Orderly != orderly || m.Reason != wire.DeleteLinkOperator {
+			t.Errorf("orderly %v: answer %+v", orderly, m)
+		}
 		r.expect("cdc+F re:delete-link(1)")
 		if r.link.qpOpen != orderly {
 			t.Errorf("orderly %v: the queue pair is open: %v", orderly, r.link.qpOpen)
