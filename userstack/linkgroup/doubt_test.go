@@ -138,3 +138,26 @@ func TestFirstRMB(t *testing.T) {
 		}
 	}
 }
+
+// TestDoubtLater: the time for the answer begins when the doubt is said, and only active links
+// are tested.
+func TestDoubtLater(t *testing.T) {
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Server, 1)) })
+	l2 := r.two(nil)
+	r.g.LinkFailed(r.s.now, l2, errAny)
+	r.done()
+	r.recv(r.link, wire.DeleteLink{Reply: true, LinkNum: 2})
+	r.g.adding.newDevice()
+	r.g.Tick(r.s.now)
+	r.expect("delete-link(2) add-link")
+	l3 := r.g.llc.ex.link
+	r.wait(10 * time.Second) // no event
+	r.g.Doubt(r.s.now)
+	if l3.testing || !l3.qpOpen {
+		t.Errorf("the link that is being added is tested: %v", l3.testing)
+	}
+	r.expect("test-link")
+	if at, ok := r.g.Deadline(); !ok || at.Sub(r.s.now) != 2*time.Second {
+		t.Errorf("deadline in %v", at.Sub(r.s.now))
+	}
+}

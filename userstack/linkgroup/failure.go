@@ -98,7 +98,7 @@ func (c *linkChanges) deleteFailed(l *Link, reason wire.DeleteLinkReason) {
 // Then the connections wait for its confirmation.
 func (c *linkChanges) lastFailed(l *Link, reason wire.DeleteLinkReason, err error) {
 	ex := &c.g.llc.ex
-	if ex.kind != exAdd || ex.step != waitConfirm || !ex.link.qpOpen {
+	if !ex.confirming() {
 		c.g.end.die(errors.Join(conn.ErrReset, err))
 		return
 	}
@@ -111,6 +111,17 @@ func (c *linkChanges) lastFailed(l *Link, reason wire.DeleteLinkReason, err erro
 		}
 	}
 	l.del.reason, l.del.orderly = reason, false
+}
+
+// confirming reports whether no link is active, but one lacks only CONFIRM LINK (see
+// lastFailed). No link must be removed then: the end of the last one is the end of the group.
+func (c *linkChanges) confirming() bool {
+	return c.g.links.best(nil) == nil && c.g.llc.ex.confirming()
+}
+
+// confirming reports whether a link is being added that lacks only CONFIRM LINK.
+func (ex *exchange) confirming() bool {
+	return ex.kind == exAdd && ex.step == waitConfirm && ex.link.qpOpen
 }
 
 // resume moves the connections that waited for a link to be confirmed, and has the links

@@ -34,7 +34,9 @@ import (
 //	any           | DELETE LINK, orderly          | drain       | connections move                    | 3.5.5.1.3
 //	any           | DELETE LINK, disorderly       | replied     | connections move, reply             | 3.5.5.1.3
 //	drain         | all completed, half the timer | replied     | reply                               | 3.5.5.1.3
-//	replied       | reply delivered               | -           | free                                | 3.5.5.1.3
+//	replied       | reply delivered, timer        | -           | free                                | 3.5.5.1.3
+//	drain,replied | timer, no link is active, one | same        | waits for CONFIRM LINK              | -
+//	              | waits for CONFIRM LINK        |             |                                     |
 //	any           | DELETE LINK, unknown link     | same        | reply with reason 1                 | C.7.1
 //	any           | DELETE LINK all               | dead        | conns conn.ErrReset                      | 3.5.4
 
@@ -82,6 +84,10 @@ func (d *linkDeletion) timeout(l *Link) {
 		return
 	}
 	if l.del.phase == deleteReplied {
+		if d.g.change.confirming() {
+			l.del.at = d.g.now.Add(d.g.cfg.Timers.LLC)
+			return
+		}
 		d.g.change.remove(l)
 		return
 	}
@@ -152,16 +158,16 @@ func (d *linkDeletion) recv(via *Link, m wire.DeleteLink) {
 
 // reply is the client's last step.
 func (d *linkDeletion) reply(l *Link) {
-	l.del.phase = deleteReplied
-	l.del.at = d.g.now.Add(d.g.cfg.Timers.LLC)
 	via := l.del.via
 	if via == nil || !via.qpOpen {
 		// The server will ask again, or find that the other link has failed too.
 		if via = d.g.links.best(l); via == nil {
-			d.g.change.remove(l)
+			l.del.at = d.g.now.Add(d.g.cfg.Timers.LLC / 2) // see linkChanges.confirming
 			return
 		}
 	}
+	l.del.phase = deleteReplied
+	l.del.at = d.g.now.Add(d.g.cfg.Timers.LLC)
 	if l != via && !l.drained() {
 		l.closeQP() // requests that have not completed are repeated over another link
 	}

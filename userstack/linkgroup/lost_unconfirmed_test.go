@@ -10,6 +10,7 @@ import (
 
 	"smcr/smc"
 	"smcr/userstack/conn"
+	"smcr/userstack/wire"
 )
 
 // TestLostBeforeConfirmed: the only active link fails while CONFIRM LINK of the next one
@@ -98,6 +99,83 @@ func TestNextLinkNotConfirmed(t *testing.T) {
 		r.wait(time.Minute)
 		if len(r.dead) != 1 || !errors.Is(r.dead[0], conn.ErrReset) || !errors.Is(r.dead[0], ErrTimeout) {
 			t.Errorf("%s: the group ended with %v", role, r.dead)
+		}
+	}
+}
+
+// unconfirmed has the server add a link over via to a client's device, up to CONFIRM LINK.
+func (r *rig) unconfirmed(via *Link, id uint8) *Link {
+	r.t.Helper()
+	r.recv(via, wire.AddLink{LinkNum: id, MAC: smc.MAC{5: id}, GID: smc.GID{15: id}, QPN: smc.QPN(id), MTU: 3})
+	m := wire.AddLinkCont{LinkNum: id}
+	for _, rt := range r.g.peerRMBs.list {
+		if at := rt.at[via.slot]; at.ok {
+			m.Pairs[m.Left] = wire.RKeyPair{RefRKey: at.RKey, New: smc.RToken{RKey: smc.RKey(0xE000 + int(id)), Addr: 9}}
+			m.Left++
+		}
+	}
+	r.recv(via, m)
+	if ex := r.g.llc.ex; ex.step != waitConfirm || ex.link.id != id {
+		r.t.Fatalf("link %d is not waiting for CONFIRM LINK", id)
+	}
+	return r.g.llc.ex.link
+}
+
+// TestDeletedBeforeConfirmed: a client waits for the next link also if a link of which it has
+// just said that it is deleted is still there, and connections still use that link. The
+// group goes on when CONFIRM LINK comes, even after the time that an answer may take.
+func TestDeletedBeforeConfirmed(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		drained  bool // the answer to DELETE LINK went out before the last link was lost
+		lostToo  bool // the queue pair of the deleted link fails, too
+		confirms bool
+	}{
+		{"answered", true, false, true},
+		{"answered, never confirmed", true, false, false},
+		{"not answered", false, false, true},
+		{"not answered, never confirmed", false, false, false},
+		{"not answered, lost", false, true, true},
+	} {
+		r := manyLinks(t, 2, nil)
+		l2 := r.g.links.byID(11)
+		if !tt.drained {
+			r.send(10) // not completed
+		}
+		r.recv(l2, wire.DeleteLink{LinkNum: 1, Orderly: true, Reason: wire.DeleteLinkOperator})
+		r.take()
+		next := r.unconfirmed(l2, 20)
+		r.acts = nil
+		r.g.LinkFailed(r.s.now, l2, errAny)
+		if tt.lostToo {
+			r.g.LinkFailed(r.s.now, r.link, errAny)
+		}
+		r.wait(4900 * time.Millisecond)
+		if len(r.dead) > 0 {
+			t.Errorf("%s: the group did not wait: %v", tt.name, r.dead)
+			continue
+		}
+		if err := r.g.Check(); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if !tt.confirms {
+			r.wait(time.Second)
+			if len(r.dead) != 1 || !errors.Is(r.dead[0], ErrTimeout) {
+				t.Errorf("%s: dead %v", tt.name, r.dead)
+			}
+			continue
+		}
+		r.recv(next, r.confirmLink(false, next))
+		r.done()
+		if r.c.Link() != next || r.active() != 1 || len(r.dead) > 0 {
+			t.Errorf("%s: the connection is on link %d, %d links, dead %v", tt.name, r.c.Link().ID(), r.active(), r.dead)
+		}
+		r.wait(2 * time.Second)
+		if r.g.links.byID(1) != nil {
+			t.Errorf("%s: link 1 is still there", tt.name)
+		}
+		if err := r.g.Check(); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 }

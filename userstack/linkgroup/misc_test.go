@@ -166,7 +166,7 @@ func TestListing(t *testing.T) {
 		t.Error("connection")
 	}
 	for v, want := range map[interface{ String() string }]string{
-		ActSend: "send", ActGroupDead: "group-dead", ActionKind(99): "action(99)",
+		ActSend: "send", ActGroupDead: "group-dead", ActionKind(0): "action(0)", ActionKind(99): "action(99)",
 	} {
 		if got := v.String(); got != want {
 			t.Errorf("%v, want %s", got, want)

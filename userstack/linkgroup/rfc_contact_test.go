@@ -152,6 +152,9 @@ func TestRefusedLinkIsFreed(t *testing.T) {
 			r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: wire.AddLinkNoAlternatePath, LinkNum: added.id})
 		}
 		r.done()
+		if added.State() != smc.LinkInactive {
+			t.Errorf("unanswered %v: the link is %s", unanswered, added.State())
+		}
 		if q.state != 3 || !unanswered && (len(q.mr) != 0 || slices.Contains(r.g.links.list, added)) {
 			t.Errorf("unanswered %v: queue pair in state %d, %d registrations", unanswered, q.state, len(q.mr))
 		}
