@@ -47,6 +47,7 @@ type rig struct {
 	left        bool // the group
 	peerWrites  bool // the peer may still write to the element
 	freed       bool // the element was given back
+	events      int  // that the group may have work after
 }
 
 // action is a message, or an RDMA WRITE if k is not nil.
@@ -62,6 +63,7 @@ type settings struct {
 	eye             bool
 	stopsAtUrgent   bool
 	losesCursor     bool
+	unopened        bool // the connection is not established
 }
 
 func newRig(t *testing.T, set settings) *rig {
@@ -84,13 +86,15 @@ func newRig(t *testing.T, set settings) *rig {
 		eye = EyeUsed
 	}
 	r.c = New(&r.cfg, r, 0x1111, r.mem, eye, sendSize, set.chunk)
-	r.c.p.Establish(Remote{Token: peerToken, Size: elemSize, Eye: set.eye})
+	if !set.unopened {
+		r.c.p.Establish(Remote{Token: peerToken, Size: elemSize, Eye: set.eye})
+	}
 	return r
 }
 
 func (r *rig) Now() time.Time         { return r.now }
 func (r *rig) Begin(time.Time)        {}
-func (r *rig) End()                   {}
+func (r *rig) End()                   { r.events++ }
 func (r *rig) SetTimer(time.Time)     {}
 func (r *rig) Wake(w Wake)            { r.wakes = append(r.wakes, w) }
 func (r *rig) Closed(err error)       { r.ended = append(r.ended, err) }
