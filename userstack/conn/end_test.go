@@ -251,7 +251,8 @@ func TestWriterIsWoken(t *testing.T) {
 	r.c.SetNoDelay(r.now, true)
 	woken := func() bool { return slices.Contains(r.wakes, WakeWrite) }
 	r.send(sendSize/4 - 1)
-	r.send(sendSize - sendSize/4)
+	r.send(1)
+	r.send(sendSize - sendSize/4 - 1)
 	r.c.SendSpace(1, 1)
 	r.send(1)
 	if a, b, err := r.c.SendSpace(1, 1); len(a)+len(b) > 0 || err != nil {

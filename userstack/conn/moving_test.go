@@ -104,6 +104,90 @@ func TestDeferred(t *testing.T) {
 	}
 }
 
+// TestDeferredAgain: a message that was deferred once and then processed does not stand in the
+// way of one that is deferred half a round of sequence numbers later.
+func TestDeferredAgain(t *testing.T) {
+	r := newRig(t, settings{})
+	for range 2 {
+		r.recv(wire.CDC{Seq: r.seq + 1, Token: r.c.Token(), Flags: wire.ProdFailoverVerify})
+		late, next := r.cdc(), r.cdc()
+		next.Prod = r.rx(r.at().Received + 10)
+		want := r.at().Received + 10
+		r.recv(next)
+		if r.recv(late); r.at().Received != want {
+			t.Fatalf("%d bytes, want %d", r.at().Received, want)
+		}
+		for range 2 {
+			r.seq += 20000
+			r.give(0, 0)
+		}
+	}
+	if r.state() != smc.StateActive {
+		t.Errorf("state %s", r.state())
+	}
+}
+
+// TestStillMissing: a message before the one that a validation names does not take its place.
+func TestStillMissing(t *testing.T) {
+	r := newRig(t, settings{})
+	r.recv(wire.CDC{Seq: 2, Token: r.c.Token(), Flags: wire.ProdFailoverVerify})
+	r.give(10, 0)
+	if r.at().Received != 10 {
+		t.Errorf("%d bytes of an earlier message", r.at().Received)
+	}
+	if r.wait(validateWait); r.state() != smc.StatePeerAbortWait {
+		t.Errorf("state %s", r.state())
+	}
+}
+
+// TestLinkDeletedInOrder: a connection whose link is being deleted moves to another one, if
+// there is one, as soon as all that was sent is delivered.
+func TestLinkDeletedInOrder(t *testing.T) {
+	for _, other := range []bool{true, false} {
+		r := newRig(t, settings{})
+		r.c.SetNoDelay(r.now, true)
+		r.send(10)
+		r.send(10)
+		r.acts = nil
+		r.linkDown, r.other = true, other
+		r.send(10)
+		r.expect("")
+		first := r.outstanding[0]
+		r.outstanding = r.outstanding[1:]
+		r.c.p.Delivered(first)
+		r.expect("")
+		r.deliver()
+		if got, want := r.sent(), map[bool]string{true: "cdc+F cdc"}[other]; got != want {
+			t.Errorf("another link %v: sent %q, want %q", other, got, want)
+		}
+	}
+}
+
+// TestPlannedMoveFails: if the other link is not active any more at the end of the pause, the
+// connection goes on where it is.
+func TestPlannedMoveFails(t *testing.T) {
+	r := newRig(t, settings{})
+	r.stays = true
+	r.c.p.PlanMove()
+	r.send(10)
+	r.wait(movePause - time.Millisecond)
+	r.expect("")
+	r.wait(time.Millisecond)
+	r.expect("cdc")
+}
+
+// TestMovedBeforeFirstContact: nothing was sent before the first contact is complete, so there
+// is nothing to be validated after it.
+func TestMovedBeforeFirstContact(t *testing.T) {
+	r := newRig(t, settings{})
+	r.notOpen, r.linkDown = true, true
+	r.send(10)
+	r.c.p.Moved()
+	r.notOpen, r.linkDown = false, false
+	r.c.p.Transmit()
+	r.expect("cdc")
+}
+
 // TestValidationBeforeEstablish: a peer may move a connection before this side has opened it.
 // The time for a message that is missing begins when it is open.
 func TestValidationBeforeEstablish(t *testing.T) {
@@ -130,6 +214,18 @@ func TestValidationBeforeEstablish(t *testing.T) {
 	r.c.p.Receive(verify)
 	if open(r); r.at().Received != 5 {
 		t.Errorf("%d bytes of the message before", r.at().Received)
+	}
+	if r.wait(time.Second); r.state() != smc.StateActive {
+		t.Errorf("state %s", r.state())
+	}
+
+	// It came before, and others after it, of which the newest is kept.
+	r = newRig(t, settings{unopened: true})
+	r.c.p.Receive(first)
+	r.c.p.Receive(wire.CDC{Seq: 2, Token: r.c.Token(), Prod: wire.Cursor{Count: 8}})
+	r.c.p.Receive(verify)
+	if open(r); r.at().Received != 8 {
+		t.Errorf("%d bytes of the messages before", r.at().Received)
 	}
 	if r.wait(time.Second); r.state() != smc.StateActive {
 		t.Errorf("state %s", r.state())
@@ -210,8 +306,11 @@ func TestReadDuringFailover(t *testing.T) {
 	if at := r.at(); at.Written != 100 || r.c.p.out.unfinished() {
 		t.Errorf("all is read: %+v, unfinished %v", at, r.c.p.out.unfinished())
 	}
-	// The peer may close now.
-	if r.flag(wire.ConnClosed); r.c.ReadErr() != io.EOF {
-		t.Errorf("%v", r.c.ReadErr())
+	// The peer may close with the same message: nothing waits for it.
+	r = setup()
+	m := r.cdc()
+	m.Cons, m.State = r.tx(100), wire.ConnClosed
+	if r.recv(m); r.c.ReadErr() != io.EOF {
+		t.Errorf("%v, want %v", r.c.ReadErr(), io.EOF)
 	}
 }

@@ -84,6 +84,11 @@ func TestSendMemory(t *testing.T) {
 	if &a[0] != &again[0] || len(r.chunks) != 1 {
 		t.Errorf("reserved again: %d chunks, the same memory: %v", len(r.chunks), &a[0] == &again[0])
 	}
+	a, _, _ = r.c.SendSpace(600, 600)
+	again, _, _ = r.c.SendSpace(600, 600)
+	if &a[0] != &again[0] {
+		t.Error("a whole chunk, reserved again, is another one")
+	}
 	if a, b, err := r.c.SendSpace(700, 700); len(a)+len(b) < 700 || err != nil || len(r.chunks) != 1 {
 		t.Errorf("more than a chunk: %d bytes in %d chunks, %v", len(a)+len(b), len(r.chunks), err)
 	}
@@ -100,6 +105,52 @@ func TestSendMemory(t *testing.T) {
 	}
 	if r.done(); len(r.chunks) != 0 {
 		t.Errorf("%d chunks after the delivery of all", len(r.chunks))
+	}
+}
+
+// TestSendMemoryLimits: no chunk is taken for room that is not asked for, or that the send
+// buffer does not have.
+func TestSendMemoryLimits(t *testing.T) {
+	r := newRig(t, settings{chunk: 600})
+	r.send(100)
+	if a, b, _ := r.c.SendSpace(0, 0); len(a)+len(b) != 0 {
+		t.Errorf("%d bytes of room for nothing", len(a)+len(b))
+	}
+	if a, b, _ := r.c.SendSpace(500, 500); len(a) != 500 || len(b) != 0 || len(r.chunks) != 1 {
+		t.Errorf("%d and %d bytes of room in %d chunks, want the rest of one", len(a), len(b), len(r.chunks))
+	}
+	for _, n := range []int{500, 600, 600, 600, 600, 600} {
+		r.send(n)
+	}
+	if a, b, _ := r.c.SendSpace(5000, 5000); len(a)+len(b) != sendSize-3600 {
+		t.Errorf("%d bytes of room, want %d", len(a)+len(b), sendSize-3600)
+	}
+	for k := range r.chunks {
+		if len(k.Mem) == sendSize {
+			t.Errorf("a chunk of %d bytes for the last %d", len(k.Mem), sendSize-3600)
+		}
+	}
+}
+
+// TestNoSpaceAfterEnd: a producer that may not send gets no room, and loses what it had.
+func TestNoSpaceAfterEnd(t *testing.T) {
+	for name, end := range map[string]func(*rig){
+		"shutdown":    func(r *rig) { r.c.CloseWrite(r.now) },
+		"close":       func(r *rig) { r.c.Close(r.now) },
+		"reset":       func(r *rig) { r.flag(wire.ConnAbnormalClose) },
+		"peer closes": func(r *rig) { r.flag(wire.ConnClosed) },
+	} {
+		r := newRig(t, settings{})
+		_, _, _ = r.c.SendSpace(10, 10)
+		end(r)
+		if a, b, err := r.c.SendSpace(10, 10); len(a)+len(b) != 0 || err != nil || len(r.chunks) != 0 {
+			t.Errorf("%s: %d bytes of room, %v, %d chunks", name, len(a)+len(b), err, len(r.chunks))
+		}
+		r.acts = nil
+		r.c.Produced(r.now, 10)
+		if r.at().Produced != 0 {
+			t.Errorf("%s: %d bytes are produced", name, r.at().Produced)
+		}
 	}
 }
 
@@ -187,6 +238,91 @@ func TestCorkTimer(t *testing.T) {
 	r.send(10) // does not begin the wait again
 	if at, ok := r.c.p.Deadline(); !ok || at.Sub(r.now) != corkDelay/2 {
 		t.Errorf("timer %v, %v, want %v", at.Sub(r.now), ok, corkDelay/2)
+	}
+}
+
+// TestCorkTwice: to set what is set sends nothing that waits for another reason.
+func TestCorkTwice(t *testing.T) {
+	r := newRig(t, settings{})
+	r.send(10)
+	r.send(5)
+	r.expect("cdc")
+	r.c.SetCork(r.now, false)
+	r.expect("")
+	r.done()
+	r.expect("cdc")
+}
+
+// TestCorkPushed: when the wait of a corked connection is over, all that waits goes out, also
+// if the peer's window takes only a part of it at first.
+func TestCorkPushed(t *testing.T) {
+	r := newRig(t, settings{})
+	for _, n := range []int{4096, 4096, 4096, 2396} {
+		r.send(n)
+		r.done()
+	}
+	r.acts = nil
+	r.c.SetCork(r.now, true)
+	r.send(2000) // the window takes 1700
+	r.expect("")
+	r.wait(corkDelay)
+	r.expect("cdc+B")
+	r.done()
+	r.got(elemSize)
+	r.expect("cdc")
+	if at := r.at(); at.Written != at.Produced {
+		t.Errorf("%d of %d bytes are written", at.Written, at.Produced)
+	}
+}
+
+// TestKeepAlive: the link is tested each time that the connection was not used for so long,
+// until that is switched off (RFC 7609, section 4.5.3).
+func TestKeepAlive(t *testing.T) {
+	r := newRig(t, settings{})
+	r.c.SetKeepAlive(r.now, time.Minute)
+	for i := range 3 {
+		r.wait(time.Minute - time.Millisecond)
+		if r.tests != i {
+			t.Fatalf("%d tests, want %d", r.tests, i)
+		}
+		if r.wait(time.Millisecond); r.tests != i+1 {
+			t.Fatalf("%d tests, want %d", r.tests, i+1)
+		}
+	}
+	r.c.SetKeepAlive(r.now, 0)
+	if r.wait(time.Hour); r.tests != 3 {
+		t.Errorf("%d tests, the last ones after it was switched off", r.tests)
+	}
+	r.c.p.End(ErrReset)
+	r.c.SetKeepAlive(r.now, time.Minute)
+	if _, ok := r.c.p.Deadline(); ok {
+		t.Error("a timer runs after the end")
+	}
+}
+
+// TestInfo: what a diagnosis shows of a connection.
+func TestInfo(t *testing.T) {
+	r := newRig(t, settings{eye: true})
+	r.give(100, wire.ProdCursorRequest)
+	r.c.Consumed(r.now, 60)
+	r.done()
+	r.send(50)
+	r.done()
+	r.send(20)
+	r.c.SetCork(r.now, true)
+	r.send(7)
+	r.got(30)
+	at := func(n uint32) wire.Cursor { return wire.Cursor{Count: n} }
+	want := Info{
+		Token: 0x1111, SendBuf: sendSize, RMBE: elemSize, PeerRMBE: elemSize,
+		RxProd: at(104), RxCons: at(64), TxProd: at(74), TxCons: at(34), TxPrep: at(77), TxSent: at(70), TxFin: at(50),
+	}
+	if got := r.c.Info(); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	r = newRig(t, settings{unopened: true})
+	if got := r.c.Info(); got != (Info{Token: 0x1111, SendBuf: sendSize, RMBE: elemSize}) {
+		t.Errorf("not established: %+v", got)
 	}
 }
 

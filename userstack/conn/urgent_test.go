@@ -188,6 +188,10 @@ func TestUrgentArrives(t *testing.T) {
 		t.Errorf("before: %v, at mark %v", err, r.c.AtMark())
 	}
 	r.give(0, wire.ProdUrgentPending)
+	r.give(0, wire.ProdUrgentPending)
+	if len(r.wakes) != 1 {
+		t.Errorf("announced twice: wakes %v", r.wakes)
+	}
 	if _, err := r.c.Urgent(false); !errors.Is(err, ErrUrgentPending) || !kinds() {
 		t.Errorf("announced: %v", err)
 	}
@@ -256,7 +260,13 @@ func TestUrgentInline(t *testing.T) {
 	r := newRig(t, settings{})
 	copy(r.mem, "abcUdef")
 	r.c.SetUrgentInline(true)
+	if r.c.UrgentInline() {
+		t.Error("no byte has come")
+	}
 	r.give(4, prodUrgent)
+	if !r.c.UrgentInline() {
+		t.Error("the byte does not stay in the stream")
+	}
 	a, _ := r.c.RecvData()
 	if string(a) != "abc" || r.c.AtMark() {
 		t.Errorf("%q, at mark %v", a, r.c.AtMark())

@@ -153,7 +153,10 @@ func (t *Tests) run(ctx context.Context, args, env []string, wall time.Duration,
 		return Result{}, err
 	}
 	var out head
-	cmd := exec.Command(t.binary, append(args, "-test.timeout=0")...)
+	// The process gets its limits before it is the test: without CAP_SYS_RESOURCE, not even
+	// root can set those of another user's process.
+	limits := []string{fmt.Sprintf("--cpu=%d:%d", cpuSeconds, cpuSeconds+1), fmt.Sprintf("--data=%d", memory), "--", t.binary}
+	cmd := exec.Command("prlimit", slices.Concat(limits, args, []string{"-test.timeout=0"})...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = t.folder, &out, &out
 	cmd.Env = append(env, "TMPDIR="+tmp, "HOME="+tmp, "PATH="+os.Getenv("PATH"), "GOMAXPROCS=1", "GOTRACEBACK=none")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -165,9 +168,6 @@ func (t *Tests) run(ctx context.Context, args, env []string, wall time.Duration,
 	if err := cmd.Start(); err != nil {
 		return Result{}, fmt.Errorf("run the tests of %s: %w", t.Package, err)
 	}
-	// The process may have ended already.
-	_ = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_CPU, &unix.Rlimit{Cur: uint64(cpuSeconds), Max: uint64(cpuSeconds) + 1}, nil)
-	_ = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: memory, Max: memory}, nil)
 	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
 	err = cmd.Wait()
 	late := !stop()
