@@ -372,7 +372,9 @@ func TestCloseWaitSilent(t *testing.T) {
 // end of the stream.
 func TestEndIsTold(t *testing.T) {
 	r := newRig(t, settings{})
-	r.give(10, 0)
+	if r.give(1, 0); len(r.wakes) != 1 {
+		t.Errorf("wakes %v for one byte", r.wakes)
+	}
 	r.give(10, 0)
 	if !slices.Equal(r.wakes, []Wake{WakeRead}) {
 		t.Errorf("wakes %v, want one", r.wakes)

@@ -247,8 +247,16 @@ func TestPeerFull(t *testing.T) {
 		t.Error("2143 bytes are free for 2000")
 	}
 	r.done()
-	if r.send(2000); !full() {
+	r.send(2000)
+	r.expect("cdc cdc+B")
+	if !full() {
 		t.Error("a message that fills the element does not say so")
+	}
+	r.done()
+	r.got(elemSize / 10)
+	r.expect("cdc+B")
+	if !full() {
+		t.Error("a message that fills the element again does not say so")
 	}
 }
 
