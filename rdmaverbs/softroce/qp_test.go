@@ -77,7 +77,7 @@ func TestQPPathLimits(t *testing.T) {
 		ok     bool
 	}{
 		"as it is":              {func(*rdmaverbs.PathInfo) {}, true},
-		"no GID":                {func(p *rdmaverbs.PathInfo) { p.DGID = smc.GID{} }, false},
+		"no GID":                {func(p *rdmaverbs.PathInfo) { p.DGID, p.DMAC = smc.GID{}, make(net.HardwareAddr, 6) }, false},
 		"QPN 1":                 {func(p *rdmaverbs.PathInfo) { p.DQPN = 1 }, false},
 		"QPN 2":                 {func(p *rdmaverbs.PathInfo) { p.DQPN = 2 }, true},
 		"last QPN":              {func(p *rdmaverbs.PathInfo) { p.DQPN = psnMask }, true},

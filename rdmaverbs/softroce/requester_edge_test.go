@@ -112,6 +112,24 @@ func TestRequesterLossAfterProbe(t *testing.T) {
 	c.wantSent(only(0xfffffe), only(0xffffff))
 }
 
+// TestRequesterLossAfterTimeout: and so is one that follows the local ACK timeout.
+func TestRequesterLossAfterTimeout(t *testing.T) {
+	only := pkt{op: header.SendOnly, psn: coreSQPSN}
+	c := newCore(t)
+	c.post(rdmaverbs.OpSend, 10)
+	c.wantSent(only)
+	c.gets(nak(coreSQPSN, header.NAKSequence))
+	c.wantSent(only)
+	c.now = c.e.deadline()
+	c.e.expire(c.now)
+	c.wantSent(only)
+	if c.e.stats.timeouts != 1 {
+		t.Fatalf("%d timeouts", c.e.stats.timeouts)
+	}
+	c.gets(nak(coreSQPSN, header.NAKSequence))
+	c.wantSent(only)
+}
+
 // TestRequesterWindowGrows: acknowledgements open the window that a loss has halved.
 func TestRequesterWindowGrows(t *testing.T) {
 	c := newCore(t)
@@ -253,8 +271,8 @@ func TestWindowSteps(t *testing.T) {
 	if w.size != 132 {
 		t.Errorf("window %d after a whole one, want 132", w.size)
 	}
-	if w.acked(1, 902); w.size != 132 {
-		t.Errorf("window %d after one more packet, want 132", w.size)
+	if w.acked(131, 902); w.size != 132 {
+		t.Errorf("window %d before the next whole one, want 132", w.size)
 	}
 	w = newWindow(6)
 	if w.onLoss(1); w.size != windowMin || w.thresh != windowMin {
