@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -238,6 +239,8 @@ func TestQPWriteOnly(t *testing.T) {
 			dst, _ := b.MR(512, verbstest.All)
 			a.Send(rdmaverbs.SendWR{ID: 1, Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Signaled, SG: [2]rdmaverbs.SGE{{MR: src, Len: 512}}, RemoteAddr: dst.Addr(), RKey: dst.RKey()})
 			a.OK(1, 1)
+			n.mu.Lock()
+			defer n.mu.Unlock()
 			if got[0] != first {
 				t.Errorf("the first packet is a %v, want %v", got[0], first)
 			}
@@ -296,8 +299,8 @@ func TestQPNothingToSend(t *testing.T) {
 
 // TestQPReports: a program is called for completions and for nothing else.
 func TestQPReports(t *testing.T) {
-	reports := 0
-	inSim(t, verbstest.Config{NotifySend: func() { reports++ }}, func(t *testing.T, _ *simNetwork, a, b *verbstest.Conn) {
+	var reports atomic.Int32
+	inSim(t, verbstest.Config{NotifySend: func() { reports.Add(1) }}, func(t *testing.T, _ *simNetwork, a, b *verbstest.Conn) {
 		dst, _ := a.MR(64, verbstest.All)
 		for i := range 3 {
 			wr := oneByte(uint64(i), dst)
@@ -305,13 +308,13 @@ func TestQPReports(t *testing.T) {
 			b.Send(wr)
 			time.Sleep(time.Millisecond)
 		}
-		if reports != 0 {
-			t.Errorf("%d reports without a completion", reports)
+		if n := reports.Load(); n != 0 {
+			t.Errorf("%d reports without a completion", n)
 		}
 		b.Send(oneByte(3, dst))
 		time.Sleep(time.Millisecond)
-		if reports != 1 {
-			t.Errorf("%d reports of one completion", reports)
+		if n := reports.Load(); n != 1 {
+			t.Errorf("%d reports of one completion", n)
 		}
 		b.OK(3, 1)
 	})
