@@ -58,8 +58,50 @@ func TestClosedQP(t *testing.T) {
 			if c := b.Dev.(*Device).Counters(); c.NAKSent == 0 || c.UnknownQP == 0 {
 				t.Errorf("counters %+v", c)
 			}
+			if f.count.aside != 0 {
+				t.Errorf("%d packets through another netdev although this one works", f.count.aside)
+			}
 		})
 	}
+}
+
+// TestClosedQPAnswers: only requests to a closed queue pair get a NAK. It has the PSN of the
+// request, but not one beyond the oldest that is not acknowledged.
+func TestClosedQPAnswers(t *testing.T) {
+	inSim(t, verbstest.Config{}, func(t *testing.T, n *simNetwork, a, b *verbstest.Conn) {
+		dst, _ := b.MR(64, verbstest.All)
+		a.Send(oneByte(1, dst))
+		a.OK(1, 1)
+		acked := psn(b.Path.RQPSN).add(1)
+		f := newForger(b)
+		f.in.srcPort = simPort(&a.QP.(*qp).path)
+		answers, other := f.ack(), newForger(b)
+		other.in.srcPort = f.in.srcPort
+		header.BTH(other.in.data).SetOpcode(0x64) // a datagram
+		if err := b.QP.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var got []psn
+		n.tap = func(_, _ smc.GID, data []byte) bool {
+			got = append(got, psn(header.BTH(data).PSN()))
+			return true
+		}
+		for _, tt := range []struct {
+			f        *forger
+			at, want psn // want is psnMask+1 for no answer
+		}{
+			{f, acked, acked}, {f, acked.add(5), acked}, {f, acked.add(-1), acked.add(-1)},
+			{answers, acked, psnMask + 1}, {other, acked, psnMask + 1},
+		} {
+			got = nil
+			time.Sleep(2 * closedInterval)
+			tt.f.sends(tt.at)
+			synctest.Wait()
+			if ok := len(got) == 1 && got[0] == tt.want || len(got) == 0 && tt.want > psnMask; !ok {
+				t.Errorf("opcode %v, PSN %#x: answers %#x, want %#x", header.BTH(tt.f.in.data).Opcode(), tt.at, got, tt.want)
+			}
+		}
+	})
 }
 
 // TestClosedQPUnreachable: a peer that cannot reach the device gets the close

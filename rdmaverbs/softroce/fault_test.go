@@ -136,6 +136,19 @@ var faultsToPlant = map[string]planted{
 		},
 		ends: isA,
 	},
+	"before a batch": {
+		plant: func(a, _ *verbstest.Conn) {
+			e := endOf(a)
+			cq := e.sendCQ
+			e.sendCQ = nil
+			a.T.Cleanup(func() { e.sendCQ = cq })
+		},
+		works: func(_ *testing.T, _ *simNetwork, a, b *verbstest.Conn) {
+			mr, _ := b.MR(64, verbstest.All) // of another domain
+			a.Send(rdmaverbs.SendWR{ID: 1, Op: rdmaverbs.OpSend, SG: [2]rdmaverbs.SGE{{MR: mr, Len: 1}}})
+		},
+		ends: isA,
+	},
 	"report of a completion": {
 		conf: verbstest.Config{Notify: func() { panic("planted") }},
 		works: func(_ *testing.T, _ *simNetwork, a, b *verbstest.Conn) {

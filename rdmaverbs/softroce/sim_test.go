@@ -36,7 +36,11 @@ type simFaults struct {
 	jitter             time.Duration // added to reordered packets, at most
 }
 
-type simCount struct{ sent, lost, doubled, reordered int }
+type simCount struct {
+	sent, lost, doubled, reordered int
+	empty                          int // calls of send without packets
+	aside                          int // packets that went through another netdev
+}
 
 func newSimNetwork(seed uint64, f simFaults) *simNetwork {
 	return &simNetwork{faults: f, rng: rand.New(rand.NewPCG(seed, 1)), wires: make(map[smc.GID]*simWire)}
@@ -85,12 +89,20 @@ func (w *simWire) send(dst *path, pkts []packet) error {
 }
 
 // sendViaSiblings sends also while the wire is down, as through another netdev.
-func (w *simWire) sendViaSiblings(dst *path, pkts []packet) { w.forward(dst, pkts) }
+func (w *simWire) sendViaSiblings(dst *path, pkts []packet) {
+	w.net.mu.Lock()
+	w.net.count.aside += len(pkts)
+	w.net.mu.Unlock()
+	w.forward(dst, pkts)
+}
 
 // forward gives packets to the wire that they are for.
 func (w *simWire) forward(dst *path, pkts []packet) {
 	f := w.net
 	f.mu.Lock()
+	if len(pkts) == 0 {
+		f.count.empty++
+	}
 	to := f.wires[dst.dgid]
 	now := time.Now()
 	var out []simPacket

@@ -88,9 +88,6 @@ func (p *Protocol) close(err error, peerMayWrite bool) {
 		return
 	}
 	announce := p.leave(peerMayWrite) && p.Established()
-	if p.err == nil && err != nil {
-		p.err = err
-	}
 	if !announce {
 		return // the handshake fails, and Discard follows
 	}

@@ -251,7 +251,8 @@ func TestWriterIsWoken(t *testing.T) {
 	r.c.SetNoDelay(r.now, true)
 	woken := func() bool { return slices.Contains(r.wakes, WakeWrite) }
 	r.send(sendSize/4 - 1)
-	r.send(sendSize - sendSize/4)
+	r.send(1)
+	r.send(sendSize - sendSize/4 - 1)
 	r.c.SendSpace(1, 1)
 	r.send(1)
 	if a, b, err := r.c.SendSpace(1, 1); len(a)+len(b) > 0 || err != nil {
@@ -371,7 +372,9 @@ func TestCloseWaitSilent(t *testing.T) {
 // end of the stream.
 func TestEndIsTold(t *testing.T) {
 	r := newRig(t, settings{})
-	r.give(10, 0)
+	if r.give(1, 0); len(r.wakes) != 1 {
+		t.Errorf("wakes %v for one byte", r.wakes)
+	}
 	r.give(10, 0)
 	if !slices.Equal(r.wakes, []Wake{WakeRead}) {
 		t.Errorf("wakes %v, want one", r.wakes)

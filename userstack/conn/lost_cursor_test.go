@@ -45,7 +45,11 @@ func TestLostCursor(t *testing.T) {
 			for _, a := range r.acts {
 				wrote += a.n
 			}
-			if wrote == 0 || r.last.Flags&wire.ProdCursorRequest == 0 || r.at().Written-r.at().PeerRead <= elemSize-cursorReserve {
+			want := 1
+			if name == "both, at two times" {
+				want = 2 // the first one is written again
+			}
+			if wrote != want || r.last.Flags&wire.ProdCursorRequest == 0 || r.at().Written-r.at().PeerRead <= elemSize-cursorReserve {
 				t.Fatalf("%d bytes were written, flags %#x, %d bytes are unread", wrote, r.last.Flags, r.at().Written-r.at().PeerRead)
 			}
 			r.acts = nil
@@ -59,6 +63,25 @@ func TestLostCursor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLostCursorWithoutData: no data waits when the link is lost. What is sent later begins
+// with a byte of the reserve.
+func TestLostCursorWithoutData(t *testing.T) {
+	r := newRig(t, settings{losesCursor: true, unopened: true})
+	r.c.p.Establish(Remote{Token: peerToken, Size: elemSize, Redundant: true})
+	for _, n := range []int{4096, 4096, 4096, 4096 - cursorReserve} {
+		r.send(n)
+		r.done()
+	}
+	r.acts = nil
+	r.c.p.CursorLost()
+	r.expect("")
+	r.send(100)
+	if a := r.acts[0]; a.k == nil || a.n != 1 {
+		t.Errorf("%+v, want one byte", a)
+	}
+	r.expect("cdc+B+R")
 }
 
 // TestLostCursorAgain: each further link that is lost costs one byte of the reserve until

@@ -159,7 +159,7 @@ func (p *placement) receive(moved, news, before bool) {
 // delivered takes note that message seq was delivered. It reports whether the timer
 // is to be started.
 func (p *placement) delivered(seq uint16) bool {
-	if !p.repeated || seq != p.repeatSeq || p.stuck != stuckSuspected {
+	if !p.repeated || seq != p.repeatSeq {
 		return false
 	}
 	p.repeated = false

@@ -331,6 +331,10 @@ func TestUrgentAsks(t *testing.T) {
 	r.done()
 	r.send(10)
 	r.expect("cdc+R")
+	r.done()
+	r.give(elemSize, wire.ProdWriterBlocked)
+	r.c.Consumed(r.now, elemSize)
+	r.expect("cdc+R") // and without data
 	r.got(20)
 	r.done()
 	r.send(10)
@@ -350,6 +354,10 @@ func TestUrgentAsks(t *testing.T) {
 	r.expect("cdc+R")
 	r.done()
 	r.got(1)
+	r.give(elemSize, wire.ProdWriterBlocked)
+	r.c.Consumed(r.now, elemSize)
+	r.expect("cdc") // the answer could be taken for one of the next urgent byte
+	r.done()
 	r.send(10)
 	r.expect("cdc+R")
 

@@ -41,12 +41,15 @@ type rig struct {
 	room        int
 	linkDown    bool // the link of the connection is not active
 	other       bool // there is another active link
+	notOpen     bool // the first contact is not complete
+	stays       bool // the link of a planned move is not active
 	receivedAt  time.Time
 	tests       int // of the link
 	peerLives   bool
 	left        bool // the group
 	peerWrites  bool // the peer may still write to the element
 	freed       bool // the element was given back
+	events      int  // that the group may have work after
 }
 
 // action is a message, or an RDMA WRITE if k is not nil.
@@ -62,6 +65,7 @@ type settings struct {
 	eye             bool
 	stopsAtUrgent   bool
 	losesCursor     bool
+	unopened        bool // the connection is not established
 }
 
 func newRig(t *testing.T, set settings) *rig {
@@ -84,24 +88,26 @@ func newRig(t *testing.T, set settings) *rig {
 		eye = EyeUsed
 	}
 	r.c = New(&r.cfg, r, 0x1111, r.mem, eye, sendSize, set.chunk)
-	r.c.p.Establish(Remote{Token: peerToken, Size: elemSize, Eye: set.eye})
+	if !set.unopened {
+		r.c.p.Establish(Remote{Token: peerToken, Size: elemSize, Eye: set.eye})
+	}
 	return r
 }
 
 func (r *rig) Now() time.Time         { return r.now }
 func (r *rig) Begin(time.Time)        {}
-func (r *rig) End()                   {}
+func (r *rig) End()                   { r.events++ }
 func (r *rig) SetTimer(time.Time)     {}
 func (r *rig) Wake(w Wake)            { r.wakes = append(r.wakes, w) }
 func (r *rig) Closed(err error)       { r.ended = append(r.ended, err) }
 func (r *rig) FreeElement(time.Time)  { r.freed = true }
-func (r *rig) Open() bool             { return true }
+func (r *rig) Open() bool             { return !r.notOpen }
 func (r *rig) Ready() bool            { return !r.linkDown }
 func (r *rig) Active() bool           { return !r.linkDown }
 func (r *rig) TakeTurn() bool         { return true }
 func (r *rig) AwaitRoom()             {}
 func (r *rig) Room() int              { return r.room }
-func (r *rig) TakePlanned() bool      { return true }
+func (r *rig) TakePlanned() bool      { return !r.stays }
 func (r *rig) TakeOther() bool        { r.linkDown = r.linkDown && !r.other; return r.other }
 func (r *rig) LastMessage() time.Time { return r.receivedAt }
 func (r *rig) LastSign() time.Time    { return r.receivedAt }
@@ -127,6 +133,9 @@ func (r *rig) NewChunk(size int) (*Chunk, error) {
 func (r *rig) FreeChunk(k *Chunk) {
 	if !r.chunks[k] {
 		r.t.Fatal("chunk freed twice")
+	}
+	if k.next != nil {
+		r.t.Fatal("a chunk that is given back refers to another one")
 	}
 	delete(r.chunks, k)
 }

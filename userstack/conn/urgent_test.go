@@ -140,6 +140,40 @@ func TestUrgentWait(t *testing.T) {
 	}
 }
 
+// TestUrgentWaitBeginsOnce: data that is produced during the wait does not prolong it.
+func TestUrgentWaitBeginsOnce(t *testing.T) {
+	r := newRig(t, settings{})
+	r.urge(10)
+	r.done()
+	r.got(9)
+	r.send(1)
+	r.wait(30 * time.Second)
+	r.send(1)
+	r.wait(30*time.Second - time.Millisecond)
+	if r.state() != smc.StateActive {
+		t.Errorf("early: %s", r.state())
+	}
+	if r.wait(time.Millisecond); r.state() != smc.StatePeerAbortWait {
+		t.Errorf("state %s", r.state())
+	}
+}
+
+// TestUrgentWithoutData: flags that say that the byte is there do so only with data.
+func TestUrgentWithoutData(t *testing.T) {
+	for _, f := range []wire.ProducerFlags{prodUrgent, wire.ProdUrgentPresent} {
+		r := newRig(t, settings{})
+		r.give(3, 0)
+		r.wakes = nil
+		r.give(0, f)
+		if _, err := r.c.Urgent(false); !errors.Is(err, ErrNoUrgent) || len(r.wakes) != 0 || r.c.AtMark() {
+			t.Errorf("flags %#x: %v, wakes %v, at mark %v", f, err, r.wakes, r.c.AtMark())
+		}
+		if a, _ := r.c.RecvData(); len(a) != 3 {
+			t.Errorf("flags %#x: %d bytes can be read, want 3", f, len(a))
+		}
+	}
+}
+
 // TestUrgentArrives follows what a reader sees: the byte is kept aside, reads
 // stop at the mark, and the peer learns at once that it may go on.
 func TestUrgentArrives(t *testing.T) {
@@ -154,6 +188,10 @@ func TestUrgentArrives(t *testing.T) {
 		t.Errorf("before: %v, at mark %v", err, r.c.AtMark())
 	}
 	r.give(0, wire.ProdUrgentPending)
+	r.give(0, wire.ProdUrgentPending)
+	if len(r.wakes) != 1 {
+		t.Errorf("announced twice: wakes %v", r.wakes)
+	}
 	if _, err := r.c.Urgent(false); !errors.Is(err, ErrUrgentPending) || !kinds() {
 		t.Errorf("announced: %v", err)
 	}
@@ -222,7 +260,13 @@ func TestUrgentInline(t *testing.T) {
 	r := newRig(t, settings{})
 	copy(r.mem, "abcUdef")
 	r.c.SetUrgentInline(true)
+	if r.c.UrgentInline() {
+		t.Error("no byte has come")
+	}
 	r.give(4, prodUrgent)
+	if !r.c.UrgentInline() {
+		t.Error("the byte does not stay in the stream")
+	}
 	a, _ := r.c.RecvData()
 	if string(a) != "abc" || r.c.AtMark() {
 		t.Errorf("%q, at mark %v", a, r.c.AtMark())

@@ -213,6 +213,53 @@ func TestBlockedFillsWindow(t *testing.T) {
 	}
 }
 
+// TestPeerFull: a message says whether data has to wait behind it for the peer. One that only
+// repeats that the writer is blocked does not.
+func TestPeerFull(t *testing.T) {
+	r := newRig(t, settings{})
+	full := func() bool { return r.outstanding[len(r.outstanding)-1].PeerFull() }
+	for range 4 {
+		if r.send(4096); full() {
+			t.Error("the element is full of data, and nothing waits")
+		}
+		r.done()
+	}
+	r.acts = nil
+	if r.send(1); !full() {
+		t.Error("data waits: the peer is not full")
+	}
+	r.done()
+	r.give(elemSize, wire.ProdWriterBlocked)
+	r.c.Consumed(r.now, elemSize)
+	r.expect("cdc+B cdc+B")
+	if full() {
+		t.Error("a message that repeats that the writer is blocked says that the peer is full")
+	}
+	r.done()
+	r.send(4000)
+	r.got(elemSize / 4)
+	if r.expect("cdc"); full() {
+		t.Error("all data has gone out, and the peer is full")
+	}
+	r.done()
+	r.got(elemSize / 8)
+	if r.send(2000); full() {
+		t.Error("2143 bytes are free for 2000")
+	}
+	r.done()
+	r.send(2000)
+	r.expect("cdc cdc+B")
+	if !full() {
+		t.Error("a message that fills the element does not say so")
+	}
+	r.done()
+	r.got(elemSize / 10)
+	r.expect("cdc+B")
+	if !full() {
+		t.Error("a message that fills the element again does not say so")
+	}
+}
+
 // TestWindowNeverOverrun checks the writes against the cursors, with any
 // pattern of reading.
 func TestWindowNeverOverrun(t *testing.T) {

@@ -110,6 +110,11 @@ func (d direction) oneWay(t *testing.T, at netip.AddrPort, sends string, of *sid
 	stop()
 	if apart && of == d.client && d.server.backend == "kernel" {
 		of.run(t, "ip", "link", "set", device, "up")
+		// The stack must still be there to tell the kernel that the queue pair is closed.
+		eventually(t, "kernel: a link group of two links again", func() bool {
+			list := types(t, d.server)
+			return len(list) == 1 && list[0] == "SYM"
+		})
 	}
 	of.run(t, "touch", dir+"/end")
 	for who, c := range map[string]*guest.Cmd{"client": client, "server": server} {
