@@ -5,10 +5,11 @@ package page
 import (
 	"context"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 
-	"smcr/internal/testing/guest"
 	"smcr/internal/testing/netnstest"
 	"smcr/nl"
 	"smcr/nl/nltest"
@@ -32,9 +33,9 @@ func TestBrowserRestart(t *testing.T) {
 	}
 	netnstest.Require(t, "chromium")
 	t.Parallel()
-	smcr, err := guest.Program(t.Context(), "smcr/cmd/smcr")
-	if err != nil {
-		t.Fatal(err)
+	smcr := filepath.Join(t.TempDir(), "smcr")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", smcr, "smcr/cmd/smcr").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
 	}
 	pair := netnstest.New(t, netnstest.Options{})
 	const address = "127.0.0.1:9791"

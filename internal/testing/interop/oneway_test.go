@@ -23,7 +23,8 @@ const (
 // TestOneWay sets each of the two devices of either side down while data is sent in one
 // direction only, with the kernel as client and as server, in both directions. The receiver
 // has nothing to say meanwhile. No transfer may end early or stop. By default, it sends only
-// into the kernel, with both devices in one LAN. With SMCR_INTEROP_ONEWAY=1 it does all.
+// into the kernel, with both devices in one LAN, and once with each in a LAN of its own, to a
+// kernel that is the server. With SMCR_INTEROP_ONEWAY=1 it does all.
 func TestOneWay(t *testing.T) {
 	t.Parallel()
 	all := os.Getenv("SMCR_INTEROP_ONEWAY") != ""
@@ -33,7 +34,7 @@ func TestOneWay(t *testing.T) {
 		always bool
 	}{
 		{"Version1", setup{devices: 2, version1: true}, true},
-		{"Apart", setup{devices: 2, version1: true, apart: true}, false},
+		{"Apart", setup{devices: 2, version1: true, apart: true}, true},
 		{"Version2", setup{devices: 2}, false},
 	} {
 		if !bed.always && !all {
@@ -41,6 +42,9 @@ func TestOneWay(t *testing.T) {
 		}
 		// Each direction has hosts of its own, so that they run at the same time.
 		for i, name := range []string{"KernelToUser", "UserToKernel"} { // as directions has them
+			if bed.apart && i == 0 && !all {
+				continue
+			}
 			t.Run(bed.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				kernel, user := newBedOf(t, bed.setup)
@@ -51,6 +55,9 @@ func TestOneWay(t *testing.T) {
 						continue
 					}
 					for _, device := range []string{"u0", "u1", "k0", "k1"} {
+						if bed.apart && device != "u0" && !all {
+							continue
+						}
 						port++
 						at := netip.AddrPortFrom(netip.MustParseAddr(d.server.addr), port)
 						t.Run(fmt.Sprintf("%s/%s", sends, device), func(t *testing.T) {
