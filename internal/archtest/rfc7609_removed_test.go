@@ -99,7 +99,7 @@ func newRemover(t *testing.T) *remover {
 	var paths []string
 	for _, short := range rfcJudges {
 		if short != "stacktest" { // nothing but tests
-			paths = append(paths, "smcr/"+rfcPackages[short])
+			paths = append(paths, module+"/"+rfcPackages[short])
 		}
 	}
 	m, err := trial.Write(t.Context(), mutate.Bodies, false, paths...)
@@ -117,11 +117,11 @@ func newRemover(t *testing.T) *remover {
 	}
 	for _, short := range rfcJudges {
 		for _, mutant := range m.Mutants {
-			if mutant.Package == "smcr/"+rfcPackages[short] {
+			if mutant.Package == module+"/"+rfcPackages[short] {
 				r.ids[short+"."+mutant.Func] = mutant.ID
 			}
 		}
-		if r.tests[short], err = m.Compile(t.Context(), "smcr/"+rfcPackages[short]); err != nil {
+		if r.tests[short], err = m.Compile(t.Context(), module+"/"+rfcPackages[short]); err != nil {
 			t.Fatal(err)
 		}
 	}

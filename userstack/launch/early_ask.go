@@ -68,12 +68,22 @@ func (l *listener) dropped(a *accepted) bool {
 // hasLeft reports whether the peer speaks SMC, and has sent nothing before it closed or reset
 // the connection. One that has closed its side after a rendezvous may still want to read.
 func (a *accepted) hasLeft() bool {
-	n, _, err := unix.Recvfrom(a.sock, make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	switch {
-	case err == unix.EAGAIN, err == unix.EINTR, n > 0:
+	// A read, also with MSG_PEEK, would take the error of a reset from the program.
+	info, err := unix.GetsockoptTCPInfo(a.sock, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil || !nothingUnread(a.sock) {
 		return false
-	case a.left:
-		return true
 	}
-	return wasReset(a.sock) && !a.saved && a.readSYN() == synWith
+	switch info.State {
+	case unix.BPF_TCP_CLOSE_WAIT:
+		return a.left
+	case unix.BPF_TCP_CLOSE: // reset
+		return a.left || !a.saved && a.readSYN() == synWith
+	}
+	return false
+}
+
+// nothingUnread reports whether a TCP connection has no data to read.
+func nothingUnread(sock int) bool {
+	n, err := unix.IoctlGetInt(sock, unix.SIOCINQ)
+	return err == nil && n == 0
 }

@@ -265,6 +265,18 @@ func TestLateReset(t *testing.T) {
 		l.want("0x1", l.tell("poll 0"))
 		_ = l.acceptReset()
 	})
+	t.Run("TCP, before the service has answered", func(t *testing.T) {
+		t.Parallel()
+		gate := make(chan struct{})
+		l := startLate(t, &fakeStack{noPeer: true, acceptGate: gate})
+		c := l.connect(l.tell("listen 127.0.0.1:0 16"), "")
+		l.accepted(1)
+		_ = c.SetLinger(0)
+		_ = c.Close()
+		gate <- struct{}{}
+		time.Sleep(lateDelay) // until the launcher has looked whether the client has left
+		_ = l.acceptReset()
+	})
 	t.Run("SMC", func(t *testing.T) {
 		t.Parallel()
 		l := startLate(t, &fakeStack{breakAfter: 1})

@@ -84,7 +84,7 @@ func decline(ctx context.Context, sock int, wait time.Duration) (bool, error) {
 	var buf [wire.MaxCLCLen]byte
 	end := time.Now().Add(wait)
 	for {
-		n, _, err := unix.Recvfrom(sock, buf[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		n, err := peek(sock, buf[:])
 		if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) || err == nil && n == 0 {
 			return false, nil // the program sees it
 		}
@@ -123,6 +123,24 @@ func decline(ctx context.Context, sock int, wait time.Duration) (bool, error) {
 			return false, nil
 		}
 	}
+}
+
+// peek reads what the peer has sent, and leaves it unread. It returns 0 if the peer sends no more,
+// and EAGAIN if nothing is there yet. The error of a reset stays for the program: a read, also
+// with MSG_PEEK, would take it.
+func peek(sock int, b []byte) (int, error) {
+	info, err := unix.GetsockoptTCPInfo(sock, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return 0, err
+	}
+	if nothingUnread(sock) {
+		if info.State == unix.BPF_TCP_CLOSE || info.State == unix.BPF_TCP_CLOSE_WAIT {
+			return 0, nil
+		}
+		return 0, unix.EAGAIN
+	}
+	n, _, err := unix.Recvfrom(sock, b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	return n, err
 }
 
 // proposalIn returns the length in bytes of the PROPOSAL at the start of b, or

@@ -182,6 +182,21 @@ func TestDecline(t *testing.T) {
 	}
 }
 
+// TestDeclineReset: the program still finds the error of a connection that was reset.
+func TestDeclineReset(t *testing.T) {
+	peer, sock := tcpPair(t)
+	if err := errors.Join(peer.SetLinger(0), peer.Close()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "reset", func() bool { return wasReset(sock) })
+	if declined, err := decline(t.Context(), sock, time.Minute); declined || err != nil {
+		t.Errorf("%v, %v", declined, err)
+	}
+	if _, err := unix.Read(sock, make([]byte, 1)); err != unix.ECONNRESET {
+		t.Errorf("read: %v, want ECONNRESET", err)
+	}
+}
+
 // The age of a connection tells whether a stack that has ended may have
 // answered the SYN of the connection.
 func TestMayHaveAnnounced(t *testing.T) {
