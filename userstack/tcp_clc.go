@@ -202,6 +202,10 @@ func probeSocket(tcp syscall.Conn) (unacked bool, first []byte) {
 		// In the other order, a message could arrive in between.
 		left, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
 		unacked = err == nil && left > 0
+		// Without data, this would take the error of a reset from the next use.
+		if n, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ); err != nil || n == 0 {
+			return
+		}
 		if n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT); err == nil && n > 0 {
 			first = b[:n]
 		}
