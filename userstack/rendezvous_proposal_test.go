@@ -41,6 +41,7 @@ func TestProposalCommitsNothing(t *testing.T) {
 				c, s := b.connect()
 				defer b.finish(c, s)
 			}
+			time.Sleep(time.Second) // until what the first contact does not need any more is freed
 			before, conns := b.w.Objects(), 0
 			err := b.propose(t, func(p scripted) {
 				time.Sleep(time.Second)
