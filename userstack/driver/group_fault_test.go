@@ -76,6 +76,7 @@ func TestPanicInGroup(t *testing.T) {
 					if len(d.Groups()) > 0 {
 						t.Error("the link group is listed")
 					}
+					time.Sleep(settled) // until the other side has no link group either
 					b.finish(b.connect())
 				})
 			})
