@@ -29,8 +29,6 @@ type Peer struct {
 	// LosesCursor: the peer does not repeat its consumer cursor when a link is lost. See
 	// lostCursor.
 	LosesCursor bool
-	// HoldsBack: the peer holds back data while a lost link keeps its messages. See nudge.
-	HoldsBack bool
 }
 
 // Timers are the times after which a connection stops waiting.

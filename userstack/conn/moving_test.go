@@ -208,38 +208,25 @@ func TestValidationBeforeEstablish(t *testing.T) {
 		t.Errorf("state %s", r.state())
 	}
 
-	// The message came before.
-	r = newRig(t, settings{unopened: true})
-	r.c.p.Receive(first)
-	r.c.p.Receive(verify)
-	if open(r); r.at().Received != 5 {
-		t.Errorf("%d bytes of the message before", r.at().Received)
-	}
-	if r.wait(time.Second); r.state() != smc.StateActive {
-		t.Errorf("state %s", r.state())
-	}
-
-	// It came before, and others after it, of which the newest is kept.
-	r = newRig(t, settings{unopened: true})
-	r.c.p.Receive(first)
-	r.c.p.Receive(wire.CDC{Seq: 2, Token: r.c.Token(), Prod: wire.Cursor{Count: 8}})
-	r.c.p.Receive(verify)
-	if open(r); r.at().Received != 8 {
-		t.Errorf("%d bytes of the messages before", r.at().Received)
-	}
-	if r.wait(time.Second); r.state() != smc.StateActive {
-		t.Errorf("state %s", r.state())
-	}
-
-	// It comes between the two.
-	r = newRig(t, settings{unopened: true})
-	r.c.p.Receive(verify)
-	r.c.p.Receive(first)
-	if open(r); r.at().Received != 5 {
-		t.Errorf("%d bytes of the message in between", r.at().Received)
-	}
-	if r.wait(time.Second); r.state() != smc.StateActive {
-		t.Errorf("state %s", r.state())
+	newer := wire.CDC{Seq: 2, Token: r.c.Token(), Prod: wire.Cursor{Count: 8}}
+	for name, tt := range map[string]struct {
+		early []wire.CDC // before the connection is open
+		want  uint64     // bytes of them that are received
+	}{
+		"the message came before":                           {[]wire.CDC{first, verify}, 5},
+		"others came after it, the newest of which is kept": {[]wire.CDC{first, newer, verify}, 8},
+		"it comes between the two":                          {[]wire.CDC{verify, first}, 5},
+	} {
+		r := newRig(t, settings{unopened: true})
+		for _, m := range tt.early {
+			r.c.p.Receive(m)
+		}
+		if open(r); r.at().Received != tt.want {
+			t.Errorf("%s: %d bytes, want %d", name, r.at().Received, tt.want)
+		}
+		if r.wait(time.Second); r.state() != smc.StateActive {
+			t.Errorf("%s: state %s", name, r.state())
+		}
 	}
 }
 

@@ -319,7 +319,7 @@ func (d *linkDeletion) ask(l *Link) {
 	l.del.phase, l.del.via = deleteAsked, via
 	l.del.at = d.g.now.Add(d.g.cfg.Timers.DeleteLink)
 	via.sendLLC(wire.DeleteLink{LinkNum: l.id, Orderly: l.del.orderly, Reason: l.del.reason}, nothing, nil)
-	if !d.g.profile.conns.HoldsBack {
+	if !d.g.profile.holdsBack {
 		return
 	}
 	for _, c := range d.g.connsSorted() {

@@ -32,7 +32,7 @@ func TestNudge(t *testing.T) {
 			})
 			r.two(nil)
 			if !tt.linux { // which version 1 cannot tell
-				r.g.profile.conns.HoldsBack = false
+				r.g.profile.holdsBack = false
 			}
 			r.g.LinkFailed(r.s.now, r.g.links.byID(tt.fails), errAny)
 			r.done()

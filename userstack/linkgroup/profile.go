@@ -23,7 +23,8 @@ import (
 //	lateDelete     |           |           | yes
 //	rkeyFirst      |           |           | yes
 //	abruptDelete   | yes       |           | yes
-//	conns          | LosesCursor, HoldsBack | | the same; StopsAtUrgent from release 1 of version 2
+//	holdsBack      | yes       |           | yes
+//	conns          | LosesCursor |         | LosesCursor; StopsAtUrgent from release 1 of version 2
 type profile struct {
 	// layout is the layout of LLC messages until a message of the peer has another.
 	layout wire.LLCLayout
@@ -54,6 +55,9 @@ type profile struct {
 	// on the link. If these still complete, it counts their bytes twice, and later overwrites
 	// data in its send buffer that it has not sent. So this side closes such a link first.
 	abruptDelete bool
+	// holdsBack: the peer may be Linux, which holds back data while a lost link keeps its
+	// messages. See conn.Protocol.Nudge.
+	holdsBack bool
 	// conns is the profile for the connections.
 	conns conn.Peer
 }
@@ -69,7 +73,7 @@ func newProfile(cfg *Config) profile {
 		rkeyFirst:      linux,
 	}
 	// Linux cannot be seen in version 1.
-	p.conns.LosesCursor, p.conns.HoldsBack = p.slowLLC, p.slowLLC
+	p.conns.LosesCursor, p.holdsBack = p.slowLLC, p.slowLLC
 	p.abruptDelete = linux || cfg.Version < wire.Version2 && cfg.PeerOS == 0
 	if cfg.Version >= wire.Version2 {
 		p.extended, p.portByGID, p.leastLinks, p.rkeysPerDelete = true, true, 1, 9

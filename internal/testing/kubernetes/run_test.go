@@ -112,16 +112,25 @@ func (p *pod) powerless(name string) {
 	}
 }
 
-// TestSidecar runs the example in which each pod has a network and a stack of its own.
-func TestSidecar(t *testing.T) {
+// newSidecars makes two nodes for the example in which each pod has a stack of its own, and
+// returns its objects. The service "web" of the second node leads to the first one.
+func newSidecars(t *testing.T) (a, b *node, example []runtime.Object) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("runs the containers of some pods")
 	}
-	a, b := newNodes(t)
-	base, objects := mustBuild(t, "base"), mustBuild(t, "examples/sidecar")
+	a, b = newNodes(t)
+	base := mustBuild(t, "base")
+	example = mustBuild(t, "examples/sidecar")
 	a.install(base)
 	b.install(base)
-	b.service(objects, "web", a)
+	b.service(example, "web", a)
+	return a, b, example
+}
+
+// TestSidecar runs the example in which each pod has a network and a stack of its own.
+func TestSidecar(t *testing.T) {
+	a, b, objects := newSidecars(t)
 	web := a.newPod(objects, "web")
 	web.mustStart()
 	web.powerless("nginx")
@@ -162,14 +171,7 @@ func TestHostNetwork(t *testing.T) {
 // TestLess takes from the client of the example one thing after the other that its manifest
 // gives it: programs then use TCP, and say why.
 func TestLess(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs the containers of some pods")
-	}
-	a, b := newNodes(t)
-	base, objects := mustBuild(t, "base"), mustBuild(t, "examples/sidecar")
-	a.install(base)
-	b.install(base)
-	b.service(objects, "web", a)
+	a, b, objects := newSidecars(t)
 	a.newPod(objects, "web").mustStart()
 	for _, test := range []struct {
 		name   string
