@@ -16,17 +16,15 @@ import (
 const (
 	Launchers = "run" // for launchers: the protocol of package broker
 	Commands  = "nl"  // for commands: netlink messages of package nl
-	// Stacks is for the stacks of other network namespaces of this machine.
-	Stacks = "local"
 	// Takeover is for the process that takes the place over from this stack.
 	Takeover = "takeover"
 )
 
-// sockets are the names of the sockets.
-var sockets = [...]string{Launchers, Commands, Stacks, Takeover}
+// sockets are the names of the sockets. The last one is of an earlier release.
+var sockets = [...]string{Launchers, Commands, Takeover, "local"}
 
 // private reports whether only root and the user of the stack may connect to a socket.
-func private(name string) bool { return name == Stacks || name == Takeover }
+func private(name string) bool { return name == Takeover }
 
 // State is the name of a file in the directory of the sockets. A stack that cannot write to
 // the directory above keeps there what commands have changed.

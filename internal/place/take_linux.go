@@ -229,7 +229,7 @@ func removeSockets(dir string) error {
 }
 
 // Listen opens the socket name. All users may connect to it, but only root and this user if
-// name is Stacks or Takeover. Close of the Claim closes the listener and removes the socket.
+// name is Takeover. Close of the Claim closes the listener and removes the socket.
 // The error is net.ErrClosed after Close.
 //
 // After Inherit, nobody finds the socket before Publish.

@@ -246,3 +246,9 @@ func (v *view) ending() (names []string) {
 	}
 	return nil
 }
+
+// CheckPeer checks who is at the other end of a connection to the socket Takeover: root or
+// this user.
+func (c *Claim) CheckPeer(u *net.UnixConn) error {
+	return c.view.checkPeer(u, filepath.Join(c.dir, Takeover), 0)
+}

@@ -205,7 +205,7 @@ var found = []Reason{
 		},
 	},
 	{
-		Name: "this-host-kernel", Text: "the kernel cannot keep users from passing descriptors to each other", Also: []string{"no SO_PASSRIGHTS"},
+		Name: "this-host-kernel", Text: "the kernel cannot keep users from passing descriptors to each other",
 		Cause: "Both programs are on this machine but belong to different users, and this kernel has no SO_PASSRIGHTS, without which a direct connection would not be safe.",
 		Cure:  []string{"Use Linux 6.16 or newer, or run both programs as the same user."},
 	},
@@ -225,8 +225,8 @@ var found = []Reason{
 		Cure:  []string{"Define the same enterprise ID on both hosts: 'smcr ueid add EID'."},
 	},
 	{
-		Name: "versions-of-smcr", Title: "launcher and stack, or two stacks, are of different releases of smcr", Text: "are of different releases of smcr", Also: []string{"is of a different release of smcr"},
-		Cause: "The launcher and the stack, or two stacks of this machine, are of releases of smcr that do not understand each other.",
+		Name: "versions-of-smcr", Title: "launcher and stack are of different releases of smcr", Text: "are of different releases of smcr",
+		Cause: "The launcher and the stack are of releases of smcr that do not understand each other.",
 		Cure:  []string{"Upgrade the stack without loss of connections: 'smcr serve --takeover', or 'systemctl reload smcr'.", "Start programs with the same release of 'smcr run'."},
 	},
 }

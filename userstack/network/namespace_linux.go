@@ -206,19 +206,6 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 	return rt, nil
 }
 
-// Owns implements [Locator].
-func (n *Namespace) Owns(addr netip.Addr) bool {
-	_, addrs, err := n.state()
-	if err != nil {
-		return false
-	}
-	addr = addr.Unmap().WithZone("")
-	return slices.ContainsFunc(addrs, func(a netlink.Addr) bool {
-		p, ok := prefixFromIPNet(a.IPNet)
-		return ok && p.Addr() == addr
-	})
-}
-
 // Finds implements [Locator].
 func (n *Namespace) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {
 	inode, ok, err := n.diag.Find(local, remote)

@@ -30,11 +30,8 @@ type Network interface {
 	NetDevs() ([]NetDev, error)
 }
 
-// A Locator is a Network that also knows the addresses and TCP connections of its
-// namespace. Without a Locator a stack does not join programs of different stacks.
+// A Locator is a Network that also knows the TCP connections of its namespace.
 type Locator interface {
-	// Owns reports whether addr is an address of this network namespace.
-	Owns(addr netip.Addr) bool
 	// Finds looks for a TCP connection of this network namespace by its addresses.
 	// ok reports whether there is one, and held whether a process has its socket.
 	Finds(local, remote netip.AddrPort) (held, ok bool, err error)

@@ -191,7 +191,6 @@ func newServiceBedOn(t testing.TB, h *simfabric.Host, network network.Network, t
 		t.Fatal(err)
 	}
 	b.s = &Service{log: slog.New(slog.DiscardHandler), stack: stack, programs: programs.New(stack)}
-	b.s.neighbours.local, b.s.neighbours.log, b.s.neighbours.guard = &b.s.local, b.s.log, b.s.programs.Guard()
 	if b.s.netns, err = place.Cookie(); err != nil {
 		t.Fatal(err)
 	}

@@ -44,9 +44,8 @@
 //
 // # One host
 //
-// Two programs of one host get the two ends of a socketpair (local.go), also if they
-// use stacks in different network namespaces (neighbour.go). Config.NoLocal disables
-// this.
+// Two programs of one network namespace get the two ends of a socketpair (local.go).
+// Config.NoLocal disables this.
 //
 // # Rules
 //

@@ -134,13 +134,6 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		goesOn = s.connectLocal(ctx, c, sock, here)
 		return
 	}
-	if smc {
-		if f := s.neighbours.offer(ctx, c, sock, req.Remote); f != nil {
-			defer s.local.finish(f, outcomeClosed) // unless it has
-			goesOn = s.connectLocal(ctx, c, sock, f)
-			return
-		}
-	}
 	if !smc {
 		if here != nil {
 			s.local.finish(here, outcomeTCP)
@@ -262,21 +255,13 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 			return err
 		}
 		if here, err = s.local.claim(fd, c.Launcher().UID); err != nil {
-			return errors.Join(err, s.programs.OpenAgreed(fd)) // the program uses it as TCP now
+			return errors.Join(err, s.programs.OpenHere(fd)) // the program uses it as TCP now
 		}
 		if here != nil {
-			if here.remote == nil {
-				err = s.programs.OpenHere(fd)
-			}
-			return err
+			return s.programs.OpenHere(fd)
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs.PeerAnnounced(fd, remote.Addr())
-		}
-		if err == nil && smc {
-			if here, err = s.neighbours.expect(ctx, c, fd); err != nil {
-				err = errors.Join(err, s.programs.OpenAgreed(fd))
-			}
 		}
 		return err
 	})

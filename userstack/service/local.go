@@ -145,13 +145,14 @@ func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker
 	case !placed:
 		s.staysTCP(c, sock, true, errNotPlaced)
 		s.local.finish(f, outcomeTCP)
-		s.openAgreed(f, sock)
 		return false
 	}
 	s.local.finish(f, outcomeLocal)
 	s.isLocal(c, sock, true)
 	if !s.awaitAccept(ctx, f) {
-		return s.unaccepted(ctx, c, sock, f)
+		// The program's bytes go over TCP. If the kernel resets the TCP connection, the
+		// relay resets the program's end.
+		return s.relayHere(ctx, c, sock, f.q)
 	}
 	s.local.side(ctx, &f.clientSide, sock)
 	return true
@@ -184,7 +185,6 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 	s.local.noSide(f)
 	s.local.mu.Unlock()
 	if result == outcomeTCP {
-		s.openAgreed(f, sock)
 		return s.relayHere(ctx, c, sock, f.p)
 	}
 	return false
@@ -227,14 +227,10 @@ func (s *Service) awaitAccept(ctx context.Context, f *localConn) bool {
 			elsewhere = look.elsewhere()
 			continue
 		case <-tcp: // the process that accepted uses TCP, or the connection has ended
-		case <-f.otherProcess:
 		case <-ctx.Done():
 		case <-s.ending.Done():
 		}
 		break
-	}
-	if f.remote != nil && !f.withdrawRemote() {
-		return true
 	}
 	return !s.local.withdraw(f)
 }
@@ -258,11 +254,7 @@ type acceptCheck struct {
 
 // newAcceptCheck begins the checks for a localConn whose server uses this stack.
 func newAcceptCheck(locator network.Locator, t *localTable, f *localConn) *acceptCheck {
-	l := &acceptCheck{locator: locator, name: t.nameOf(f), pause: acceptCheckFirst}
-	if f.remote != nil && f.sock != nil {
-		l.locator = nil // the other stack checks
-	}
-	return l
+	return &acceptCheck{locator: locator, name: t.nameOf(f), pause: acceptCheckFirst}
 }
 
 // due returns a channel that is ready when the next check is due, or nil if there are
@@ -282,23 +274,4 @@ func (l *acceptCheck) elsewhere() bool {
 	held, ok, err := l.locator.Finds(l.name.server, l.name.client)
 	l.held = held && ok
 	return err == nil && (before && l.held || !ok) // !ok: the connection has ended
-}
-
-// unaccepted continues a localConn whose client has its end, after awaitAccept
-// reported false: the program's bytes go over TCP. If the kernel resets the TCP
-// connection, the relay resets the program's end.
-func (s *Service) unaccepted(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *localConn) (goesOn bool) {
-	s.openAgreed(f, sock)
-	return s.relayHere(ctx, c, sock, f.q)
-}
-
-// openAgreed opens the gate, so that the programs can send over TCP. Both stacks know
-// that there are no CLC messages on the connection.
-func (s *Service) openAgreed(f *localConn, sock *broker.Descriptor) {
-	if f.remote == nil {
-		return // open already
-	}
-	if err := sock.Control(s.programs.OpenAgreed); err != nil {
-		s.log.Warn("cannot open a connection to its program", "err", err)
-	}
 }

@@ -70,10 +70,20 @@ func (x *localSide) place(ctx context.Context, c *broker.Conn) (placed bool, err
 	return c.Local(ctx, x.end(), reset)
 }
 
-// carryOut does at side x what the other side needs. It returns false if x is not at
-// this stack, or has ended.
+// A need is what one side of a local connection needs at the other.
+type need uint8
+
+const (
+	needReset         need = iota // the program there reads a reset: see broker.Conn.Broken
+	needUrgentDropped             // see broker.Conn.DropUrgent
+)
+
+// launcherTime bounds the wait for the answer of a launcher.
+const launcherTime = 3 * time.Second
+
+// carryOut does at side x what the other side needs.
 //
-// For opBroken, a byte must be written into the pair at x: if nobody has read it, the
+// For needReset, a byte must be written into the pair at x: if nobody has read it, the
 // kernel turns the close of the other end into a reset.
 //
 //	x                                        | who writes the byte
@@ -81,33 +91,32 @@ func (x *localSide) place(ctx context.Context, c *broker.Conn) (placed bool, err
 //	the server's, which has not accepted yet | the service; place tells the launcher
 //	on a detour                              | the service, which has the former end
 //	otherwise                                | the launcher
-func (x *localSide) carryOut(ctx context.Context, op neighbourOp) bool {
-	if op == opBroken && x.leaveUnread() {
-		return true
+func (x *localSide) carryOut(ctx context.Context, what need) {
+	if what == needReset && x.leaveUnread() {
+		return
 	}
 	x.f.table.mu.Lock()
 	c := x.c
 	x.f.table.mu.Unlock()
 	if c == nil {
-		return false
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, launcherTime)
 	defer cancel()
 	select {
 	case <-x.placed: // the launcher knows the connection
 	case <-ctx.Done():
-		return true
+		return
 	}
-	if op == opBroken {
+	if what == needReset {
 		_ = c.Broken(ctx, unix.ECONNRESET)
 	} else {
 		_ = c.DropUrgent(ctx)
 	}
-	return true
 }
 
 // leaveUnread writes a byte into the pair at x. It returns false if only the launcher
-// can do that, or the other stack.
+// can do that.
 func (x *localSide) leaveUnread() (left bool) {
 	t := x.f.table
 	t.mu.Lock()
@@ -122,17 +131,11 @@ func (x *localSide) leaveUnread() (left bool) {
 		if rc, err := x.former.Conn().SyscallConn(); err == nil {
 			_ = rc.Control(func(fd uintptr) { _ = write(int(fd)) })
 		}
-	case x.c == nil && x.here():
+	case x.c == nil:
 		_ = x.end().Control(write)
 		x.reset = left
 	}
 	return left
-}
-
-// here reports whether x is at this stack.
-func (x *localSide) here() bool {
-	client := x == &x.f.clientSide
-	return x.f.remote == nil || client == (x.f.sock != nil)
 }
 
 // end returns the end of the pair at x. The service closes it when a program has it.
@@ -178,7 +181,7 @@ func newPairStream(s *Service, former *broker.Descriptor, x *localSide) (*pairSt
 		return nil, err
 	}
 	p := &pairStream{Socket: sock, s: s, x: x}
-	sock.DropUrgent = func() { s.neighbours.tell(x, opDropUrgent) }
+	sock.DropUrgent = func() { x.peer.carryOut(context.Background(), needUrgentDropped) }
 	return p, nil
 }
 
@@ -243,7 +246,7 @@ func (p *pairStream) Abort() error {
 	p.aborted = true
 	p.reads.Unlock()
 	if p.Unread() == 0 && !p.HungUp() {
-		p.s.neighbours.tell(p.x, opBroken)
+		p.x.peer.carryOut(context.Background(), needReset)
 	}
 	return p.Socket.Close()
 }

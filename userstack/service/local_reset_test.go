@@ -141,25 +141,3 @@ func TestLocalReset(t *testing.T) {
 		})
 	}
 }
-
-// TestNeighbourReset: the program of another stack resets a connection that the server
-// of this stack has not accepted yet.
-func TestNeighbourReset(t *testing.T) {
-	checkLeaks(t)
-	b := neighbourBed(t)
-	m, p, q := b.client()
-	u := b.asks(m, wordYes, p, q)
-	if err := sendWord(u, wordLocal); err != nil {
-		t.Fatal(err)
-	}
-	_ = q.Close()
-	b.asks(&neighbourMessage{op: opBroken, machine: m.machine, netns: m.netns, name: m.name}, wordYes)
-	_ = p.Close()
-	sc := b.handOver(b.server, b.accept())
-	ev := next(t, sc, broker.EventLocal)
-	if ev.Errno != unix.ECONNRESET {
-		t.Errorf("the launcher is told of error %v", ev.Errno)
-	}
-	wantProgramReset(t, nil, b.end(ev))
-	next(t, sc, broker.EventClosed)
-}

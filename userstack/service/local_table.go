@@ -26,7 +26,6 @@ type localConn struct {
 	client *broker.Conn
 	sock   *broker.Descriptor // the client's TCP socket
 	port   uint16             // of the server
-	remote *remoteSide        // its other side, at another stack; nil: at this stack
 	p, q   *broker.Descriptor // the pair: the client's end, the server's
 	sealed bool               // neither end can pass descriptors to the other
 
@@ -40,7 +39,6 @@ type localConn struct {
 	hungUp                 bool // one of the ends was closed
 	missing                int  // how many sides have not called side or noSide
 	clientSide, serverSide localSide
-	otherProcess           chan struct{} // closed when another process has accepted
 }
 
 // localTable has the local connections of a service.
@@ -56,7 +54,6 @@ type localTable struct {
 	leaving map[uint16]map[*localConn]bool
 	pending map[tuple]*localConn
 	byID    map[uint64]*localConn
-	remote  map[tuple]*localConn // those whose other side is at another stack
 	watch   pairWatch
 	closed  bool
 }
@@ -98,7 +95,7 @@ func (t *localTable) hasListener(port uint16, uid *uint32) bool {
 func (t *localTable) newLocalConn(c *broker.Conn, sock *broker.Descriptor, port uint16, p, q *broker.Descriptor, sealed bool) *localConn {
 	f := &localConn{
 		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed, missing: 2,
-		taken: make(chan struct{}), finished: make(chan struct{}), otherProcess: make(chan struct{}),
+		taken: make(chan struct{}), finished: make(chan struct{}),
 	}
 	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide, placed: make(chan struct{})}
 	f.serverSide = localSide{f: f, peer: &f.clientSide, placed: make(chan struct{})}
@@ -123,7 +120,7 @@ func (t *localTable) add(f *localConn) error {
 func (t *localTable) insert(f *localConn) error {
 	if t.byID == nil {
 		t.leaving, t.pending = map[uint16]map[*localConn]bool{}, map[tuple]*localConn{}
-		t.byID, t.remote = map[uint64]*localConn{}, map[tuple]*localConn{}
+		t.byID = map[uint64]*localConn{}
 	}
 	if err := t.watch.add(t, f); err != nil {
 		return err
@@ -132,53 +129,10 @@ func (t *localTable) insert(f *localConn) error {
 	return nil
 }
 
-// addRemote adds a localConn whose other side is at another stack, after its TCP
-// connection is made. If the client is at the other stack, the server here may claim
-// it.
-func (t *localTable) addRemote(f *localConn) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if err := t.insert(f); err != nil {
-		return err
-	}
-	t.remote[f.name] = f
-	if f.sock == nil {
-		t.pending[f.name] = f
-	}
-	return nil
-}
-
-// sideFacing returns this stack's side of the localConn with these addresses whose
-// other side is at the stack of netns, or nil.
-func (t *localTable) sideFacing(netns uint64, name tuple) *localSide {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f := t.remote[name]
-	switch {
-	case f == nil || f.remote.netns != netns:
-		return nil
-	case f.sock != nil:
-		return &f.clientSide
-	}
-	return &f.serverSide
-}
-
 // gone removes a localConn that does not have to be watched any more. The caller
 // holds mu.
 func (t *localTable) gone(f *localConn) {
 	delete(t.byID, f.id)
-	if t.remote[f.name] == f {
-		delete(t.remote, f.name)
-	}
-}
-
-// taken records that a program of another stack has the server's end.
-func (t *localTable) taken(f *localConn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f.accept = true
-	close(f.taken)
-	go f.q.Close() //nolint:errcheck // a duplicate
 }
 
 // claim finds the localConn whose TCP connection ends in fd, an accepted socket of
@@ -204,7 +158,7 @@ func (t *localTable) claim(fd int, uid uint32) (*localConn, error) {
 		t.nameIt(f)
 	}
 	f := t.pending[name]
-	if f == nil || f.remote != nil && !f.sameSequences(fd) {
+	if f == nil {
 		return nil, nil
 	}
 	if f.result == outcomeTCP {
@@ -215,7 +169,7 @@ func (t *localTable) claim(fd int, uid uint32) (*localConn, error) {
 	if err == nil {
 		err = idleTCP(fd)
 	}
-	if err == nil && f.sock != nil {
+	if err == nil {
 		err = f.sock.Control(idleTCP)
 	}
 	if err == nil && !f.sealed && uid != f.client.Launcher().UID {
@@ -228,13 +182,6 @@ func (t *localTable) claim(fd int, uid uint32) (*localConn, error) {
 	f.accept = true
 	close(f.taken)
 	return f, nil
-}
-
-// sameSequences reports whether an accepted TCP socket is the other end of the
-// connection that another stack has offered. f.remote describes that stack's socket.
-func (f *localConn) sameSequences(fd int) bool {
-	s, err := sequences(fd)
-	return err == nil && s == tcpSeqs{f.remote.seqs.recv, f.remote.seqs.send}
 }
 
 // nameIt sets the addresses of a localConn after the kernel has chosen them. The
@@ -258,10 +205,8 @@ func (t *localTable) nameIt(f *localConn) {
 func (t *localTable) nameOf(f *localConn) tuple {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if f.sock != nil && f.remote == nil {
-		if byPort := t.leaving[f.port]; byPort[f] {
-			t.nameIt(f)
-		}
+	if byPort := t.leaving[f.port]; byPort[f] {
+		t.nameIt(f)
 	}
 	return f.name
 }
@@ -301,19 +246,13 @@ func (t *localTable) finish(f *localConn, result outcome) {
 		_ = unix.Close(f.p.Take())
 		return
 	}
-	if f.sock != nil {
-		t.noSide(f)
-	}
+	t.noSide(f)
 	switch {
-	case f.accept && f.remote != nil && f.remote.talk != nil:
-		go f.p.Close() //nolint:errcheck // a duplicate
 	case f.accept && result == outcomeTCP: // the server's handler needs p
 	case f.accept:
 		go f.p.Close() //nolint:errcheck // no one needs the result
 	case result == outcomeTCP:
-		if f.sock != nil {
-			t.nameIt(f)
-		}
+		t.nameIt(f)
 		t.remember(f)
 		t.drop(f)
 	default:
@@ -346,19 +285,6 @@ func (t *localTable) guarded(f func()) func() {
 		return f
 	}
 	return t.guard.Func("a connection within the host", f)
-}
-
-// giveBack does the same as withdraw, and reports it to the other stack: the bytes of
-// the connection go over TCP.
-func (t *localTable) giveBack(f *localConn) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if f.accept {
-		return false
-	}
-	t.gone(f)
-	t.remember(f)
-	return true
 }
 
 // drop closes the pair of a localConn that was not claimed. The caller holds mu.
@@ -397,7 +323,7 @@ type localSide struct {
 	placed chan struct{} // closed when place has returned
 
 	// Guarded by localTable.mu.
-	c      *broker.Conn  // nil: at the other stack, or not accepted yet
+	c      *broker.Conn  // nil: not accepted yet
 	reset  bool          // the other side has reset the connection before place
 	leave  func()        // ends it; nil until its handler has returned
 	detour bool          // the service carries its bytes, and calls leave then

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,23 +22,15 @@ import (
 )
 
 // here is a Network that is the whole world of its host: each address is its own.
-type here struct {
-	loopback
-	foreign atomic.Bool // addresses are those of others
-}
+type here struct{ loopback }
 
-func (n *here) Route(_, remote netip.Addr) (network.Route, error) {
-	if n.foreign.Load() {
-		return n.loopback.Route(netip.Addr{}, remote)
-	}
+func (here) Route(_, _ netip.Addr) (network.Route, error) {
 	return network.Route{}, fmt.Errorf("%w: %w", userstack.ErrNotOnLink, network.ErrThisHost)
 }
 
-func (n *here) Owns(netip.Addr) bool { return true }
-
 // Finds asks the kernel, as the real one does. A socket counts as held once it is
 // accepted.
-func (n *here) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {
+func (here) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {
 	table, err := os.ReadFile("/proc/thread-self/net/tcp")
 	if err != nil {
 		return false, false, err
@@ -60,7 +51,6 @@ func (n *here) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {
 // localBed is a service whose programs are of one host, and a program that listens.
 type localBed struct {
 	*serviceBed
-	net      *here
 	server   *broker.Client
 	listener int
 	addr     netip.AddrPort
@@ -85,8 +75,7 @@ func (b *localBed) drop(fd int) {
 func newLocalBed(t testing.TB, tune ...func(*Service)) *localBed {
 	t.Helper()
 	h := host(t)
-	n := &here{loopback: loopback{h}}
-	b := &localBed{serviceBed: newServiceBedOn(t, h, n, nil), net: n, socks: map[int]bool{}, gate: &openGate{}}
+	b := &localBed{serviceBed: newServiceBedOn(t, h, here{loopback{h}}, nil), socks: map[int]bool{}, gate: &openGate{}}
 	b.opt.gate = b.gate
 	for _, f := range tune {
 		f(b.s)

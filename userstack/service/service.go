@@ -85,8 +85,6 @@ type Service struct {
 	claims    claims
 	local     localTable
 
-	neighbours neighbours
-	stacks     *net.UnixListener // nil: none
 	succession succession
 	history    history
 
@@ -156,11 +154,7 @@ func New(cfg Config) (_ *Service, err error) {
 		return nil, err
 	}
 	s.programs = programs.New(s.stack)
-	s.neighbours.local, s.neighbours.log, s.neighbours.guard = &s.local, s.log, s.programs.Guard()
 	s.local.guard, s.connector.Guard = s.programs.Guard(), s.programs.Guard()
-	if s.stacks, err = s.neighbours.listen(s.claim, s.netns, s.programs.Locator()); err != nil {
-		return nil, errors.Join(err, s.stack.Close())
-	}
 	s.local.exists = func(name tuple) bool {
 		l := s.programs.Locator()
 		if l == nil {
@@ -310,9 +304,6 @@ func (s *Service) Run(ctx context.Context) error {
 	serve("the accept of launchers", func() error { return s.server.Serve(ctx, s.run) })
 	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: g, Quota: s.quota})
 	serve("the accept of commands", func() error { return ns.Serve(s.ctl) })
-	if s.stacks != nil {
-		wg.Go(g.Func("the accept of other stacks", func() { _ = s.neighbours.serve(ctx, s.stacks) }))
-	}
 	wg.Go(g.Func("the accept of later stacks", func() { s.succession.serve(ctx) }))
 	var err error
 	var tick <-chan time.Time // nil without an idle timeout

@@ -32,54 +32,47 @@ func (l *lab) probeArgv() []string {
 	return []string{bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "client", l.A.Addr() + ":7", "3", "-busy"}
 }
 
-// TestLocalDeaths: local connections within one network namespace and between two
-// continue after the end of their stacks. They end with their programs, like TCP.
+// TestLocalDeaths: local connections continue after the end of the stack. They end with
+// their programs, like TCP.
 func TestLocalDeaths(t *testing.T) {
-	for _, name := range []string{"one namespace", "two namespaces"} {
-		for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
-			t.Run(name+" "+sig.String(), func(t *testing.T) {
-				l := newContainers(t)
-				from, stacks := l.A, []*netnstest.Process{l.serve(l.A)}
-				if name == "two namespaces" {
-					from, stacks = l.B, append(stacks, l.serve(l.B))
-				}
-				server := l.probeServer()
-				// After this, the stacks have opened their devices.
-				terminate(t, l.localClient(from, l.probeArgv()...))
-				client, killed := l.localClient(from, l.probeArgv()...), l.localClient(from, l.probeArgv()...)
-				for _, s := range stacks {
-					if err := s.Signal(sig); err != nil {
-						t.Fatal(err)
-					}
-					_ = s.Wait(endTime)
-				}
-				time.Sleep(500 * time.Millisecond)
-				if log := client.Log(); endedRE.MatchString(log) {
-					t.Errorf("connections ended with the stack:\n%s", log)
-				}
-				// If a program is killed, the connections of the server end.
-				before := strings.Count(server.Log(), "connection ended")
-				for _, pid := range l.programPids(from, bin("probe")) {
-					if parent(t, pid) == killed.Pid() {
-						if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-							t.Error(err)
-						}
+	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
+		t.Run(sig.String(), func(t *testing.T) {
+			l := newContainers(t)
+			from, stack := l.A, l.serve(l.A)
+			server := l.probeServer()
+			// After this, the stacks have opened their devices.
+			terminate(t, l.localClient(from, l.probeArgv()...))
+			client, killed := l.localClient(from, l.probeArgv()...), l.localClient(from, l.probeArgv()...)
+			if err := stack.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			_ = stack.Wait(endTime)
+			time.Sleep(500 * time.Millisecond)
+			if log := client.Log(); endedRE.MatchString(log) {
+				t.Errorf("connections ended with the stack:\n%s", log)
+			}
+			// If a program is killed, the connections of the server end.
+			before := strings.Count(server.Log(), "connection ended")
+			for _, pid := range l.programPids(from, bin("probe")) {
+				if parent(t, pid) == killed.Pid() {
+					if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+						t.Error(err)
 					}
 				}
-				_ = killed.Wait(endTime) // it ends by a signal
-				if err := netnstest.Until(endTime, func() error {
-					if n := strings.Count(server.Log(), "connection ended") - before; n != 3 {
-						return errEnds
-					}
-					return nil
-				}); err != nil {
-					t.Errorf("%v:\n%s", err, server.Log())
+			}
+			_ = killed.Wait(endTime) // it ends by a signal
+			if err := netnstest.Until(endTime, func() error {
+				if n := strings.Count(server.Log(), "connection ended") - before; n != 3 {
+					return errEnds
 				}
-				terminate(t, client)
-				wantLocal(t, client.Log(), 3, 0)
-				terminate(t, server)
-			})
-		}
+				return nil
+			}); err != nil {
+				t.Errorf("%v:\n%s", err, server.Log())
+			}
+			terminate(t, client)
+			wantLocal(t, client.Log(), 3, 0)
+			terminate(t, server)
+		})
 	}
 }
 

@@ -141,16 +141,6 @@ func (p *Programs) OpenHere(fd int) error {
 	return g.OpenHere(fd)
 }
 
-// OpenAgreed opens the gate of a connection on which neither end speaks CLC, as the
-// stack at the other end has agreed.
-func (p *Programs) OpenAgreed(fd int) error {
-	g, err := p.gate(fd)
-	if g == nil || err != nil {
-		return err
-	}
-	return g.OpenHere(fd)
-}
-
 // gate returns the gate of a socket, or nil if it has none.
 func (p *Programs) gate(fd int) (network.Gate, error) {
 	option := p.in.Option()
