@@ -215,9 +215,9 @@ var found = []Reason{
 		Cure:  []string{"Run the server under it: 'smcr run -- PROGRAM'."},
 	},
 	{
-		Name: "this-host-off", Title: "the peer is this host, and --no-local is set", Text: "and --no-local is set",
-		Cause: "The peer is a program of this host, and the stack was started with --no-local.",
-		Cure:  []string{"Start the stack without it: 'smcr serve'."},
+		Name: "this-host-server", Title: "the peer is this host, and the server was not started with --local", Text: "and the server was not started with --local",
+		Cause: "The client was started with 'smcr run --local', and the server on this host without --local.",
+		Cure:  []string{"If the two should be joined directly, start both with 'smcr run --local'."},
 	},
 	{
 		Name: "v2-needed", Title: "the device has only RoCE version 2 GIDs", Text: "has only RoCE version 2 GIDs",

@@ -105,13 +105,16 @@ func plainTCP(o *Options, why ...error) {
 // user opens a session with the user-space stack.
 func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
 	progress := o.IO.Progress("waiting for the user-space stack")
-	c, started, err := session(ctx, strings.Join(o.Argv, " "), o.Serve)
+	c, started, err := session(ctx, strings.Join(o.Argv, " "), o.Serve, o.flags()...)
 	progress.Stop()
 	if err != nil {
 		return nil, sessionError(err)
 	}
 	if !started && len(o.Serve) > 0 {
 		log.Warn("the stack is already running: --netdev and --assume-smc have no effect")
+	}
+	if o.Local && !c.Local() {
+		log.Warn("the stack was started with --no-local: --local has no effect")
 	}
 	return &carrier{mode: ModeUser, broker: c, started: started}, nil
 }

@@ -27,8 +27,9 @@ const (
 // redialer opens new sessions for a launcher whose session has ended.
 type redialer struct {
 	command string
-	serve   []string // flags of smcr serve
-	starts  bool     // this launcher started the stack, and starts it again
+	flags   []broker.Flags // of the session
+	serve   []string       // flags of smcr serve
+	starts  bool           // this launcher started the stack, and starts it again
 	log     *slog.Logger
 
 	next  time.Time // when to start a stack; zero: a stack is running
@@ -36,13 +37,13 @@ type redialer struct {
 	said  string // the error that was logged last
 
 	// Replaced in tests.
-	dial  func(ctx context.Context, command string) (*broker.Client, error)
+	dial  func(ctx context.Context, command string, flags ...broker.Flags) (*broker.Client, error)
 	start func(ctx context.Context, args ...string) error
 	now   func() time.Time
 }
 
-func newRedialer(command string, serveArgs []string, starts bool, log *slog.Logger) *redialer {
-	return &redialer{command: command, serve: serveArgs, starts: starts, log: log, dial: broker.DialStack, start: serve.StartOnDemand, now: time.Now}
+func newRedialer(command string, serveArgs []string, starts bool, log *slog.Logger, flags ...broker.Flags) *redialer {
+	return &redialer{command: command, flags: flags, serve: serveArgs, starts: starts, log: log, dial: broker.DialStack, start: serve.StartOnDemand, now: time.Now}
 }
 
 // redial implements launch.Config.Redial.
@@ -84,7 +85,7 @@ func (r *redialer) redial(ctx context.Context) (launch.Session, error) {
 func (r *redialer) open(ctx context.Context) (*broker.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	return r.dial(ctx, r.command)
+	return r.dial(ctx, r.command, r.flags...)
 }
 
 // warn logs an error, unless it is the same as the last one.

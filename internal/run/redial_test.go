@@ -34,7 +34,9 @@ type redialWorld struct {
 func (w *redialWorld) redialer(starts bool) *redialer {
 	r := newRedialer("program", []string{"--netdev", "eth0"}, starts, slog.New(slog.NewTextHandler(&w.log, nil)))
 	r.now = func() time.Time { return w.clock }
-	r.dial = func(context.Context, string) (*broker.Client, error) { return &broker.Client{}, w.answers }
+	r.dial = func(context.Context, string, ...broker.Flags) (*broker.Client, error) {
+		return &broker.Client{}, w.answers
+	}
 	r.start = func(_ context.Context, args ...string) error {
 		w.started = append(w.started, fmt.Sprintf("%d%v", w.clock.Second(), args))
 		if w.start == nil || errors.Is(w.start, service.ErrRunning) {

@@ -16,6 +16,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/typo"
+	"smcr/userstack/broker"
 	"smcr/userstack/launch"
 
 	"github.com/spf13/cobra"
@@ -30,6 +31,7 @@ type Options struct {
 	Mode    string // one of the Mode constants
 	IOUring bool
 	NoAdapt bool
+	Local   bool     // join programs of this machine by pairs
 	Serve   []string // flags of smcr serve if the stack must be started
 	Kernel  launch.Kernel
 	Argv    []string
@@ -120,6 +122,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.BoolVar(&o.Kernel.Inet, "ipproto-smc", false, "kernel: keep the address family of the sockets and use protocol IPPROTO_SMC (Linux 6.11)")
 	fl.BoolVar(&o.IOUring, "io-uring", false, "user: allow the program to use io_uring; its io_uring connections are TCP")
 	fl.BoolVar(&o.NoAdapt, "no-adapt", false, "user: try SMC-R for every connection, even if many short ones in a row did not benefit")
+	fl.BoolVar(&o.Local, "local", false, "user: join connections with programs of this machine directly, if these run under 'smcr run --local' too")
 	fl.StringVar(&o.Install, "install", "", "run no program: copy smcr to this `directory`, such as a volume of a pod, and end")
 	fl.StringArrayVar(&netdevs, "netdev", nil, "user, if smcr starts the stack: use only this `netdev` for RoCE; may be repeated")
 	fl.StringArrayVar(&assume, "assume-smc", nil, "user, if smcr starts the stack: assume that peers in this `prefix` use SMC; may be repeated")
@@ -144,8 +147,20 @@ func (o *Options) check(modes []string, serve bool) error {
 		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc have no effect in mode %s", o.Mode)
 	case serve && o.Mode != ModeAuto && o.Mode != ModeUser:
 		return cmdutil.UsageError("--netdev and --assume-smc have no effect in mode %s", o.Mode)
+	case kernel && o.Local:
+		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc need mode kernel, --local needs mode user: choose one mode")
+	case o.Local && o.Mode != ModeAuto && o.Mode != ModeUser:
+		return cmdutil.UsageError("--local has no effect in mode %s", o.Mode)
 	}
 	return nil
+}
+
+// flags returns those of the session with the stack.
+func (o *Options) flags() (flags []broker.Flags) {
+	if o.Local {
+		flags = append(flags, broker.FlagLocal)
+	}
+	return flags
 }
 
 // Run runs a program with the Options. The error is a [cmdutil.StatusError] if the
@@ -180,7 +195,7 @@ func Run(ctx context.Context, o *Options) error {
 		cfg.Kernel = &o.Kernel
 	case ModeUser:
 		cfg.Broker = c.broker
-		cfg.Redial = newRedialer(strings.Join(o.Argv, " "), o.Serve, c.started, log).redial
+		cfg.Redial = newRedialer(strings.Join(o.Argv, " "), o.Serve, c.started, log, o.flags()...).redial
 	}
 	log.Debug("starting the program", "mode", c.mode)
 	var before kernelCounters

@@ -23,8 +23,8 @@ const startWait = time.Second
 
 // session opens a session with the stack of this network namespace and
 // starts the stack if there is none.
-func session(ctx context.Context, command string, serveArgs []string) (_ *broker.Client, started bool, err error) {
-	c, err := broker.DialStack(ctx, command)
+func session(ctx context.Context, command string, serveArgs []string, flags ...broker.Flags) (_ *broker.Client, started bool, err error) {
+	c, err := broker.DialStack(ctx, command, flags...)
 	if err == nil || !absent(err) {
 		return c, false, err
 	}
@@ -33,8 +33,8 @@ func session(ctx context.Context, command string, serveArgs []string) (_ *broker
 		return nil, false, err
 	}
 	// Started by this process, or by another one a moment ago.
-	c, derr := broker.DialStack(ctx, command)
-	for end := time.Now().Add(startWait); err != nil && derr != nil && absent(derr); c, derr = broker.DialStack(ctx, command) {
+	c, derr := broker.DialStack(ctx, command, flags...)
+	for end := time.Now().Add(startWait); err != nil && derr != nil && absent(derr); c, derr = broker.DialStack(ctx, command, flags...) {
 		if ctx.Err() != nil || time.Now().After(end) {
 			return nil, false, errEmbedded
 		}

@@ -34,6 +34,7 @@ type Client struct {
 	wg   sync.WaitGroup
 
 	byOption   bool          // see ByOption
+	local      bool          // see Local
 	handedOver chan struct{} // see HandedOver
 
 	mu      sync.Mutex
@@ -47,20 +48,20 @@ type Client struct {
 
 // DialStack opens a session with the stack of this network namespace, if it belongs
 // to root or to the caller's user: see package place. command is the command line of
-// the program that is launched, for display.
-func DialStack(ctx context.Context, command string) (*Client, error) {
+// the program that is launched, for display. flags are those of TypeHello.
+func DialStack(ctx context.Context, command string, flags ...Flags) (*Client, error) {
 	c, err := place.Dial(ctx, place.Launchers)
 	if err != nil {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
-	return NewClient(ctx, c, command)
+	return NewClient(ctx, c, command, flags...)
 }
 
 // NewClient opens a session on c, of network "unixpacket". It owns c, and closes it if it
-// fails. command is as in DialStack.
-func NewClient(ctx context.Context, c *net.UnixConn, command string) (*Client, error) {
+// fails. command and flags are as in DialStack.
+func NewClient(ctx context.Context, c *net.UnixConn, command string, flags ...Flags) (*Client, error) {
 	cl := newClient(newTransport(c))
-	if err := cl.hello(ctx, command); err != nil {
+	if err := cl.hello(ctx, command, flags); err != nil {
 		_ = c.Close()
 		return nil, err
 	}
@@ -91,7 +92,7 @@ func (cl *Client) start() {
 	})
 }
 
-func (cl *Client) hello(ctx context.Context, command string) error {
+func (cl *Client) hello(ctx context.Context, command string, flags []Flags) error {
 	deadline := time.Now().Add(helloTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
@@ -102,7 +103,7 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 	// A service that refuses the session for lack of resources answers before it reads,
 	// and closes the socket. The first call after that reports the close, and the answer
 	// can still be read.
-	serr := cl.t.send(&Message{Type: TypeHello, Size: Version, Text: clip(command)}, -1)
+	serr := cl.t.send(newHello(command, flags), -1)
 	if serr != nil && !closedFirst(serr) {
 		return serr
 	}
@@ -133,7 +134,7 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 	if err := cl.t.c.SetReadDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
-	cl.byOption = m.Flags&FlagByOption != 0
+	cl.byOption, cl.local = m.Flags&FlagByOption != 0, m.Flags&FlagLocal != 0
 	return nil
 }
 

@@ -38,7 +38,7 @@ type Type uint8
 // Types of message. Those from the launcher come first.
 const (
 	// TypeHello opens the session: Size is Version, Errno the launcher's
-	// process id, Text the program's command line.
+	// process id, Text the program's command line; FlagLocal.
 	TypeHello Type = iota + 1
 	// TypeListen passes a socket about to listen; answered by TypeResult.
 	TypeListen
@@ -72,7 +72,7 @@ const (
 	// pair that the program has instead.
 	TypeDetour
 
-	// TypeWelcome answers TypeHello: Size is Version; FlagByOption.
+	// TypeWelcome answers TypeHello: Size is Version; FlagByOption, FlagLocal.
 	TypeWelcome Type = iota + 50
 	// TypeResult answers a request of the same Seq: Errno, Value.
 	TypeResult
@@ -180,6 +180,10 @@ const (
 	FlagPeerSMC
 	// FlagByOption (TypeWelcome): the TCP option alone tells which peers speak SMC.
 	FlagByOption
+	// FlagLocal (TypeHello): connections of the program with programs of this host that
+	// chose the same are to be joined by a pair, see ModeLocal. (TypeWelcome): the stack
+	// does so.
+	FlagLocal
 	flagsEnd
 )
 

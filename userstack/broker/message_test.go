@@ -22,8 +22,8 @@ var golden = []struct {
 	hex  string
 }{
 	{
-		"hello", Message{Type: TypeHello, Size: Version, Text: "ls -l"},
-		"0100000000000000" + "0000000000000000" + "00000000" + "00000000" + "00000000" + "05000000" + "0500" + "0000" +
+		"hello", Message{Type: TypeHello, Flags: FlagLocal, Size: Version, Text: "ls -l"},
+		"0100080000000000" + "0000000000000000" + "00000000" + "00000000" + "00000000" + "06000000" + "0500" + "0000" +
 			strings.Repeat("00", 48) + "6c73202d6c",
 	},
 	{

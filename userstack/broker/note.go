@@ -81,6 +81,19 @@ func (cl *Client) Note(notes []Note) error {
 // Then a peer whose SYN does not have the option does not speak SMC.
 func (cl *Client) ByOption() bool { return cl.byOption }
 
+// Local reports whether the stack joins connections with programs of this host by a pair:
+// see FlagLocal.
+func (cl *Client) Local() bool { return cl.local }
+
+// newHello returns the first message of a launcher.
+func newHello(command string, flags []Flags) *Message {
+	m := &Message{Type: TypeHello, Size: Version, Text: clip(command)}
+	for _, f := range flags {
+		m.Flags |= f
+	}
+	return m
+}
+
 // noted acts on a TypeNote.
 func (ss *session) noted(m Message) error {
 	notes, err := ParseNotes(m.Value)

@@ -50,6 +50,9 @@ type Launcher struct {
 	Groups []uint32
 	// Command is the command line of the program, as the launcher gives it, for display.
 	Command string
+	// Local is true if connections with programs of this host are to be joined by a pair:
+	// see FlagLocal.
+	Local bool
 
 	rights rights.Rights
 	data   atomic.Value
@@ -106,6 +109,9 @@ type Server struct {
 	Authorize func(*Launcher) error
 	// Opened and Ended, if set, are called at the begin and the end of each session.
 	Opened, Ended func(*Launcher)
+	// Local, if set, decides about Launcher.Local, which is what the launcher asked for.
+	// Nil means what it asked for.
+	Local func(*Launcher) bool
 	// ByOption tells launchers that only peers with the TCP option have SMC, so
 	// that launchers do not need to ask about the others.
 	ByOption bool
@@ -211,7 +217,7 @@ func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) er
 	if m.Type != TypeHello {
 		return fmt.Errorf("%w: %v instead of hello", ErrMalformed, m.Type)
 	}
-	l.Command = m.Text
+	l.Command, l.Local = m.Text, m.Flags&FlagLocal != 0
 	refuse := func(errno syscall.Errno, err error) error {
 		_ = t.send(&Message{Type: TypeWelcome, Size: Version, Errno: int32(errno), Text: plainText(err.Error())}, -1)
 		return err
@@ -228,6 +234,12 @@ func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) er
 	welcome := Message{Type: TypeWelcome, Size: Version}
 	if s.ByOption {
 		welcome.Flags = FlagByOption
+	}
+	if s.Local != nil {
+		l.Local = s.Local(l)
+	}
+	if l.Local {
+		welcome.Flags |= FlagLocal
 	}
 	if err := t.send(&welcome, -1); err != nil {
 		return err

@@ -391,3 +391,35 @@ func TestGivenUp(t *testing.T) {
 	wantEvent(t, accept, Event{Kind: EventTaken})
 	wantEvent(t, accept, Event{Kind: EventClosed, Errno: syscall.ECONNRESET})
 }
+
+// TestLocalChosen: a launcher that chose pairs within the host learns whether the stack makes
+// them, and the stack knows what each launcher chose.
+func TestLocalChosen(t *testing.T) {
+	for name, tt := range map[string]struct {
+		flags   []Flags
+		decides func(*Launcher) bool
+		want    bool
+	}{
+		"not chosen":                           {nil, nil, false},
+		"chosen":                               {[]Flags{FlagLocal}, nil, true},
+		"chosen, and the stack makes none":     {[]Flags{FlagLocal}, func(*Launcher) bool { return false }, false},
+		"not chosen, and the stack chooses it": {nil, func(*Launcher) bool { return true }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			seen := make(chan bool, 1)
+			path := serve(t, &Server{Handler: &handler{}, Local: tt.decides, Opened: func(l *Launcher) { seen <- l.Local }})
+			c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cl, err := NewClient(t.Context(), c, "program", tt.flags...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cl.Close()
+			if got := <-seen; got != tt.want || cl.Local() != tt.want {
+				t.Errorf("stack: %v, launcher: %v, want %v", got, cl.Local(), tt.want)
+			}
+		})
+	}
+}

@@ -15,7 +15,7 @@ import (
 // In every version, the first message of each side begins with the type, has the errno at
 // offset 16 and the version at offset 28, as in [Message]. All else may change with the
 // version.
-const Version = 5
+const Version = 6
 
 // A VersionError means that a launcher and a stack have different versions of the protocol,
 // because smcr was upgraded while one of them ran. It matches [syscall.EPROTO]. The text says

@@ -323,7 +323,8 @@ type Broker interface {
 	Dead() <-chan struct{}
 	HandedOver() <-chan struct{}
 	Leave()
-	// ByOption and Note are as those of *broker.Client.
+	// ByOption, Local and Note are as those of *broker.Client.
 	ByOption() bool
+	Local() bool
 	Note(notes []broker.Note) error
 }

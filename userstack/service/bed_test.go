@@ -151,13 +151,14 @@ func (g *openGate) OpenToData(_ int, isData func([]byte) bool) error {
 // serviceBed is a service without sockets of its own, and a launcher's
 // sessions with it.
 type serviceBed struct {
-	t   testing.TB
-	s   *Service
-	srv *broker.Server
-	opt *option
-	ctx context.Context // of the sessions
-	end func()          // ends ctx and waits for the sessions
-	wg  sync.WaitGroup
+	t     testing.TB
+	s     *Service
+	srv   *broker.Server
+	opt   *option
+	ctx   context.Context // of the sessions
+	end   func()          // ends ctx and waits for the sessions
+	wg    sync.WaitGroup
+	local bool // launchers choose pairs for connections within the host
 }
 
 func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)) *serviceBed {
@@ -256,7 +257,11 @@ func (b *serviceBed) launcher(uid int) *broker.Client {
 			b.t.Errorf("session: %v", err)
 		}
 	})
-	cl, err := broker.NewClient(b.ctx, ends[1], "program")
+	var flags broker.Flags
+	if b.local {
+		flags = broker.FlagLocal
+	}
+	cl, err := broker.NewClient(b.ctx, ends[1], "program", flags)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -67,7 +67,9 @@ func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Des
 			return err
 		}
 		s.programs.Listens(ownerOf(l), fd)
-		s.local.listens(fd, l.UID)
+		if l.Local {
+			s.local.listens(fd, l.UID)
+		}
 		return nil
 	})
 }
@@ -254,7 +256,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		if release, err = s.claims.take(fd); err != nil {
 			return err
 		}
-		if here, err = s.local.claim(fd, c.Launcher().UID); err != nil {
+		if here, err = s.local.claim(fd, c.Launcher()); err != nil {
 			return errors.Join(err, s.programs.OpenHere(fd)) // the program uses it as TCP now
 		}
 		if here != nil {

@@ -37,10 +37,10 @@ import (
 var errNotLocal = fmt.Errorf("%w: it is this host", userstack.ErrNotOnLink)
 
 var (
-	errNoLocal   = fmt.Errorf("%w, and --no-local is set", errNotLocal)
 	errNoProgram = fmt.Errorf("%w, and no program under 'smcr run' listens there", errNotLocal)
 	errBound     = fmt.Errorf("%w, and a socket is bound to a device", errNotLocal)
 	errLinger    = fmt.Errorf("%w, and SO_LINGER is 0", errNotLocal)
+	errNotChosen = fmt.Errorf("%w, and the server was not started with --local", errNotLocal)
 	errNotPlaced = fmt.Errorf("%w, and the launcher was told too late", errNotLocal)
 	errNotSealed = fmt.Errorf("%w, and the kernel cannot keep users from passing descriptors to each other (SO_PASSRIGHTS)", errNotLocal)
 	errNotIdle   = errors.New("service: a TCP connection is not established and unused")
@@ -63,8 +63,8 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 	switch {
 	case !errors.Is(err, network.ErrThisHost):
 		return nil, err
-	case s.local.off:
-		return nil, errNoLocal
+	case !c.Launcher().Local:
+		return nil, errNotLocal
 	case !s.local.hasListener(remote.Port(), nil):
 		return nil, errNoProgram
 	}
@@ -226,6 +226,7 @@ func (s *Service) awaitAccept(ctx context.Context, f *localConn) bool {
 		case <-look.due():
 			elsewhere = look.elsewhere()
 			continue
+		case <-f.refused:
 		case <-tcp: // the process that accepted uses TCP, or the connection has ended
 		case <-ctx.Done():
 		case <-s.ending.Done():

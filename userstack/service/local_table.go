@@ -31,6 +31,7 @@ type localConn struct {
 
 	taken    chan struct{} // closed when the server's handler has it
 	finished chan struct{} // closed when the result is known
+	refused  chan struct{} // closed when the connection was accepted by a program that did not choose this
 
 	// Guarded by localTable.mu.
 	name                   tuple // zero until the client's port is known
@@ -43,7 +44,6 @@ type localConn struct {
 
 // localTable has the local connections of a service.
 type localTable struct {
-	off bool // --no-local
 	// exists reports whether there is a connection to a server of this network
 	// namespace. Nil: this cannot be found out.
 	exists func(tuple) bool
@@ -61,7 +61,7 @@ type localTable struct {
 // listens records that a program's socket is about to listen.
 func (t *localTable) listens(fd int, uid uint32) {
 	ap, err := socketAddr(unix.Getsockname(fd))
-	if err != nil || t.off {
+	if err != nil {
 		return
 	}
 	t.mu.Lock()
@@ -95,7 +95,7 @@ func (t *localTable) hasListener(port uint16, uid *uint32) bool {
 func (t *localTable) newLocalConn(c *broker.Conn, sock *broker.Descriptor, port uint16, p, q *broker.Descriptor, sealed bool) *localConn {
 	f := &localConn{
 		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed, missing: 2,
-		taken: make(chan struct{}), finished: make(chan struct{}),
+		taken: make(chan struct{}), finished: make(chan struct{}), refused: make(chan struct{}),
 	}
 	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide, placed: make(chan struct{})}
 	f.serverSide = localSide{f: f, peer: &f.clientSide, placed: make(chan struct{})}
@@ -136,10 +136,10 @@ func (t *localTable) gone(f *localConn) {
 }
 
 // claim finds the localConn whose TCP connection ends in fd, an accepted socket of
-// user uid. No other caller gets the same one. An error means that the connection had
+// l. No other caller gets the same one. An error means that the connection had
 // a localConn and must be TCP: CLC messages are not trusted on it, because a program at
 // the other end can send anything.
-func (t *localTable) claim(fd int, uid uint32) (*localConn, error) {
+func (t *localTable) claim(fd int, l *broker.Launcher) (*localConn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.leaving) == 0 && len(t.pending) == 0 {
@@ -161,6 +161,12 @@ func (t *localTable) claim(fd int, uid uint32) (*localConn, error) {
 	if f == nil {
 		return nil, nil
 	}
+	if !l.Local {
+		// The program of another launcher listens on the port too, and chose this.
+		t.forget(f)
+		close(f.refused)
+		return nil, errNotChosen
+	}
 	if f.result == outcomeTCP {
 		delete(t.pending, name)
 		return nil, errNotPlaced
@@ -172,7 +178,7 @@ func (t *localTable) claim(fd int, uid uint32) (*localConn, error) {
 	if err == nil {
 		err = f.sock.Control(idleTCP)
 	}
-	if err == nil && !f.sealed && uid != f.client.Launcher().UID {
+	if err == nil && !f.sealed && l.UID != f.client.Launcher().UID {
 		err = errNotSealed
 	}
 	if err != nil {

@@ -72,14 +72,12 @@ func (b *localBed) drop(fd int) {
 	}
 }
 
-func newLocalBed(t testing.TB, tune ...func(*Service)) *localBed {
+func newLocalBed(t testing.TB) *localBed {
 	t.Helper()
 	h := host(t)
 	b := &localBed{serviceBed: newServiceBedOn(t, h, here{loopback{h}}, nil), socks: map[int]bool{}, gate: &openGate{}}
 	b.opt.gate = b.gate
-	for _, f := range tune {
-		f(b.s)
-	}
+	b.local = true
 	b.server = b.launcher(os.Geteuid())
 	b.listener = tcpSocket(t, 0)
 	if err := unix.Bind(b.listener, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
@@ -362,10 +360,10 @@ func TestLocalOtherProcess(t *testing.T) {
 	}
 }
 
-// TestLocalOff: --no-local, and what else leaves a connection within a host to TCP.
+// TestLocalOff: a launcher that did not choose pairs, and what else leaves a connection within a host to TCP.
 func TestLocalOff(t *testing.T) {
 	for name, change := range map[string]func(b *localBed, fd int) error{
-		"--no-local": func(*localBed, int) error { return nil },
+		"not chosen": func(*localBed, int) error { return nil },
 		"SO_LINGER is 0": func(_ *localBed, fd int) error {
 			return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		},
@@ -375,7 +373,8 @@ func TestLocalOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			checkLeaks(t)
-			b := newLocalBed(t, func(s *Service) { s.local.off = name == "--no-local" })
+			b := newLocalBed(t)
+			b.local = name != "not chosen"
 			fd := tcpSocket(t, 0)
 			if err := change(b, fd); errors.Is(err, unix.EPERM) {
 				t.Skip(err)
@@ -438,4 +437,25 @@ func TestLocalOthersEnd(t *testing.T) {
 			t.Errorf("passing a descriptor: %v, want EPERM", err)
 		}
 	}
+}
+
+// TestLocalServerNotChosen: a server whose launcher did not choose pairs gets the bytes over
+// TCP, even if another server on the same port chose them.
+func TestLocalServerNotChosen(t *testing.T) {
+	checkLeaks(t)
+	b := newLocalBed(t)
+	cc, _, ev := b.connect(b.launcher(os.Geteuid()))
+	p := b.end(ev)
+	if err := cc.Proceed(); err != nil {
+		t.Fatal(err)
+	}
+	b.local = false
+	sock := b.accept()
+	next(t, b.handOver(b.launcher(os.Geteuid()), sock), broker.EventNotCandidate)
+	q, err := fileConn(sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	exchange(t, p, q)
 }

@@ -44,7 +44,8 @@ type Config struct {
 	// except root, and UserSessions that of launcher sessions. Zero means a share of
 	// RLIMIT_NOFILE (see package quota), and broker.DefaultMaxSessions.
 	UserFDs, UserSessions int
-	// NoLocal disables direct connections of two programs over a socketpair.
+	// NoLocal disables pairs between two programs of this host, also if their launchers
+	// choose them.
 	NoLocal bool
 	// Authorize, if set, may refuse a launcher with an error.
 	Authorize func(*broker.Launcher) error
@@ -111,7 +112,6 @@ func New(cfg Config) (_ *Service, err error) {
 	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now(), quota: quota.New(quota.Limits{User: cfg.UserFDs})}
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.succession.s, s.succession.over, s.succession.ending = s, make(chan struct{}), make(chan *net.UnixListener, 1)
-	s.local.off = cfg.NoLocal
 	defer func() {
 		if err != nil {
 			s.end()
@@ -169,6 +169,7 @@ func New(cfg Config) (_ *Service, err error) {
 	s.server = broker.Server{
 		Handler: s, Log: s.log, Guard: s.programs.Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
 		Authorize: cfg.Authorize, ByOption: s.programs.ByOption(),
+		Local: func(l *broker.Launcher) bool { return l.Local && !cfg.NoLocal },
 		Opened: func(l *broker.Launcher) {
 			s.count(1)
 			s.log.Info("program started", "launcher", l.PID, "command", l.Command)

@@ -78,7 +78,8 @@ const (
 // lab is two hosts without a running stack.
 type lab struct {
 	*netnstest.Pair
-	t testing.TB
+	t     testing.TB
+	joins bool // programs choose pairs within the host: smcr run --local
 }
 
 func newLab(t testing.TB, tools ...string) *lab {
@@ -130,7 +131,12 @@ func wantSummary(t testing.TB, log string, conns int) {
 // under starts a program under smcr run. All its connections try SMC-R, also short ones.
 func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()
-	return h.Go(l.t, bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)...)
+	line := []string{"run", "--mode", "user", "-v", "--no-adapt", "--"}
+	if l.joins {
+		line[len(line)-1] = "--local"
+		line = append(line, "--")
+	}
+	return h.Go(l.t, bin("smcr"), append(line, argv...)...)
 }
 
 // serve starts the stack of a host, if a test needs to know its process. It returns when

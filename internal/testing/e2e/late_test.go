@@ -128,12 +128,13 @@ func TestLateAccept(t *testing.T) {
 	l.wantNoConnections(l.A, l.B)
 }
 
-// TestLateAcceptLocal: clients on the same host are served before a late server accepts.
+// TestLateAcceptLocal: with --local, clients on the same host are served before a late server accepts.
 func TestLateAcceptLocal(t *testing.T) {
 	const conns = 3
 	l := newLab(t, "/usr/bin/python3")
+	l.joins = true
 	l.serve(l.A)
-	cmd := l.A.Command(t.Context(), bin("smcr"), "run", "--mode", "user", "-v", "--", "/usr/bin/python3", "-u", "-c", lateServer, l.A.Addr(), fmt.Sprint(conns))
+	cmd := l.A.Command(t.Context(), bin("smcr"), "run", "--mode", "user", "-v", "--local", "--", "/usr/bin/python3", "-u", "-c", lateServer, l.A.Addr(), fmt.Sprint(conns))
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

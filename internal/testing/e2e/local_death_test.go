@@ -29,7 +29,7 @@ func (l *lab) localClient(from *netnstest.Host, argv ...string) *netnstest.Proce
 
 // probeArgv returns the command line of such a client.
 func (l *lab) probeArgv() []string {
-	return []string{bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "client", l.A.Addr() + ":7", "3", "-busy"}
+	return []string{bin("smcr"), "run", "--mode", "user", "-v", "--local", "--", bin("probe"), "client", l.A.Addr() + ":7", "3", "-busy"}
 }
 
 // TestLocalDeaths: local connections continue after the end of the stack. They end with
@@ -38,6 +38,7 @@ func TestLocalDeaths(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
 		t.Run(sig.String(), func(t *testing.T) {
 			l := newContainers(t)
+			l.joins = true
 			from, stack := l.A, l.serve(l.A)
 			server := l.probeServer()
 			// After this, the stacks have opened their devices.
@@ -80,6 +81,7 @@ func TestLocalDeaths(t *testing.T) {
 // of its own user. Each user sees only the own process.
 func TestLocalUsers(t *testing.T) {
 	l := newContainers(t, "setpriv")
+	l.joins = true
 	stack := l.serve(l.A)
 	server := l.probeServer()
 	client := l.localClient(l.A, as(hostileUser, l.probeArgv()...)...)

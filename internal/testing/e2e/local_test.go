@@ -76,6 +76,7 @@ func TestLocalSocketAPI(t *testing.T) {
 		return h.Go(t, argv[0], argv[1:]...)
 	})
 	stack := l.serve(l.A)
+	l.joins = true
 	local := l.sockapi(l.A, "7002", l.under)
 	localAnswers(t, tcp, local)
 	l.wantIdle(l.A)
@@ -137,19 +138,18 @@ func (l *lab) run(limit time.Duration, argv ...string) *netnstest.Process {
 	return p
 }
 
-// TestLocalPrograms: programs of one host exchange bytes without another process between
-// them, and the stack keeps nothing of connections that have ended. With --no-local they
-// use TCP.
+// TestLocalPrograms: with --local, programs of one host exchange bytes without another
+// process between them, and the stack keeps nothing of connections that have ended. Without
+// it they use TCP.
 func TestLocalPrograms(t *testing.T) {
 	l := newLab(t, "iperf3", "nginx", "curl", "wrk", "redis-server", "redis-benchmark")
 	for _, tt := range []struct {
 		name  string
 		local bool
-		flags []string
-	}{{"local", true, nil}, {"no-local", false, []string{"--no-local"}}} {
+	}{{"--local", true}, {"default", false}} {
 		t.Run(tt.name, func(t *testing.T) {
-			l := &lab{Pair: l.Pair, t: t}
-			stack := l.serve(l.A, tt.flags...)
+			l := &lab{Pair: l.Pair, t: t, joins: tt.local}
+			stack := l.serve(l.A)
 			base, err := descriptors(stack.Pid())
 			if err != nil {
 				t.Fatal(err)
@@ -160,7 +160,7 @@ func TestLocalPrograms(t *testing.T) {
 				if tt.local {
 					wantLocal(t, p.Log(), conns, gone)
 				} else if m := localRE.FindStringSubmatch(p.Log()); m == nil || m[2] != "" {
-					t.Errorf("local connections in spite of --no-local:\n%s", p.Log())
+					t.Errorf("pairs without --local:\n%s", p.Log())
 				}
 			}
 
