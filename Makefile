@@ -42,7 +42,7 @@ PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -se
 SOAK         = $(GO) run -buildvcs=false ./internal/testing/soak
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults mutants bench bench-plots bench-rdma demo recording dashboard guest generate test-tools test-tools-all bench-tools clean
+.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults field mutants bench bench-plots bench-rdma demo recording dashboard guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -73,6 +73,8 @@ help:
 	  'resets     RESETS=$(RESETS) connections reset by peers in the middle of the handshake' \
 	  'faults     each fault of calls, netdevs and disks, for more than an hour: docs/reliability.md;' \
 	  '           RUN=regexp selects tests' \
+	  'field      situations from the field in each mode, compared with TCP;' \
+	  '           FIELDFLAGS="-cases oneshot -modes smc,local -v" selects' \
 	  'mutants    PKG="./userstack/wire …": changes of the code that its tests do not notice;' \
 	  '           SAMPLE=n tries n of each package, MUTANTFLAGS="-judge PACKAGE" and others' \
 	  'bench      SMC-R in user space beside kernel TCP, then the listings;' \
@@ -118,6 +120,10 @@ plant:
 resets:
 	$(say) '$(RESETS) connections reset in the middle of the handshake'
 	@SMCR_E2E_RESETS='$(RESETS)' $(GO) test -count=1 -v -timeout 2h -run 'TestResets$$' ./internal/testing/e2e
+
+field: build
+	$(say) 'situations from the field, in each mode as over TCP'
+	@$(GO) run -buildvcs=false ./internal/testing/field/smcrfield -smcr bin/smcr $(FIELDFLAGS)
 
 # The rows of the table are in bin/faults.jsonl.
 faults:

@@ -14,6 +14,7 @@ var features = []struct{ feature, test string }{
 	{"so do programs without a C library", "TestStaticGo"},
 	{"TLS works over SMC-R", "TestTLS"},
 	{"the socket API is as over TCP", "TestSocketAPI"},
+	{"what was reported from the field is as over TCP", "TestField"},
 	{"a peer without SMC gets plain TCP", "TestOneSideOnly"},
 	{"connections that are over at once become TCP", "TestAdapt"},
 	{"connections within the machine are local", "TestLocalSocketAPI"},
