@@ -40,6 +40,14 @@ var found = []Reason{
 		},
 	},
 	{
+		Name: "duplicated", Text: "the socket was duplicated before connect",
+		Cause: "When the program called connect(), the socket had another descriptor: a duplicate in the same process, one that another process had inherited (fork), or one that was passed over a unix socket. The launcher can replace only one descriptor, and all of them have to show the same connection.",
+		Cure: []string{
+			"Duplicate the socket, or start the other process, after connect().",
+			"Open the socket with SOCK_CLOEXEC, so that programs that are started do not inherit it.",
+		},
+	},
+	{
 		Name: "foreign-data", Text: "another process uses the socket during the handshake",
 		Cause: "Another process wrote to or read from the socket while the handshake of SMC was under way, so the connection failed.",
 		Cure:  []string{"Let the program use the socket only after connect() or accept() has returned.", "Or run it over TCP: 'smcr run --mode tcp -- PROGRAM'."},

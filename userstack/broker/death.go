@@ -48,6 +48,21 @@ func peerPidfd(c *net.UnixConn) *Descriptor {
 	return NewDescriptor(pidfd)
 }
 
+// PID returns the process id of the service, or 0 if it is not known, for example in another
+// PID namespace.
+func (cl *Client) PID() (pid int) {
+	rc, err := cl.t.c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = rc.Control(func(fd uintptr) { // fails if the session is over
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	})
+	return pid
+}
+
 // awaitDeath waits until the process of pidfd has ended, and reports whether it has. It
 // returns false when ctx ends, and after deathLimit.
 func awaitDeath(ctx context.Context, pidfd *Descriptor) bool {

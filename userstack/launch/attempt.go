@@ -29,7 +29,10 @@ const (
 type attempt struct {
 	*conn
 	steps steps
-	tid   int // the thread that called connect() first
+	tid   int    // the thread that called connect() first
+	call  uint64 // the number of that call
+	lone  bool   // only that thread can duplicate the socket
+	other bool   // the socket has another descriptor
 	req   broker.ConnectRequest
 	begun time.Time // of the first connect()
 

@@ -25,6 +25,9 @@ func (a *attempt) place(n *notif, nonblock bool) bool {
 	if a.swapped {
 		return true
 	}
+	if a.other {
+		return false
+	}
 	if n != a.steps.n {
 		// The program may have changed the flag since it called connect(). It
 		// cannot have done so while connect() waits.
@@ -37,9 +40,32 @@ func (a *attempt) place(n *notif, nonblock bool) bool {
 		a.s.log.Debug("cannot place a socketpair", "conn", a.cc.ID(), "err", err)
 		return false
 	}
+	if a.takenBack(n) {
+		return false
+	}
 	a.watchFor(0)
 	return true
 }
+
+// takenBack takes the pair out of the program again if the TCP socket has another
+// descriptor, which shows the connection over TCP.
+func (a *attempt) takenBack(n *notif) bool {
+	if a.lone && n.ID == a.call {
+		return false
+	}
+	_, err := a.s.ends.unique(n, a.tcpInode, a.broker)
+	if err == nil {
+		return false
+	}
+	a.s.log.Debug("the socket is TCP", "conn", a.cc.ID(), "err", err)
+	a.other = a.swapBack(n)
+	if !a.other {
+		a.s.log.Warn("a socket was duplicated during connect, and its descriptors show different connections", "remote", a.remote)
+	}
+	return a.other
+}
+
+func (a *attempt) duplicated() bool { return a.other }
 
 func (a *attempt) placeLocal(n *notif, nonblock bool, end *broker.Descriptor) bool {
 	p, err := localPairOf(end, a.tcp)

@@ -6,8 +6,6 @@ package launch
 
 import (
 	"errors"
-	"os"
-	"strconv"
 	"time"
 	"unsafe"
 
@@ -73,6 +71,11 @@ func (s *supervisor) connectSocket(n *notif, inode uint64, d *decision) {
 		} else if c.try {
 			a.trial.try = true
 		}
+	}
+	if a.lone, err = s.ends.unique(n, inode, s.sessions.last()); err != nil {
+		a.cleanup()
+		s.native(n, reasonOfCopy(err))
+		return
 	}
 	a.start()
 }
@@ -151,7 +154,7 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 		_ = unix.Close(tcp)
 		return nil, isKnown
 	}
-	a := &attempt{conn: c, tid: n.tid(), req: req, begun: time.Now(), hup: make(chan struct{}, 1), self: make(chan broker.Event, 1)}
+	a := &attempt{conn: c, tid: n.tid(), call: n.ID, req: req, begun: time.Now(), hup: make(chan struct{}, 1), self: make(chan broker.Event, 1)}
 	a.steps = steps{hands: a, n: n, nonblock: req.Nonblock, blocking: !req.Nonblock, decide: s.decide}
 	return a, ""
 }
@@ -295,9 +298,6 @@ func (c *conn) swapIn(n *notif, nonblock bool) error {
 	return nil
 }
 
-// errShared means that the process has several descriptors of the pair's end.
-var errShared = errors.New("launch: the descriptor was duplicated")
-
 // swapBack replaces the pair's end in the program by the TCP socket.
 func (c *conn) swapBack(n *notif) error {
 	c.mu.Lock()
@@ -307,8 +307,8 @@ func (c *conn) swapBack(n *notif) error {
 		return err
 	}
 	defer unix.Close(app)
-	if shared(n.tid(), n.fdArg(), c.pair.inode) {
-		return errShared
+	if _, err := c.s.ends.unique(n, c.pair.inode, nil); err != nil {
+		return err
 	}
 	if f, err := unix.FcntlInt(uintptr(app), unix.F_GETFL, 0); err == nil {
 		if err := unix.SetNonblock(c.tcp, f&unix.O_NONBLOCK != 0); err != nil {
@@ -355,28 +355,6 @@ func (s *supervisor) exchange(n *notif, inode uint64, from, to int) error {
 		return err
 	}
 	return nil
-}
-
-// shared reports whether the process of thread tid has the socket under another
-// number besides fd.
-func shared(tid, fd int, inode uint64) bool {
-	dir := "/proc/" + strconv.Itoa(tid) + "/fd"
-	d, err := os.Open(dir)
-	if err != nil {
-		return false
-	}
-	defer d.Close()
-	names, _ := d.Readdirnames(-1)
-	for _, name := range names {
-		i, err := strconv.Atoi(name)
-		if err != nil || i == fd {
-			continue
-		}
-		if ino, err := socketInode(tid, i); err == nil && ino == inode {
-			return true
-		}
-	}
-	return false
 }
 
 // disconnect makes a TCP socket unconnected, from any state. A connection is

@@ -33,8 +33,12 @@
 //
 // # What the program can notice
 //
-//   - If a socket is duplicated before connect(), the duplicate stays the TCP
-//     socket.
+//   - A socket that has several descriptors when connect() is called, in one or
+//     more processes of the program, stays native: all its descriptors have to
+//     show the same connection (copies.go). A descriptor that is in the queue
+//     of a unix socket then, or in a process outside of the launch, is not
+//     found: it stays the TCP socket. If another thread duplicates the
+//     socket while connect() waits, the launcher connects once more, without SMC.
 //   - io_uring makes connections without system calls. The launcher answers
 //     io_uring_setup with ENOSYS, so that programs use epoll instead. If
 //     Config.AllowIOUring is set, io_uring works, and its connections are

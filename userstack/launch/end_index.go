@@ -5,20 +5,27 @@
 package launch
 
 import (
+	"errors"
 	"os"
 	"strconv"
 	"sync"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
-// endIndex finds sockets in the processes of the program. If many connections
-// search at the same time, one search serves all of them.
+// endIndex finds the descriptors of sockets in the processes of the program. If many
+// connections search at the same time, one search serves all of them.
 type endIndex struct {
 	looks *looks
 
-	mu    sync.Mutex
-	begun time.Time // start of the search that filled at
-	at    map[uint64]endPlace
+	mu     sync.Mutex
+	procs  processes
+	begun  time.Time // start of the search that filled at
+	at     map[uint64]endPlace
+	more   map[uint64][]endPlace // the other descriptors of a socket that has several
+	hidden bool                  // a process of the program could not be searched
 }
 
 // endPlace is where a socket was seen.
@@ -31,17 +38,7 @@ func (x *endIndex) find(inode uint64) int { return x.findSince(inode, time.Now()
 // findSince is like find, but also uses a search that began after since.
 func (x *endIndex) findSince(inode uint64, since time.Time) int {
 	x.mu.Lock()
-	if x.begun.Before(since) {
-		x.begun = time.Now()
-		x.at = make(map[uint64]endPlace)
-		for _, pid := range descendants(os.Getpid()) {
-			for _, fd := range numbers("/proc/" + strconv.Itoa(pid) + "/fd") {
-				if ino, err := socketInode(pid, fd); err == nil {
-					x.at[ino] = endPlace{pid, fd}
-				}
-			}
-		}
-	}
+	x.search(since)
 	p, ok := x.at[inode]
 	x.mu.Unlock()
 	if !ok {
@@ -54,48 +51,83 @@ func (x *endIndex) findSince(inode uint64, since time.Time) int {
 	return app
 }
 
+// search fills the index unless a search that began after since has done so. x.mu is held.
+func (x *endIndex) search(since time.Time) {
+	if !x.begun.Before(since) {
+		return
+	}
+	x.begun = time.Now()
+	if x.at == nil {
+		x.at, x.more = make(map[uint64]endPlace), make(map[uint64][]endPlace)
+	}
+	clear(x.at)
+	clear(x.more)
+	x.hidden = false
+	for _, pid := range x.procs.list() {
+		x.searchProcess(pid)
+	}
+}
+
+// searchProcess adds the sockets of a process.
+func (x *endIndex) searchProcess(pid int) {
+	dir := "/proc/" + strconv.Itoa(pid)
+	n, err := x.searchTable(pid, dir+"/fd")
+	if errors.Is(err, unix.EACCES) && filters(pid) > filters(os.Getpid()) {
+		x.hidden = true
+	}
+	if n > 0 || err != nil {
+		return
+	}
+	// The main thread may have ended before the others.
+	for _, tid := range numbers(dir + "/task") {
+		if n, _ = x.searchTable(pid, dir+"/task/"+strconv.Itoa(tid)+"/fd"); n > 0 {
+			return
+		}
+	}
+}
+
+// searchTable adds the sockets of a descriptor table, and returns how many descriptors it
+// has. Reading their links does not wait for the program.
+func (x *endIndex) searchTable(pid int, path string) (n int, err error) {
+	d, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer d.Close()
+	fds := numbersIn(d)
+	for _, fd := range fds {
+		ino, err := inodeAt(int(d.Fd()), fd)
+		if err != nil {
+			continue
+		}
+		if _, again := x.at[ino]; again {
+			x.more[ino] = append(x.more[ino], endPlace{pid, fd})
+		} else {
+			x.at[ino] = endPlace{pid, fd}
+		}
+	}
+	return len(fds), nil
+}
+
+// inodeAt returns the inode of the socket that is descriptor fd in a directory of
+// descriptors of /proc.
+func inodeAt(dir, fd int) (uint64, error) {
+	var name [16]byte
+	link := strconv.AppendInt(name[:0], int64(fd), 10)
+	link = append(link, 0)
+	var buf [64]byte
+	n, _, e := unix.Syscall6(unix.SYS_READLINKAT, uintptr(dir), uintptr(unsafe.Pointer(&link[0])),
+		uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0, 0)
+	if e != 0 {
+		return 0, e
+	}
+	return parseSocketLink(buf[:n])
+}
+
 // place returns where a socket was found last.
 func (x *endIndex) place(inode uint64) (endPlace, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p, ok := x.at[inode]
 	return p, ok
-}
-
-// descendants returns the processes that descend from root. Daemons are
-// included, because the launcher is a subreaper.
-func descendants(root int) []int {
-	children := make(map[int][]int)
-	for _, pid := range numbers("/proc") {
-		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-		if err != nil {
-			continue
-		}
-		if parent, err := statusInt(b, "PPid:"); err == nil {
-			children[parent] = append(children[parent], pid)
-		}
-	}
-	var all []int
-	for next := children[root]; len(next) > 0; next = next[1:] {
-		all = append(all, next[0])
-		next = append(next, children[next[0]]...)
-	}
-	return all
-}
-
-// numbers returns the entries of a directory whose names are numbers.
-func numbers(dir string) []int {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil
-	}
-	defer d.Close()
-	names, _ := d.Readdirnames(-1)
-	var nums []int
-	for _, name := range names {
-		if n, err := strconv.Atoi(name); err == nil {
-			nums = append(nums, n)
-		}
-	}
-	return nums
 }

@@ -18,6 +18,9 @@ type hands interface {
 	placed() bool
 	// place gives the program the pair's end in the place of its TCP socket.
 	place(n *notif, nonblock bool) bool
+	// duplicated reports whether place did nothing because the TCP socket has
+	// another descriptor in the program. Then place will never do anything.
+	duplicated() bool
 	// placeLocal gives the program an end that the service made, in the place
 	// of its TCP socket or of the pair's end.
 	placeLocal(n *notif, nonblock bool, end *broker.Descriptor) bool

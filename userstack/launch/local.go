@@ -72,8 +72,8 @@ func (a *attempt) setEnd(n *notif, nonblock bool, p *pair) error {
 func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if shared(n.tid(), n.fdArg(), c.pair.inode) {
-		return nil, errShared
+	if _, err := c.s.ends.unique(n, c.pair.inode, nil); err != nil {
+		return nil, err
 	}
 	f, err := unix.FcntlInt(uintptr(app), unix.F_GETFL, 0)
 	if err == nil {

@@ -323,7 +323,8 @@ type Broker interface {
 	Dead() <-chan struct{}
 	HandedOver() <-chan struct{}
 	Leave()
-	// ByOption, Local and Note are as those of *broker.Client.
+	// PID, ByOption, Local and Note are as those of *broker.Client.
+	PID() int
 	ByOption() bool
 	Local() bool
 	Note(notes []broker.Note) error

@@ -45,6 +45,9 @@ const (
 	ReasonNoAccess = "no permission to access the process"
 	// ReasonSocketState: the state or an option of the socket does not allow it.
 	ReasonSocketState = "the socket cannot be taken over"
+	// ReasonDuplicated: the socket has several descriptors, which must all show the
+	// same connection.
+	ReasonDuplicated = "the socket was duplicated before connect"
 	// ReasonInterrupted: a signal ended connect while the launcher worked on it.
 	ReasonInterrupted = "the call was interrupted"
 	// ReasonBusy: a read or write of its memory did not end in time.

@@ -36,6 +36,9 @@ const (
 	stageSwap
 	// stageCLC: the service negotiates SMC. The program has the pair.
 	stageCLC
+	// stageWithdraw: the service gives the connection up, because the socket has another
+	// descriptor. The program has the TCP socket.
+	stageWithdraw
 	// stageOrphan: the session with the service is over. The service still has
 	// descriptors of the connection.
 	stageOrphan
@@ -66,6 +69,10 @@ const (
 //	                  |                    | else: drain, wait for a call                   | give-own
 //	tcp held          | SMC                | if placed, or place can be done: proceed       | clc
 //	                  |                    | else: wait for a call                          | swap
+//	tcp held swap     | place finds that   | count, cancel                                  | withdraw
+//	                  | the socket was     |                                                |
+//	                  | duplicated         |                                                |
+//	withdraw          | service gone       | await the end of the service                   | orphan
 //	tcp held          | local              | place its end, also for that of the pair       | over
 //	                  |                    | if it cannot be done: as no SMC                | over, give-own
 //	swap              | a call             | place, proceed                                 | clc
@@ -155,11 +162,25 @@ func (x *steps) established(smc bool) {
 		x.giveBack(byLauncher)
 	case x.placed() || x.n != nil && x.place(x.n, x.nonblock):
 		x.goCLC()
+	case x.duplicated():
+		x.withdraw()
 	default:
 		x.dropGone()
 		x.stage = stageSwap
 		x.await(swapTime)
 	}
+}
+
+// withdraw ends what the service does, because the socket must be TCP: it has another
+// descriptor. The connection is made again then, without SMC.
+func (x *steps) withdraw() {
+	if x.stage > stageSwap {
+		return
+	}
+	x.counts(broker.ModeTCP, ReasonDuplicated)
+	x.stage = stageWithdraw
+	x.await(0)
+	x.cancel()
 }
 
 // goCLC lets the service begin the CLC handshake.
@@ -282,6 +303,9 @@ func (x *steps) serviceGone() {
 	switch {
 	case x.stage == stageGive:
 		x.stage = stageGiveOwn
+	case x.stage == stageWithdraw:
+		x.stage = stageOrphan
+		x.awaitServiceEnd()
 	case x.connecting():
 		x.counts(broker.ModeTCP, ReasonNoService)
 		x.stage = stageOrphan
@@ -317,6 +341,9 @@ func (x *steps) held() {
 		return
 	}
 	if !x.place(x.n, x.nonblock) { // it may be there already, and the answer was lost
+		if x.duplicated() {
+			x.withdraw()
+		}
 		x.dropGone()
 		return
 	}
@@ -392,6 +419,13 @@ func (x *steps) offered(l *stoppedCall) {
 			x.goCLC()
 			return
 		}
+		if x.duplicated() {
+			if keep && (x.n == nil || !x.valid(x.n)) {
+				x.keep(l)
+			}
+			x.withdraw()
+			return
+		}
 	case stageGive, stageGiveOwn:
 		if keep {
 			x.keep(l)
@@ -420,6 +454,8 @@ func (x *steps) offered(l *stoppedCall) {
 		// connect() was interrupted, and the program has looked at the TCP
 		// socket since, which says little of the connection.
 		x.early = true
+	case x.duplicated():
+		x.withdraw()
 	}
 	l.early = x.early && !keep
 }

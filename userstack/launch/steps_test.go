@@ -26,6 +26,7 @@ type fakeHands struct {
 	written bool
 	cut     bool
 	gone    bool // calls wait no more
+	other   bool // the socket has another descriptor
 	ended   int  // how often the attempt ended
 }
 
@@ -48,9 +49,11 @@ func (h *fakeHands) place(n *notif, _ bool) bool {
 	if h.has {
 		return true
 	}
-	h.has = !h.gone && h.try("place")
+	h.has = !h.gone && !h.other && h.try("place")
 	return h.has
 }
+
+func (h *fakeHands) duplicated() bool { return h.other }
 
 func (h *fakeHands) placeLocal(n *notif, _ bool, _ *broker.Descriptor) bool {
 	h.has = !h.gone && h.try("place-local")
@@ -149,6 +152,7 @@ func TestSteps(t *testing.T) {
 		gone                 // the call that waits was interrupted
 		cut                  // the program closed its end
 		wrote                // the program wrote
+		other                // the socket has another descriptor
 	)
 	ev := func(e broker.Event) func(*steps) { return func(x *steps) { x.event(e) } }
 	connectAgain := func(x *steps) { x.offered(&stoppedCall{n: &notif{}, wait: true, nonblock: x.nonblock}) }
@@ -199,6 +203,17 @@ func TestSteps(t *testing.T) {
 		{"swap, time over", stageSwap, 0, "", (*steps).timedOut, "cancel, count failed, disconnect, fail nobody 103, await", stageFailed},
 		{"swap, failed", stageSwap, 0, "", ev(failedEvent), "count failed, disconnect, fail nobody 111, await", stageFailed},
 
+		{"hold time, duplicated", stageTCP, waits | nonblock | other, "", (*steps).holdOver, "count TCP, cancel", stageWithdraw},
+		{"held, again, duplicated", stageHeld, nonblock | other, "", connectAgain, "count TCP, cancel", stageWithdraw},
+		{"tcp, looks, duplicated", stageTCP, other, "", otherCall, "count TCP, cancel", stageWithdraw},
+		{"SMC, duplicated", stageTCP, waits | other, "", ev(smcEvent), "count TCP, cancel", stageWithdraw},
+		{"swap, a call, duplicated", stageSwap, other, "", otherCall, "count TCP, cancel", stageWithdraw},
+		{"swap, a connect, duplicated", stageSwap, nonblock | other, "", connectAgain, "count TCP, cancel", stageWithdraw},
+		{"withdraw, hold time", stageWithdraw, waits | nonblock | other, "", (*steps).holdOver, "", stageWithdraw},
+		{"withdraw, failed", stageWithdraw, waits | other, "", ev(failedEvent), "", stageWithdraw},
+		{"withdraw, SMC", stageWithdraw, waits | other, "", ev(smcEvent), "", stageWithdraw},
+		{"withdraw, service gone", stageWithdraw, waits | other, "", ev(closedEvent), "await service end", stageOrphan},
+
 		{"local", stageTCP, waits, "", ev(localEvent()), "place-local, count local, proceed, carry call nobody", stageOver},
 		{"local, non-blocking", stageTCP, waits | nonblock, "", ev(localEvent()), "place-local, count local, proceed, answer 115, carry nobody nobody", stageOver},
 		{"local, no call", stageTCP, 0, "", ev(localEvent()), "count TCP, release, native nobody 0 false", stageOver},
@@ -241,7 +256,7 @@ func TestSteps(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			is := func(bit int) bool { return test.is&bit != 0 }
-			h := &fakeHands{has: is(placed), gone: is(gone), cut: is(cut), written: is(wrote), cannot: map[string]bool{test.cannot: true}}
+			h := &fakeHands{has: is(placed), gone: is(gone), cut: is(cut), written: is(wrote), other: is(other), cannot: map[string]bool{test.cannot: true}}
 			x := &steps{hands: h, stage: test.stage, nonblock: is(nonblock), blocking: !is(nonblock), begun: is(begun), decide: 1}
 			if is(waits) {
 				x.n = &notif{}
@@ -274,6 +289,7 @@ func TestStepsAnyOrder(t *testing.T) {
 		func(x *steps, h *fakeHands) { h.cut = true; x.pairChanged() },
 		func(x *steps, h *fakeHands) { h.written = true; x.pairChanged() },
 		func(x *steps, h *fakeHands) { h.gone = true },
+		func(x *steps, h *fakeHands) { h.other = !h.has },
 		func(x *steps, h *fakeHands) {
 			h.gone = false
 			x.offered(&stoppedCall{n: &notif{}, wait: true, nonblock: x.nonblock})

@@ -15,6 +15,7 @@ var features = []struct{ feature, test string }{
 	{"TLS works over SMC-R", "TestTLS"},
 	{"the socket API is as over TCP", "TestSocketAPI"},
 	{"what was reported from the field is as over TCP", "TestField"},
+	{"all descriptors of a socket show the same connection", "TestCopies"},
 	{"a peer without SMC gets plain TCP", "TestOneSideOnly"},
 	{"connections that are over at once become TCP", "TestAdapt"},
 	{"connections within the machine are local", "TestLocalSocketAPI"},
