@@ -7,7 +7,6 @@ package launch
 import (
 	"errors"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,44 +39,46 @@ func (s *supervisor) accept(n *notif) {
 }
 
 func (l *listener) accept(n *notif) {
-	fd, err := l.s.looks.socket(n, n.tid(), n.fdArg(), l.inode, 0)
+	c, err := l.s.listening(n, l.inode)
 	if err != nil {
 		l.s.refuseAccept(n, err)
 		return
 	}
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	defer c.close() // it is closed before each answer: see copies
+	flags, err := unix.FcntlInt(uintptr(c.fd), unix.F_GETFL, 0)
 	if err != nil || !n.valid() {
-		_ = unix.Close(fd)
+		c.close()
 		l.s.cont(n)
 		return
 	}
-	l.renewLater(fd)
+	l.renewLater(c.fd)
 	l.mu.Lock()
 	l.early.seen(n)
-	if a := l.next(fd); a != nil {
+	if a := l.next(c.fd); a != nil {
 		l.mu.Unlock()
-		_ = unix.Close(fd)
+		c.close()
 		l.deliver(n, a)
 		return
 	}
 	if len(l.waiters) == 0 || flags&unix.O_NONBLOCK != 0 {
-		a, err := l.take(fd, n)
+		a, err := l.take(c.fd, n)
 		if err == nil {
 			l.mu.Unlock()
-			_ = unix.Close(fd)
+			c.close()
 			l.offer(n, a)
 			return
 		}
 		if flags&unix.O_NONBLOCK != 0 || !errors.Is(err, unix.EAGAIN) {
 			l.mu.Unlock()
-			_ = unix.Close(fd)
+			c.close()
 			l.s.fail(n, errnoOf(err))
 			return
 		}
 	}
-	defer l.mu.Unlock()
-	if err := l.wait(n, fd); err != nil {
-		_ = unix.Close(fd)
+	err = l.wait(n, c)
+	l.mu.Unlock()
+	if err != nil {
+		c.close()
 		l.s.log.Warn("cannot wait for a connection", "err", err)
 		l.s.fail(n, unix.ENOBUFS)
 	}
@@ -117,114 +118,11 @@ func take(fd int, n *notif) (*accepted, error) {
 	return takeReady(fd, o.make)
 }
 
-// wait makes n a waiter that waits on fd. On success the listener owns fd. l.mu
-// is held.
-func (l *listener) wait(n *notif, fd int) error {
-	w := &waiter{n: n}
-	if tv, err := unix.GetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO); err == nil && tv.Nano() > 0 {
-		w.deadline = time.Now().Add(time.Duration(tv.Nano()))
-	}
-	var err error
-	if w.pidfd, err = openPidfd(n.tid()); err != nil {
-		return err
-	}
-	if w.sub, err = l.s.poll.watch(w.pidfd, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { l.s.tasks.begin("the review of calls of accept", l.review) }); err != nil {
-		_ = unix.Close(w.pidfd)
-		return err
-	}
-	if l.fd >= 0 {
-		_ = unix.Close(fd)
-	} else {
-		if l.sub, err = l.s.poll.watch(fd, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { l.s.tasks.begin("the accept of a connection", l.ready) }); err != nil {
-			w.close()
-			return err
-		}
-		l.fd = fd
-		l.timer = time.AfterFunc(validTick, l.s.tasks.guard.Func("the review of calls of accept", l.review))
-	}
-	l.waiters = append(l.waiters, w)
-	return nil
-}
-
-func (w *waiter) close() {
-	w.sub.stop()
-	_ = unix.Close(w.pidfd)
-}
-
-// ready gives connections from the backlog to waiters. It runs in its own
-// goroutine: another process that has the socket, which the launcher does not
-// see, may accept the connection first or hold the lock of the socket.
-func (l *listener) ready() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(l.waiters) > 0 {
-		w := l.waiters[0]
-		if !w.n.valid() {
-			w.close()
-			l.waiters = slices.Delete(l.waiters, 0, 1)
-			continue
-		}
-		a, err := l.take(l.fd, w.n)
-		if errors.Is(err, unix.EAGAIN) {
-			break
-		}
-		w.close()
-		l.waiters = slices.Delete(l.waiters, 0, 1)
-		if err != nil {
-			l.s.fail(w.n, errnoOf(err))
-			continue
-		}
-		l.s.answerLater(w.n, func() { l.offer(w.n, a) })
-	}
-	l.releaseIfIdle()
-	l.sub.again()
-}
-
-// review removes waiters that do not wait any more, and answers those whose
-// timeout is over.
-func (l *listener) review() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	l.waiters = slices.DeleteFunc(l.waiters, func(w *waiter) bool {
-		late := !w.deadline.IsZero() && now.After(w.deadline)
-		if !late && w.n.valid() {
-			return false
-		}
-		if late {
-			l.s.fail(w.n, unix.EAGAIN)
-		}
-		w.close()
-		return true
-	})
-	l.releaseIfIdle()
-	if l.fd >= 0 {
-		l.timer.Reset(validTick)
-	}
-}
-
-// releaseIfIdle closes the duplicate of the socket if nobody waits, because it
-// would keep the port in use.
-func (l *listener) releaseIfIdle() {
-	if len(l.waiters) > 0 || l.fd < 0 {
-		return
-	}
-	l.sub.stop()
-	l.timer.Stop()
-	_ = unix.Close(l.fd)
-	l.fd, l.sub = -1, nil
-}
-
 // close releases everything that the launcher has for the listener.
 func (l *listener) close() {
 	var left []*accepted
 	l.mu.Lock()
-	for _, w := range l.waiters {
-		w.close()
-	}
-	l.waiters = nil
-	l.releaseIfIdle()
-	l.early.unwatch()
+	l.unwatch()
 	for l.spare.len() > 0 {
 		left = append(left, l.discard())
 	}

@@ -33,6 +33,7 @@ func (s *supervisor) connect(n *notif) {
 // connectSocket answers connect() on a socket. It ends d as soon as the
 // decision about the socket is made.
 func (s *supervisor) connectSocket(n *notif, inode uint64, d *decision) {
+	s.settleHeld() // a listening socket that the program has closed takes no connection
 	remote, flowinfo, err := n.sockaddr()
 	switch {
 	case errors.Is(err, errBusy):

@@ -96,6 +96,8 @@ func (s *supervisor) answer(n *notif) {
 		s.connect(n)
 	case unix.SYS_ACCEPT4, sysAccept:
 		s.accept(n)
+	case unix.SYS_BIND:
+		s.bind(n)
 	case unix.SYS_LISTEN:
 		s.begin(n, func() { s.listen(n) })
 	case unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME:

@@ -297,9 +297,7 @@ func (l *listener) keep(a *accepted) {
 	l.mu.Lock()
 	for len(l.waiters) > 0 {
 		w := l.waiters[0]
-		l.waiters = append(l.waiters[:0], l.waiters[1:]...)
-		w.close()
-		l.releaseIfIdle()
+		l.dropWaiters(func(o *waiter) bool { return o == w })
 		if w.n.valid() {
 			l.s.answerLater(w.n, func() { l.deliver(w.n, a) })
 			l.mu.Unlock()

@@ -125,6 +125,8 @@ func filterProgram(allowIOUring bool) []unix.SockFilter {
 		{sysAccept, notify},
 		{unix.SYS_CONNECT, notify},
 		{unix.SYS_LISTEN, notify},
+		// Shorter addresses are those of other families, such as netlink, which resolvers bind.
+		{unix.SYS_BIND, block{load(arg(2)), jump(unix.BPF_JGE, unix.SizeofSockaddrInet4, 0, 1), ret(retNotify), ret(retAllow)}},
 		{unix.SYS_GETPEERNAME, notify},
 		{unix.SYS_GETSOCKNAME, notify},
 		{unix.SYS_EPOLL_CREATE1, notify},

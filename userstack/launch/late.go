@@ -107,7 +107,7 @@ func (l *listener) forgetIfGone() bool {
 // end removes a listener. l.mu is held.
 func (l *listener) end() {
 	l.abandon()
-	l.early.unwatch()
+	l.unwatch()
 	l.s.sockets.removeListener(l)
 }
 
@@ -198,6 +198,7 @@ func (e *early) lookOnce() (more, news bool) {
 	}
 	at := endPlace{e.tid, e.fd}
 	e.l.mu.Unlock()
+	defer e.l.s.copies.begin()()
 	fd := e.reach(at)
 	e.l.mu.Lock()
 	defer e.l.mu.Unlock()

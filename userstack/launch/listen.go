@@ -22,6 +22,7 @@ const listenTimeout = 5 * time.Second
 // can mark it. From then on the launcher must answer each accept() on it.
 func (s *supervisor) listen(n *notif) {
 	defer s.cont(n)
+	s.settle()
 	b := s.sessions.live()
 	if b == nil && !s.sessions.mayReturn() {
 		return
@@ -48,7 +49,7 @@ func (s *supervisor) listen(n *notif) {
 		return
 	}
 	defer unix.Close(fd)
-	l := &listener{s: s, inode: inode, fd: -1, early: early{watch: -1}}
+	l := &listener{s: s, inode: inode, fd: -1, queue: -1, early: early{watch: -1}}
 	l.early.l = l
 	if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil {
 		l.saves = v != 0
@@ -105,8 +106,9 @@ func (l *listener) renewLater(fd int) {
 	if err != nil {
 		return
 	}
+	c := &socketCopy{dup, l.s.copies.begin()}
 	l.s.tasks.begin("the mark of a listening socket", func() {
-		defer unix.Close(dup)
+		defer c.close()
 		_ = l.s.mark(b, dup)
 	})
 }
@@ -117,10 +119,11 @@ func (l *listener) renewLater(fd int) {
 func (s *supervisor) renewAll() {
 	begin := time.Now()
 	for _, l := range s.sockets.allListeners() {
-		if fd := s.ends.findSince(l.inode, begin); fd >= 0 {
-			l.renew(fd)
-			_ = unix.Close(fd)
+		c := &socketCopy{-1, s.copies.begin()}
+		if c.fd = s.ends.findSince(l.inode, begin); c.fd >= 0 {
+			l.renew(c.fd)
 		}
+		c.close()
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 )
 
 // listener is a listening socket that the service marked, or must mark once
-// there is a service. The launcher has a duplicate of it only while calls wait
-// in accept(): these calls keep the socket open anyway.
+// there is a service. The launcher has a copy of it only for the moment of a call, and
+// while threads wait in accept() that keep the socket open anyway (see copies).
 type listener struct {
 	s     *supervisor
 	inode uint64
@@ -27,8 +27,9 @@ type listener struct {
 	known atomic.Pointer[Broker] // the last session that was told of it
 
 	mu      sync.Mutex
-	fd      int // duplicate to wait on, or -1
-	sub     *subscription
+	fd      int           // copy for waiters that are not alone in their process, or -1
+	queue   int           // epoll instance with the socket, or -1 before the first wait
+	sub     *subscription // of queue, armed while calls wait
 	timer   *time.Timer
 	waiters []*waiter
 	// spare has the connections for the next calls of accept(): those that were
@@ -47,6 +48,7 @@ type waiter struct {
 	pidfd    int // becomes readable when the thread ends
 	sub      *subscription
 	deadline time.Time // of SO_RCVTIMEO, or zero
+	shared   bool      // other threads of the process can close the socket meanwhile
 }
 
 // accepted is a connection taken from the backlog.

@@ -58,7 +58,14 @@ func (s *supervisor) acceptHere(n *notif) bool {
 	if err != nil {
 		return false
 	}
-	defer unix.Close(fd)
+	closed := false
+	closeIt := func() {
+		if !closed {
+			closed = true
+			_ = unix.Close(fd)
+		}
+	}
+	defer closeIt()
 	l := s.sockets.listener(inode)
 	if l == nil || l.saves || !l.knows(b) {
 		return false
@@ -76,6 +83,7 @@ func (s *supervisor) acceptHere(n *notif) bool {
 	l.early.seen(n)
 	a, err := l.take(fd, n)
 	l.mu.Unlock()
+	closeIt() // before the answer: see copies
 	switch {
 	case err != nil:
 		s.fail(n, errnoOf(err))

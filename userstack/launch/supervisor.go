@@ -41,6 +41,7 @@ type supervisor struct {
 	landlock atomic.Bool // see limitsNetwork
 
 	sockets   *sockets
+	copies    copies
 	endCopies budget
 
 	early     bool   // accept waiting connections early

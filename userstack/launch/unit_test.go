@@ -61,6 +61,8 @@ func TestFilter(t *testing.T) {
 		{"read", unix.SYS_READ, nil, retAllow},
 		{"connect", unix.SYS_CONNECT, nil, retNotify},
 		{"listen", unix.SYS_LISTEN, nil, retNotify},
+		{"bind", unix.SYS_BIND, []uint64{3, 0, unix.SizeofSockaddrInet4}, retNotify},
+		{"bind netlink", unix.SYS_BIND, []uint64{3, 0, unix.SizeofSockaddrNetlink}, retAllow},
 		{"accept4", unix.SYS_ACCEPT4, nil, retNotify},
 		{"landlock", unix.SYS_LANDLOCK_CREATE_RULESET, nil, retNotify},
 		{"getpeername", unix.SYS_GETPEERNAME, nil, retNotify},
