@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -69,6 +70,11 @@ func (c *Conn) ID() uint64 { return c.id }
 
 // Launcher returns the launcher whose program has the connection.
 func (c *Conn) Launcher() *Launcher { return c.ss.l }
+
+// LauncherGone returns a context that ends when the launcher has ended, or the service. The
+// connection goes on if the service has its end of the pair, or if its message is received: the
+// program may have written its data, closed its end and ended with its launcher.
+func (c *Conn) LauncherGone() context.Context { return c.ss.gone }
 
 // SetData stores v for Data: Handler.SetOption and GetOption can get what Connect or Accept
 // set up. All values of one Conn must have the same type.
@@ -143,11 +149,12 @@ func (c *Conn) Ready(ctx context.Context, mode Mode, reason string) (*Descriptor
 	if mode == ModeTCP {
 		m.Level, m.Name = c.reason, c.peerReason
 	}
-	if err := c.send(&m); err != nil {
-		return nil, err
-	}
+	err := c.send(&m)
 	if c.accept {
-		return nil, nil
+		return nil, nil // the launcher may have ended: the service has its end of the pair
+	}
+	if err != nil {
+		return nil, err
 	}
 	want := []Type{TypeAttach}
 	if mode == ModeTCP {
@@ -195,6 +202,8 @@ func (c *Conn) DropUrgent(ctx context.Context) error {
 	select {
 	case <-c.urgentDropped:
 		return nil
+	case <-c.ss.gone.Done():
+		return context.Cause(c.ss.gone)
 	case <-c.ctx.Done():
 		return context.Cause(c.ctx)
 	case <-ctx.Done():
@@ -227,11 +236,7 @@ func (c *Conn) SetCarried(bytes uint64) { c.carried.Store(bytes) }
 
 func (c *Conn) send(m *Message) error {
 	m.Conn = c.id
-	if err := c.ss.t.send(m, -1); err != nil {
-		c.ss.t.shutdown()
-		return err
-	}
-	return nil
+	return c.ss.send(m)
 }
 
 // await returns the launcher's next answer. The error is ErrOrder if the type of the answer
@@ -240,23 +245,16 @@ func (c *Conn) await(ctx context.Context, want ...Type) (answer, error) {
 	timer := time.NewTimer(answerTimeout)
 	defer timer.Stop()
 	for {
+		var a answer
 		select {
-		case a := <-c.answers:
-			for _, t := range want {
-				if a.t == t {
-					if t == TypeAttach || t == TypeRelease {
-						c.awaitsPair.Store(false)
-					}
-					return a, nil
-				}
+		case a = <-c.answers:
+		case <-c.ss.gone.Done():
+			// An answer that the launcher sent before its end counts.
+			select {
+			case a = <-c.answers:
+			default:
+				return answer{}, context.Cause(c.ss.gone)
 			}
-			if a.d != nil {
-				_ = a.d.Close()
-			}
-			if a.t == TypeBrokenDone {
-				continue // late answer to a Broken that no longer waits
-			}
-			return answer{}, fmt.Errorf("%w: %v instead of %v", ErrOrder, a.t, want[0])
 		case <-c.ctx.Done():
 			return answer{}, context.Cause(c.ctx)
 		case <-ctx.Done():
@@ -264,6 +262,19 @@ func (c *Conn) await(ctx context.Context, want ...Type) (answer, error) {
 		case <-timer.C:
 			return answer{}, fmt.Errorf("broker: no %v from launcher %d within %v", want[0], c.ss.l.PID, answerTimeout)
 		}
+		if slices.Contains(want, a.t) {
+			if a.t == TypeAttach || a.t == TypeRelease {
+				c.awaitsPair.Store(false)
+			}
+			return a, nil
+		}
+		if a.d != nil {
+			_ = a.d.Close()
+		}
+		if a.t == TypeBrokenDone {
+			continue // late answer to a Broken that no longer waits
+		}
+		return answer{}, fmt.Errorf("%w: %v instead of %v", ErrOrder, a.t, want[0])
 	}
 }
 

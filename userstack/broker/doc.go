@@ -57,8 +57,13 @@
 // that the program sees ECONNRESET and not an end of file. Before an urgent byte
 // that follows another the service sends DropUrgent and waits for UrgentDropped. Cancel (the
 // program closed the descriptor, or died, before Attach) and the end of the
-// seqpacket socket cancel the context of the service's handler. Closed is the last
+// seqpacket socket before it cancel the context of the service's handler. Closed is the last
 // message of the service about each connection.
+//
+// From Attach on, what the program writes belongs to the service. If the launcher ends then,
+// the handler goes on, in the handshake too: the program may have written its data, closed the
+// descriptor and ended. [Conn.LauncherGone] tells the handler, which resets the connection if
+// the program still has the other end.
 //
 // # The end of a session
 //

@@ -28,8 +28,8 @@ var (
 	// ErrCanceled: the program closed the descriptor, or died, before the
 	// service got its end of the pair.
 	ErrCanceled = errors.New("broker: the program gave up the connection")
-	// ErrLauncherGone means that the launcher ended. Its connections must be
-	// reset.
+	// ErrLauncherGone means that the launcher ended before the service had its end of
+	// the pair, so the program has written nothing that could still be sent.
 	ErrLauncherGone = errors.New("broker: the launcher has ended")
 )
 
@@ -65,7 +65,9 @@ func (l *Launcher) SetData(v any) { l.data.Store(v) }
 func (l *Launcher) Data() any { return l.data.Load() }
 
 // A Handler does the work of the service for launchers. Its methods are called
-// concurrently, each in its own goroutine, and must return when ctx ends.
+// concurrently, each in its own goroutine, and must return when ctx ends. The context of a
+// connection does not end with the launcher if the service has its end of the pair by then:
+// see [Conn.LauncherGone].
 type Handler interface {
 	// Listen marks a socket that is about to listen, so that its SYN-ACKs
 	// carry the SMC option. An error (a syscall.Errno where there is one) keeps
@@ -262,7 +264,8 @@ type session struct {
 	t *transport
 	l *Launcher
 
-	requests chan struct{} // a place for each Listen, SetOption and GetOption in progress
+	requests chan struct{}   // a place for each Listen, SetOption and GetOption in progress
+	gone     context.Context // ends when the launcher has, after its last message
 
 	wg    sync.WaitGroup
 	mu    sync.Mutex
@@ -275,23 +278,32 @@ func newSession(s *Server, t *transport, l *Launcher) *session {
 }
 
 func (ss *session) run(ctx context.Context) error {
+	service := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
+	ss.gone = ctx
 	stop := context.AfterFunc(ctx, ss.t.shutdown) // No guard: it makes one system call.
 	defer stop()
 	defer ss.wg.Wait()
 	defer ss.tellHandedOver()()
+	defer ss.orphan()
 	defer cancel(ErrLauncherGone)
 	defer ss.drain()
+	reset := false
 	for {
 		m, d, err := ss.t.receive()
 		switch {
-		case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+		case errors.Is(err, io.EOF), reset && errors.Is(err, syscall.ECONNRESET):
 			return nil
+		case errors.Is(err, syscall.ECONNRESET):
+			// The launcher has ended and left messages unread. The kernel reports this
+			// before the last messages of the launcher, which may bring ends of pairs.
+			reset = true
+			continue
 		case err == nil && ss.t.ended.Load():
 			discard(m, d)
 			return nil
 		case err == nil:
-			err = ss.handle(ctx, m, d)
+			err = ss.handle(service, m, d)
 		case errors.Is(err, errDescriptorLost):
 			if ss.t.ended.Load() {
 				return nil
@@ -331,11 +343,11 @@ func discard(m Message, d *Descriptor) {
 	_ = d.Close()
 }
 
-// handle acts on one message. It owns d, which may be nil.
+// handle acts on one message. It owns d, which may be nil. ctx is that of the service.
 func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 	switch m.Type {
 	case TypeListen:
-		ss.listen(ctx, m, d)
+		ss.listen(ss.gone, m, d)
 		return nil
 	case TypeConnect, TypeAccept:
 		return ss.open(ctx, m, d)
@@ -464,13 +476,6 @@ func (ss *session) result(seq uint32, v []byte, err error) {
 		m.Text = plainText(err.Error())
 	}
 	ss.sendOrDrop(&m)
-}
-
-// sendOrDrop sends m. If the launcher cannot receive it, the session ends.
-func (ss *session) sendOrDrop(m *Message) {
-	if err := ss.t.send(m, -1); err != nil {
-		ss.t.shutdown()
-	}
 }
 
 // errnoOf returns the errno that err wraps, 0 if err is nil, and EINVAL if err wraps none.

@@ -86,10 +86,13 @@ func (a *attempt) run(timeout time.Duration) {
 			a.timer = nil
 			a.steps.timedOut()
 		case <-a.s.ctx.Done():
+			a.steps.programEnded()
 			if a.phase == phaseConnecting {
 				a.cancel() // the service may outlive the program
 			}
-			return
+			if !a.steps.over() {
+				return
+			}
 		}
 	}
 	a.cleanup()

@@ -11,7 +11,7 @@
 // Run starts its own executable again as a stub (see MaybeChild), which sets
 // no_new_privs, installs a seccomp filter whose listener goes to the launcher,
 // and executes the program. The filter allows nearly all calls. Calls that make
-// connections (connect, listen, accept) and calls that show a difference
+// connections (connect, bind, listen, accept) and calls that show a difference
 // between a socketpair and a TCP socket (getpeername, getsockname, some socket
 // options) stop the calling thread until the launcher has answered: it lets the
 // kernel do the call (CONTINUE), answers in place of the kernel, or places a
@@ -81,10 +81,13 @@
 //   - If the stack ends during a connect(), the launcher connects once more: the
 //     server may see one connection that is reset at once, and then another.
 //   - If the launcher itself carries the bytes of a connection, to a peer without
-//     SMC, and the peer is slow to read the last bytes, the launcher ends up to
-//     10 s after the program.
+//     SMC, it ends when the peer has taken the last bytes of the program, or has
+//     taken none for 10 s.
 //   - If the launcher is killed, the trapped calls of the program fail with
-//     ENOSYS, and the service resets its SMC connections.
+//     ENOSYS, and the service resets the SMC connections that the program still
+//     has. What the program had written and closed is sent, unless the launcher
+//     carried it itself, or was killed between the success of a connect() and the
+//     message that passes the connection to the service.
 //   - 32-bit programs on a 64-bit kernel are not trapped: their connections are
 //     native.
 //

@@ -238,6 +238,7 @@ func (f *fakeStack) asked(sock *broker.Descriptor) {
 // carry relays between the program's pair and the TCP socket.
 func (f *fakeStack) carry(ctx context.Context, c *broker.Conn, end, sock *broker.Descriptor) {
 	f.attached.Add(1)
+	ctx = c.LauncherGone() // what the program wrote is sent though its launcher has gone
 	defer end.Close()
 	var app *relay.Socket
 	if err := end.Control(func(fd int) (err error) { app, err = endOf(fd); return err }); err != nil {

@@ -87,6 +87,7 @@ const (
 //	give              | service gone       | -                                              | give-own
 //	give give-own     | a call             | swap back; if it cannot be done: carry         | over
 //	give give-own     | wrote, time over   | carry                                          | over
+//	give give-own     | programs ended     | if wrote, or not hung up yet: carry            | over
 //	failed            | a call, time over  | swap back                                      | over
 //	failed            | anything else      | -                                              | failed
 //	any other         | hung up            | cancel                                         | over
@@ -377,6 +378,14 @@ func (x *steps) pairChanged() {
 		x.cancel()
 		x.end()
 		x.leave(nil)
+	}
+}
+
+// programEnded is called when all programs have ended. What one of them wrote before it
+// ended is still sent.
+func (x *steps) programEnded() {
+	if (x.stage == stageGive || x.stage == stageGiveOwn) && (!x.hungUp() || x.wrote()) {
+		x.carryNow()
 	}
 }
 

@@ -105,7 +105,7 @@ type Relay struct {
 	LauncherGone <-chan struct{}
 	// CutOrphans, if not nil, is closed to reset the connections of programs whose
 	// launcher has ended, even if data of these programs is not sent yet. OrphanLimit
-	// bounds the time to send this data. 0 means one minute.
+	// bounds the time without progress while this data is sent. 0 means one minute.
 	CutOrphans  <-chan struct{}
 	OrphanLimit time.Duration
 	// DrainIdle and DrainLimit bound the wait for the data of a program that has closed
@@ -229,8 +229,6 @@ const (
 // returns false if the connection must be reset. That is so if the program does not end
 // soon, because a program cannot use its connections without its launcher.
 func (r *Relay) awaitOrphan(stop, done <-chan struct{}) bool {
-	limit := time.NewTimer(cmp.Or(r.OrphanLimit, orphanLimit))
-	defer limit.Stop()
 	tick := time.NewTicker(orphanGrace / 20)
 	defer tick.Stop()
 	for begin := time.Now(); !r.App.HungUp(); {
@@ -246,15 +244,47 @@ func (r *Relay) awaitOrphan(stop, done <-chan struct{}) bool {
 		}
 	}
 	r.appHungUp.Store(true) // no program is there that could see a reset
-	select {
-	case <-done:
-		return true
-	case <-stop:
-	case <-r.CutOrphans:
-	case <-r.Net.Done():
-	case <-limit.C:
+	limit := cmp.Or(r.OrphanLimit, orphanLimit)
+	tick.Reset(limit / 20)
+	for p := r.left(); ; {
+		select {
+		case <-done:
+			return true
+		case <-stop:
+			return false
+		case <-r.CutOrphans:
+			return false
+		case <-r.Net.Done():
+			return false
+		case <-tick.C:
+		}
+		if now := r.left(); now.progress != p.progress {
+			p = now
+		} else if now.at.Sub(p.at) >= limit {
+			return false
+		}
 	}
-	return false
+}
+
+// progress is how much of what the program wrote has left: the bytes that the relay has not
+// read yet, and over TCP also those that the peer has not acknowledged and those that it has.
+type progress struct {
+	unread, unsent int
+	acked          uint64
+}
+
+// moment is the progress at a time.
+type moment struct {
+	progress
+	at time.Time
+}
+
+func (r *Relay) left() moment {
+	m := moment{progress{unread: r.App.Unread()}, time.Now()}
+	if tcp, ok := r.Net.(*TCP); ok {
+		m.unsent, m.acked = tcp.unsent()
+	}
+	return m
 }
 
 // cut resets both sides.
@@ -392,32 +422,26 @@ func (r *Relay) down() (reset bool) {
 // acknowledged by the peer. It gives up after DrainIdle without progress, and after
 // DrainLimit in any case.
 func (r *Relay) drain() {
-	tcp, _ := r.Net.(*TCP)
 	quiet := cmp.Or(r.DrainIdle, drainIdle)
-	begin := time.Now()
-	limit := begin.Add(cmp.Or(r.DrainLimit, drainLimit))
+	limit := time.Now().Add(cmp.Or(r.DrainLimit, drainLimit))
 	tick := time.NewTimer(drainTick)
 	defer tick.Stop()
-	moved, read := begin, r.upRead
-	left, sent := 0, uint64(0)
+	read := r.upRead
+	var last moment
 	for {
 		select {
 		case <-read:
 			read = nil
 		default:
 		}
-		n, acked := 0, uint64(0)
-		if tcp != nil {
-			n, acked = tcp.unsent()
-		}
-		if read == nil && n == 0 {
+		now := r.left()
+		if read == nil && now.unsent == 0 {
 			return
 		}
-		now := time.Now()
-		if n = r.App.Unread(); n != left || acked != sent {
-			left, sent, moved = n, acked, now
+		if last.at.IsZero() || now.progress != last.progress {
+			last = now
 		}
-		wait := min(moved.Add(quiet).Sub(now), limit.Sub(now))
+		wait := min(last.at.Add(quiet).Sub(now.at), limit.Sub(now.at))
 		if wait <= 0 {
 			return
 		}

@@ -69,7 +69,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	}
 	h.carryOptions(smc, carriage)
 	data.DropUrgent = func() { _ = c.DropUrgent(ctx) }
-	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, LauncherGone: ctx.Done(), Broken: func(e syscall.Errno) {
+	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, LauncherGone: c.LauncherGone().Done(), Broken: func(e syscall.Errno) {
 		_ = c.Broken(context.WithoutCancel(ctx), e)
 		markUnread(app)
 	}}
@@ -82,7 +82,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		safe = true
 		end := c.Keep()
 		carriage.Attach(engines)
-		ride(r, smc, carriage, s.ending, ctx, func(reset bool, err error) {
+		ride(r, smc, carriage, s.ending, c.LauncherGone(), func(reset bool, err error) {
 			defer end()
 			defer sock.Close() //nolint:errcheck // no one needs the result
 			defer leave()
