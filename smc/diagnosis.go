@@ -72,6 +72,8 @@ const (
 	DiagNoRoute Diagnosis = 0x030e0000
 	// DiagIndirect: peers disagree on direct or routed RoCE.
 	DiagIndirect Diagnosis = 0x030f0000
+	// DiagNoPath: RoCE does not pass between the hosts, although TCP does. Linux does not have this code.
+	DiagNoPath Diagnosis = 0x03fd0000
 	// DiagShort: connections to the peer were too short for SMC. Linux does not have this code, and it is never sent.
 	DiagShort Diagnosis = 0x03fe0000
 	// DiagSync: link group out of sync.
@@ -163,6 +165,8 @@ func (d Diagnosis) Text() string {
 		return "no route to the peer's RNIC"
 	case DiagIndirect:
 		return "peers disagree on direct or routed RoCE"
+	case DiagNoPath:
+		return "RoCE does not pass between the hosts: is UDP port 4791 open?"
 	case DiagShort:
 		return "connections to the peer were too short for SMC"
 	case DiagSync:

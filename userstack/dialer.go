@@ -126,13 +126,15 @@ func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, che
 	}
 	var merr error
 	err := rc.Control(func(fd uintptr) {
-		if !check {
-			merr = s.opt.marker.MarkConnect(int(fd))
-			return
-		}
 		var from netip.Addr
 		if a, ok := local.(*net.TCPAddr); ok && a != nil {
 			from = a.AddrPort().Addr()
+		}
+		if !check {
+			if merr = s.tryPathTo(from, addrPort(tcpAddr(address)).Addr()); merr == nil {
+				merr = s.opt.marker.MarkConnect(int(fd))
+			}
+			return
 		}
 		if merr = s.canAnnounce(from, addrPort(tcpAddr(address)).Addr()); merr == nil && s.opt.marker != nil {
 			merr = s.opt.marker.MarkConnect(int(fd))
@@ -141,7 +143,7 @@ func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, che
 	if err = errors.Join(err, merr); err == nil {
 		return nil
 	}
-	if !check {
+	if !check && !errors.Is(err, errNoPath) {
 		s.log.Warn("cannot announce SMC", "address", address, "err", err)
 	}
 	why := *declineFor(err)

@@ -81,15 +81,17 @@ func declineFor(err error) *DeclineError {
 	var failed *rdmaverbs.CompletionError
 	var limit *driver.LimitError
 	switch {
+	case silentPath(err):
+		code = smc.DiagNoPath
 	case errors.As(err, &failed):
 		// The link failed before it was confirmed. The kernel reports this as a missing
 		// answer to CONFIRM LINK.
 		code = smc.DiagTimeoutConfLink
 	case errors.Is(err, ErrNoDevice), errors.Is(err, linkgroup.ErrNoDevice):
 		code = smc.DiagNoSMCRDev
-	case errors.Is(err, linkgroup.ErrTimeout), errors.Is(err, linkgroup.ErrSilent):
+	case errors.Is(err, linkgroup.ErrTimeout):
 		code = smc.DiagTimeoutConfLink
-	case errors.Is(err, linkgroup.ErrNoLink), errors.Is(err, linkgroup.ErrGroupDead), errors.Is(err, linkgroup.ErrFull):
+	case errors.Is(err, linkgroup.ErrNoLink), errors.Is(err, linkgroup.ErrNoSign), errors.Is(err, linkgroup.ErrGroupDead), errors.Is(err, linkgroup.ErrFull):
 		code = smc.DiagNoActiveLink
 	case errors.Is(err, linkgroup.ErrUnknownRKey), errors.Is(err, linkgroup.ErrInvalidParams):
 		code = smc.DiagRToken

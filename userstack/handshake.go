@@ -39,6 +39,7 @@ type handshake struct {
 	watching bool         // over a DECLINE that was sent
 	llc      <-chan error // the outcome of an LLC exchange, or nil
 	turn     firstTurn
+	path     pathUse
 	canceled <-chan struct{} // ctx.Done(), or nil once the machine knows
 	cause    error           // why the machine was told to give up
 
@@ -90,6 +91,7 @@ func (s *hostSide) ports(t *rendezvous.Terms) []*devices.Port {
 func newHandshake(ctx context.Context, s *Stack, tcp TCPConn, role smc.Role, conf rendezvous.Config) *handshake {
 	h := &handshake{s: s, ctx: ctx, tcp: tcp, owner: inside.OwnerFrom(ctx), role: role, canceled: ctx.Done()}
 	h.reader = tcpReader{tcp: tcp, guard: &s.guard}
+	h.path = pathUse{s: s, role: role, began: time.Now()}
 	conf.PeerID, conf.Hostname, conf.ConfirmWait = s.peerIDNow(), s.cfg.Hostname, linkgroup.ConfirmWait
 	if role == smc.Client {
 		h.m = rendezvous.NewClient(conf)

@@ -4,6 +4,7 @@ package userstack
 
 import (
 	"errors"
+	"time"
 
 	"smcr/smc"
 	"smcr/userstack/driver"
@@ -26,6 +27,11 @@ func (h *handshake) connConfig() driver.ConnConfig {
 // link.
 func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 	s := h.s
+	if h.role == smc.Client {
+		if err := h.path.failedMeanwhile(); err != nil {
+			return answerOf(nil, err)
+		}
+	}
 	g, err := s.driver.NewGroup(driver.GroupConfig{
 		Role: h.role, PeerID: a.PeerID, LocalPeerID: s.peerIDNow(), Terms: a.Terms,
 		LAN: h.host.lan, Ports: h.host.ports(a.Terms), MaxLinks: s.cfg.MaxLinks, MaxConns: s.cfg.MaxConns,
@@ -42,6 +48,8 @@ func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 	if a.Peer != nil {
 		p := h.firstParams(*a.Peer, a.Terms)
 		peer = &p
+		send, answer := h.path.clientPace(time.Now(), a.Terms)
+		driver.Pace(g, send, answer)
 	}
 	var local linkgroup.ConnParams
 	h.conn, local, err = g.Begin(h.connConfig(), peer)
@@ -50,6 +58,9 @@ func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 
 // connectFirst connects the first link of a server's link group.
 func (h *handshake) connectFirst(a rendezvous.ConnectFirst) error {
+	h.path.peerIsOurs = a.Terms.PeerUDPPort() != 0
+	send, answer := h.path.serverPace(time.Now())
+	driver.Pace(h.fresh, send, answer)
 	return h.fresh.Connect(h.firstParams(a.Peer, a.Terms), a.Peer.PeerID, a.Terms)
 }
 
@@ -74,7 +85,7 @@ func (h *handshake) join(a rendezvous.JoinGroup) rendezvous.Event {
 // awaitLLC returns the outcome of the LLC exchange as an event.
 func (h *handshake) awaitLLC() {
 	if h.fresh != nil {
-		h.llc = h.fresh.FirstContact()
+		h.llc, h.path.tried = h.fresh.FirstContact(), true
 	} else {
 		h.llc = h.conn.Announced()
 	}
@@ -87,6 +98,9 @@ func (h *handshake) llcOutcome(err error) rendezvous.Event {
 		local, err = h.conn.Local()
 	}
 	if err != nil {
+		if h.path.failed(err) {
+			h.turn.leave() // the others need not wait any more
+		}
 		return rendezvous.LLCFailed{Failure: failureOf(err)}
 	}
 	return rendezvous.LLCDone{Local: endpoint(h.s.peerIDNow(), local)}

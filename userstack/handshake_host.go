@@ -31,6 +31,9 @@ func (h *handshake) admit() rendezvous.Event {
 // takeTurn begins a first contact with the peer if no other is under way. Otherwise it
 // returns nil, and the end of that one is an event.
 func (h *handshake) takeTurn() rendezvous.Event {
+	if err := h.path.blocked(); err != nil {
+		return answerOf(nil, err)
+	}
 	end, busy, no := h.s.reg.enterFirst(h.turn.of)
 	if no != nil {
 		return rendezvous.Failed{Failure: rendezvous.Failure{Why: *no}}
@@ -39,6 +42,10 @@ func (h *handshake) takeTurn() rendezvous.Event {
 		return nil
 	}
 	h.turn.end = end
+	if err := h.path.try(); err != nil {
+		h.turn.leave()
+		return answerOf(nil, err)
+	}
 	return rendezvous.Turn{PeerID: h.s.peerIDNow()}
 }
 
@@ -72,6 +79,7 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 		return rendezvous.Host{}, err
 	}
 	h.host.lan = driver.LAN{Route: rt, Local: local.Addr(), Remote: remote.Addr(), PNETID: pnetID}
+	h.path.is = pathOf(&rt, remote.Addr())
 	host := rendezvous.Host{Local: local.Addr(), Subnets: rt.Local, Release: s.cfg.release()}
 	host.MaxConns, host.MaxLinks = s.cfg.limits()
 	if !s.cfg.NoVersion2 {

@@ -98,6 +98,9 @@ func (h *handshake) outcome() (*Conn, error) {
 	switch {
 	case o.Refused != nil:
 		why := &DeclineError{Remote: o.Refused.Remote, Code: o.Refused.Code, Err: o.Refused.Err}
+		if why.Remote {
+			h.path.declined(why.Code)
+		}
 		if err := h.openDeclined(why); err != nil {
 			return nil, fmt.Errorf("userstack: %w", err)
 		}
@@ -107,6 +110,7 @@ func (h *handshake) outcome() (*Conn, error) {
 	case o.Err != nil:
 		return nil, fmt.Errorf("userstack: %w", o.Err)
 	}
+	h.path.works()
 	h.conn.Start()
 	if g := h.fresh; g != nil {
 		h.s.log.Info("link group established", "lgr", g.Name(), "role", g.Role().String(), "peer", g.PeerID())
@@ -251,18 +255,21 @@ func (h *handshake) next() rendezvous.Event {
 	case <-h.s.ctx.Done():
 		return h.interrupted()
 	case <-h.wake():
-		if h.watching {
+		if h.watches() {
 			return h.tcpState()
 		}
 		return rendezvous.Tick{}
 	}
 }
 
+// watches reports whether the machine waits for what becomes of a DECLINE.
+func (h *handshake) watches() bool { return h.watching && h.m.State() == rendezvous.AwaitAck }
+
 // wake returns a channel that is ready at the deadline of the machine, or when it is time to
 // look at the state of TCP. It is nil without either.
 func (h *handshake) wake() <-chan time.Time {
 	d := watchEvery
-	if !h.watching {
+	if !h.watches() {
 		at := h.m.Deadline()
 		if at.IsZero() {
 			return nil

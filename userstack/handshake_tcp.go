@@ -71,6 +71,7 @@ func (h *handshake) send(m wire.CLC) rendezvous.Event {
 		}
 		return rendezvous.SendFailed{Err: fmt.Errorf("send %s: %w", m.CLCType(), err)}
 	}
+	h.path.sent = time.Now()
 	return rendezvous.Sent{}
 }
 

@@ -126,3 +126,13 @@ func (k carriage) KeepLinkAlive(idle time.Duration) { k.c.SetKeepAlive(idle) }
 
 // Bytes implements inside.Carriage.
 func (k carriage) Bytes() uint64 { return k.c.Bytes() }
+
+// ResetReason implements inside.Carriage.
+func (k carriage) ResetReason() string {
+	select {
+	case <-k.c.End.Done():
+		return resetReason(k.c.End.Err())
+	default:
+		return ""
+	}
+}

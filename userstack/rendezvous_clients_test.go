@@ -86,13 +86,13 @@ func TestTurnTooLate(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("another client waited %v", took)
 		}
-		if d := as[wire.Decline](p2); d.Diagnosis != smc.DiagMem || d.OutOfSync {
+		if d := as[wire.Decline](p2); d.Diagnosis != smc.DiagTimeoutConfLink || d.OutOfSync {
 			t.Errorf("declined with %+v", d)
 		}
 		if took := time.Since(began); took >= rendezvous.TurnWait+time.Second {
 			t.Errorf("DECLINE came after %v", took)
 		}
-		wantDecline(t, "server", <-waits, smc.DiagMem, false)
+		wantDecline(t, "server", <-waits, smc.DiagTimeoutConfLink, false)
 		b.stillTCP(ct2, st2)
 		ct.Close()
 		wantBroken(t, <-stuck, nil)

@@ -51,9 +51,9 @@ func TestDeadFabric(t *testing.T) {
 		b.w.SetLAN("roce", false)
 		start := time.Now()
 		_, _, cerr, serr := b.rendezvous(ct, st)
-		wantDecline(t, "client", cerr, smc.DiagTimeoutConfLink, true)
-		wantDecline(t, "server", serr, smc.DiagTimeoutConfLink, false)
-		if d := time.Since(start); d > linkgroup.DefaultTimers(smc.Client).ConfirmFirst {
+		wantDecline(t, "client", cerr, smc.DiagNoPath, true)
+		wantDecline(t, "server", serr, smc.DiagNoPath, false)
+		if d := time.Since(start); d > time.Second {
 			t.Errorf("took %v", d)
 		}
 		b.stillTCP(ct, st)

@@ -120,7 +120,10 @@ func TestScriptedServer(t *testing.T) {
 			as[wire.Proposal](p)
 			p.send(wire.Accept{FirstContact: true, Endpoint: endpointOf(1)})
 			as[wire.Confirm](p)
-		}, wantBroken}, // RFC 7609, appendix C.7
+			as[wire.Decline](p)
+		}, func(t *testing.T, err error, _ *simfabric.TCPConn) {
+			wantDecline(t, "client", err, smc.DiagNoPath, false)
+		}},
 		{"ReservedMTU", func(_ *testing.T, p scripted) {
 			as[wire.Proposal](p)
 			e := endpointOf(1)
@@ -308,7 +311,7 @@ func TestScriptedClient(t *testing.T) {
 			p.send(wire.Confirm{FirstContact: true, Endpoint: endpointOf(1)})
 			as[wire.Decline](p)
 		}, func(t *testing.T, err error, _ *simfabric.TCPConn) {
-			wantDecline(t, "server", err, smc.DiagTimeoutConfLink, false)
+			wantDecline(t, "server", err, smc.DiagNoPath, false)
 		}},
 		{"SaysNothing", func(*testing.T, scripted) {}, wantTimeout},
 		{"NoConfirm", func(_ *testing.T, p scripted) {

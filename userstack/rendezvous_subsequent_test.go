@@ -194,7 +194,7 @@ func TestThirdHost(t *testing.T) {
 					}
 					ct.Close()
 					st.Close()
-					time.Sleep(settled)
+					time.Sleep(settled + serverPauseOther) // its path may not work
 				}
 				b.stillWorks(c, s)
 			})

@@ -28,8 +28,8 @@ func TestConfirms(t *testing.T) {
 		want  smc.Diagnosis
 	}{
 		// There is no answer to CONFIRM LINK.
-		{"Same", nil, func(*wire.ConfirmV2) {}, smc.DiagTimeoutConfLink},
-		{"SameRelease0", old, func(*wire.ConfirmV2) {}, smc.DiagTimeoutConfLink},
+		{"Same", nil, func(*wire.ConfirmV2) {}, smc.DiagNoPath},
+		{"SameRelease0", old, func(*wire.ConfirmV2) {}, smc.DiagNoPath},
 		{"Release", nil, func(c *wire.ConfirmV2) { c.FirstContact.Release = 0 }, smc.DiagRelease},
 		{"HigherRelease", nil, func(c *wire.ConfirmV2) { c.FirstContact.Release = 2 }, smc.DiagRelease},
 		{"ReleaseInAnswerTo0", old, func(c *wire.ConfirmV2) { c.FirstContact.Release = 1 }, smc.DiagRelease},

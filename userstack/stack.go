@@ -35,6 +35,7 @@ type Stack struct {
 	tcpSockets *tcptable.Table // sockets that stay TCP
 	opt        tcpOption
 	limit      handshakeLimit
+	paths      pathTable
 	own        ownParts
 	reg        registry
 

@@ -8,8 +8,10 @@ import (
 	"net"
 
 	"smcr/guard"
+	"smcr/quota"
 	"smcr/userstack/devices"
 	"smcr/userstack/driver"
+	"smcr/userstack/internal/pathmemory"
 	"smcr/userstack/internal/tcptable"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
@@ -29,6 +31,7 @@ func New(cfg Config) (*Stack, error) {
 			listeners: map[net.Listener]struct{}{},
 		},
 		limit: handshakeLimit{underWay: rendezvous.NewHandshakeLimit()},
+		paths: pathTable{known: pathmemory.New(), log: quota.NewLog(cfg.Log)},
 	}
 	s.guard = guard.Guard{Log: s.log, Count: s.stats.Panic}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -43,7 +46,7 @@ func New(cfg Config) (*Stack, error) {
 		Network: s.net, Devices: s.devices, Stats: &s.stats, Guard: &s.guard, Log: s.log, Trace: &s.trace,
 		Engines: s.cfg.Engines, Loop: s.loop,
 		RecvBuf: s.cfg.RecvBuf, SendBuf: s.cfg.SendBuf, SendChunk: s.cfg.tune.sendChunk, EyeCatcher: s.cfg.EyeCatcher,
-		GroupIdle: s.cfg.GroupIdle, StallTime: s.cfg.StallTime, Limits: s.cfg.Limits.forDriver(), Random: s.cfg.random, TuneTimers: s.cfg.tune.timers,
+		GroupIdle: s.cfg.GroupIdle, StallTime: s.cfg.StallTime, Limits: s.cfg.Limits.forDriver(), Random: s.cfg.random, TuneTimers: s.cfg.tune.timers, PathDied: s.pathDied,
 	})
 	var diag network.SockDiag
 	if s.own.net != nil {

@@ -68,6 +68,7 @@ var edges = []struct {
 	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "guard", "rdmaverbs"}},
 	{"userstack/internal/mempool", []string{"rdmaverbs"}},
 	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "smc", "stats"}},
+	{"userstack/internal/pathmemory", []string{"quota"}},
 	{"userstack/internal/tracing", []string{"nl", "rdmaverbs", "smc"}},
 	{"userstack/internal/bedtest", []string{"userstack/network", "userstack/simfabric", "userstack/linkgroup", "userstack/internal/inside", "smc"}},
 	{"userstack/internal/tcptable", []string{"userstack/internal/inside", "nl", "smc", "guard"}},
@@ -75,8 +76,8 @@ var edges = []struct {
 	// The stack and what serves it.
 	{"userstack/driver", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/mempool", "userstack/internal/tracing", "nl", "stats", "guard", "rdmaverbs", "smc"}},
 	{"userstack", []string{
-		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/driver", "userstack/internal/inside", "userstack/internal/tcptable", "userstack/internal/tracing",
-		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
+		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/driver", "userstack/internal/inside", "userstack/internal/pathmemory", "userstack/internal/tcptable", "userstack/internal/tracing",
+		"nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
 	{"userstack/internal/programs", []string{"userstack", "userstack/internal/inside", "userstack/network", "userstack/tcpopt", "guard", "smc"}},
 	{"userstack/service", []string{"userstack", "userstack/internal/programs", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/internal/takeover", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place", "internal/retry"}},

@@ -225,6 +225,16 @@ var codes = []Reason{
 		Cure:  []string{"Give the netdevs of both RNICs the same prefix length: see 'ip address'.", "Compare the routes of both hosts: 'ip route get ADDRESS'."},
 	},
 	{
+		Code: smc.DiagNoPath, Name: "roce-blocked", Text: "RoCE does not pass between the hosts: is UDP port 4791 open?", Also: []string{"it did not pass before; a connection tries again from time to time"},
+		Cause: "TCP works between the hosts, but packets of RoCE do not arrive, or not those of full size. The stack remembers that for all programs: connections with the peer stay TCP at once, and one of them tries SMC-R again from time to time, first after 5 s and then at intervals of up to 30 s.",
+		Cure: []string{
+			"Open UDP port 4791 in both directions, on both hosts and on what is between them: 'nft list ruleset', the security groups of a cloud. RoCE version 1 needs ethertype 0x8915.",
+			"Compare the MTU of the network devices of both hosts and of the path: 'ip link', and 'ping -M do -s 1472 ADDRESS' for an MTU of 1500.",
+			"Nothing else has to be done: connections use SMC-R again within a minute.",
+			"In a network that does not carry RoCE at all, leave the programs to TCP: 'smcr run --mode tcp -- PROGRAM'.",
+		},
+	},
+	{
 		Code: smc.DiagShort, Name: "short-connections", Text: "connections to the peer were too short for SMC",
 		Cause: "Many connections to this destination carried so little that SMC-R took longer than TCP, so the launcher leaves them to TCP and tries SMC-R again from time to time.",
 		Cure:  []string{"Nothing has to be done.", "To use SMC-R for all of them, run the program with 'smcr run --no-adapt -- PROGRAM'."},

@@ -177,6 +177,14 @@ var found = []Reason{
 		Cure:  []string{"Find the program with 'smcr info' and end it, or let it answer at another address (userstack.Stack.ServeControl)."},
 	},
 	{
+		Name: "path-died", Title: "a connection was reset because RoCE does not pass any more", Text: "transport retries exceeded", Also: []string{"the peer did not answer TEST LINK"},
+		Cause: "The connection used SMC-R, and then nothing came from the peer over RoCE any more for as long as the stack waits ('smcr serve --stall-time'): the path is blocked, or packets of full size do not pass any more, or the host of the peer has ended.",
+		Cure: []string{
+			"Check that UDP port 4791 is open in both directions and that the MTU is right on the whole path.",
+			"Nothing else has to be done: the next connections are TCP, and use SMC-R again when RoCE passes.",
+		},
+	},
+	{
 		Name: "process-slow", Text: "the process is slow to provide its memory", Also: []string{"too many calls of the process wait for its memory"},
 		Cause: "The launcher could not read the memory of the program in time: it is swapped out, or a file system of the program (FUSE, userfaultfd) delays it.",
 		Cure:  []string{"Nothing has to be done if it happens rarely. Otherwise check memory and swap of the host: 'vmstat 1'."},

@@ -150,13 +150,14 @@ func TestSummary(t *testing.T) {
 	var b bytes.Buffer
 	summary(&b, launch.Stats{
 		ByMode: map[broker.Mode]uint64{broker.ModeSMCR: 1}, TCP: map[string]uint64{"userstack: no RoCE device for this network: softroce: netdev is gone": 2},
-		Failed: map[string]uint64{"connection refused": 1},
+		Failed: map[string]uint64{"connection refused": 1}, Resets: map[string]uint64{"transport retries exceeded": 1},
 	})
 	kernelSummary(&b, launch.Stats{KernelSockets: 1, NativeSockets: map[string]uint64{launch.ReasonNetns: 1}},
 		kernelCounters{valid: true}, kernelCounters{valid: true, stats: nl.Stats{SMCR: stats.Tech{ClientV2: 1}}})
 	want := "smcr: 1 connection over SMC-R, 2 over TCP, 1 failed\n" +
 		"smcr: 2 over TCP: no RoCE device for this network: netdev is gone (see 'smcr explain no-smcr-device')\n" +
 		"smcr: 1 failed: connection refused (see 'smcr explain server-refused')\n" +
+		"smcr: 1 reset: transport retries exceeded (see 'smcr explain path-died')\n" +
 		"smcr: 1 connection over SMC-R, 0 over SMC-D, 0 over TCP (all of this network namespace)\n" +
 		"smcr: created 1 SMC socket and 1 TCP socket\n" +
 		"smcr: 1 TCP socket: no privilege in the program's network namespace (see 'smcr explain other-namespace')\n"

@@ -35,6 +35,7 @@ func summary(w io.Writer, s launch.Stats) {
 	fmt.Fprintln(w)
 	perReason(w, overTCP, s.TCP)
 	perReason(w, func(n uint64) string { return fmt.Sprint(n, " failed") }, s.Failed)
+	perReason(w, func(n uint64) string { return fmt.Sprint(n, " reset") }, s.Resets)
 	panics(w, s)
 }
 

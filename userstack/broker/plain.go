@@ -28,6 +28,7 @@ var packageNames = []string{
 	"network",
 	"nl",
 	"nltest",
+	"pathmemory",
 	"pnet",
 	"programs",
 	"quota",

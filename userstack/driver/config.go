@@ -51,6 +51,10 @@ type Config struct {
 	Random func() uint32
 	// TuneTimers changes the timers of each new link group, for tests. It may be nil.
 	TuneTimers func(smc.Role, *linkgroup.Timers)
+
+	// PathDied is called when a link group has ended because RDMA does not pass any more on
+	// its way, although TCP does. It must not block. It may be nil.
+	PathDied func(lan LAN, err error)
 }
 
 // GroupConfig is what a first contact decides for its link group.

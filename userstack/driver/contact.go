@@ -86,6 +86,19 @@ func (g *Group) Begin(conf ConnConfig, peer *linkgroup.ConnParams) (c *Conn, loc
 	return c, local, err
 }
 
+// Pace sets how long the first contact of g waits: see linkgroup.Pace. It comes before Begin on
+// a client, and before Connect on a server. It has no effect with TuneTimers.
+func Pace(g *Group, send, answer time.Duration) {
+	if g.s.TuneTimers != nil {
+		return
+	}
+	g.do(func(time.Time) {
+		if !g.end.dead {
+			linkgroup.Pace(g.core, send, answer)
+		}
+	})
+}
+
 // Connect connects the first link of a server's group, with the content of the client's
 // CONFIRM. In version 2, about has more about the client, and id is its peer ID. In version
 // 1, about is nil.

@@ -40,7 +40,7 @@ func coreConfig(s *shared, c *GroupConfig) linkgroup.Config {
 	cfg := linkgroup.Config{
 		Role: c.Role, LocalPeerID: c.LocalPeerID, PeerID: c.PeerID, PeerHost: c.LAN.Remote, VLAN: c.LAN.Route.VLAN,
 		MaxLinks: c.MaxLinks, MaxConns: c.MaxConns,
-		SendQueue: sendDepth, SendChunk: s.SendChunk, EyeCatcher: s.EyeCatcher, Timers: timersOf(s, c.Role),
+		SendQueue: sendDepth, SendChunk: s.SendChunk, EyeCatcher: s.EyeCatcher, ProvePath: true, Timers: timersOf(s, c.Role),
 	}
 	if c.Role == smc.Client {
 		cfg.MaxConns = 0 // the most there can be: the server decides
@@ -66,10 +66,14 @@ func coreConfig(s *shared, c *GroupConfig) linkgroup.Config {
 // has ended.
 const tcpGrace = 500 * time.Millisecond
 
+// fresh is how long after the last sign of the peer a link counts as alive for new connections.
+// After that, they wait for an acknowledgement of TEST LINK: a round trip.
+const fresh = 200 * time.Millisecond
+
 // timersOf returns the timers of a link group.
 func timersOf(s *shared, role smc.Role) linkgroup.Timers {
 	timers := linkgroup.DefaultTimers(role)
-	timers.TCPGrace = tcpGrace
+	timers.TCPGrace, timers.Fresh = tcpGrace, fresh
 	timers.AllowSilence(longestSilence(s.StallTime))
 	if idle := s.GroupIdle; idle > 0 {
 		timers.Idle = idle

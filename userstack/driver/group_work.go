@@ -3,6 +3,7 @@
 package driver
 
 import (
+	"errors"
 	"time"
 
 	"smcr/rdmaverbs"
@@ -89,6 +90,7 @@ func (g *Group) execute(acts []linkgroup.Action) {
 				g.lostLink(on, err)
 			}
 		}
+		clear(g.exec.wrs) // they point to actions, which name connections
 		g.exec.wrs = g.exec.wrs[:0]
 	}
 	for i := range acts {
@@ -151,6 +153,16 @@ func (g *Group) workRequest(l *link, a *linkgroup.Action) (rdmaverbs.SendWR, err
 		wr.InlineData = a.Message()
 		return wr, nil
 	}
+	if p, ok := a.Chunk.Data.(linkgroup.RMBPart); ok {
+		g.mu.Lock()
+		mr := p.Handle.(*region).lnk[a.Link]
+		g.mu.Unlock()
+		if mr == nil {
+			return wr, errNoRegion
+		}
+		setWrite(&wr, a, rdmaverbs.SGE{MR: mr, Off: p.Off + a.Off, Len: a.Len})
+		return wr, nil
+	}
 	k := a.Chunk.Data.(*slabChunk)
 	mr := k.r.registration(l.port.Device())
 	if mr == nil {
@@ -159,10 +171,17 @@ func (g *Group) workRequest(l *link, a *linkgroup.Action) (rdmaverbs.SendWR, err
 			return wr, err
 		}
 	}
-	wr.Op = rdmaverbs.OpWrite
-	wr.SG[0] = rdmaverbs.SGE{MR: mr, Off: k.off + a.Off, Len: a.Len}
-	wr.RemoteAddr, wr.RKey = a.RemoteAddr, uint32(a.RKey)
+	setWrite(&wr, a, rdmaverbs.SGE{MR: mr, Off: k.off + a.Off, Len: a.Len})
 	return wr, nil
+}
+
+// errNoRegion means that an RMB is not registered on a link.
+var errNoRegion = errors.New("the RMB is not registered")
+
+// setWrite makes wr an RDMA WRITE of the bytes of from.
+func setWrite(wr *rdmaverbs.SendWR, a *linkgroup.Action, from rdmaverbs.SGE) {
+	wr.Op, wr.SG[0] = rdmaverbs.OpWrite, from
+	wr.RemoteAddr, wr.RKey = a.RemoteAddr, uint32(a.RKey)
 }
 
 // register registers send memory with the device of a link. mu is not held.

@@ -62,6 +62,9 @@ func (c *conn) carried() {
 				c.closed(ev.Errno)
 				c.trial.end(ev.Carried)
 				c.s.stats.ended()
+				if why := broker.ResetReason(ev.Text); why != "" {
+					c.s.stats.reset(why)
+				}
 				if ev.Text != "" {
 					c.s.log.Debug("connection ended", "conn", c.cc.ID(), "remote", c.remote, "why", ev.Text)
 				}

@@ -28,6 +28,8 @@ type Stats struct {
 	// Ended counts the connections that ended among those that the service
 	// carried, Broken those among them that ended abortively.
 	Ended, Broken uint64
+	// Resets counts the connections that the service has reset by itself, by reason.
+	Resets map[string]uint64
 	// Panics counts the internal errors that ended the answer to a call or another part
 	// of the launcher. The log has each of them.
 	Panics uint64
@@ -69,7 +71,7 @@ type counters struct {
 }
 
 func newCounters() *counters {
-	return &counters{s: Stats{ByMode: map[broker.Mode]uint64{}, TCP: map[string]uint64{}, Failed: map[string]uint64{}, NativeSockets: map[string]uint64{}}}
+	return &counters{s: Stats{ByMode: map[broker.Mode]uint64{}, TCP: map[string]uint64{}, Failed: map[string]uint64{}, NativeSockets: map[string]uint64{}, Resets: map[string]uint64{}}}
 }
 
 func (c *counters) snapshot() Stats {
@@ -77,7 +79,7 @@ func (c *counters) snapshot() Stats {
 	defer c.mu.Unlock()
 	s := c.s
 	s.ByMode, s.TCP, s.Failed = maps.Clone(s.ByMode), maps.Clone(s.TCP), maps.Clone(s.Failed)
-	s.NativeSockets = maps.Clone(s.NativeSockets)
+	s.NativeSockets, s.Resets = maps.Clone(s.NativeSockets), maps.Clone(s.Resets)
 	return s
 }
 
@@ -128,6 +130,12 @@ func (c *counters) broken() {
 func (c *counters) ended() {
 	c.mu.Lock()
 	c.s.Ended++
+	c.mu.Unlock()
+}
+
+func (c *counters) reset(reason string) {
+	c.mu.Lock()
+	count(c.s.Resets, reason)
 	c.mu.Unlock()
 }
 

@@ -75,7 +75,8 @@ type Action struct {
 	// Long is a message of version 2 that is longer than MsgLen, at most
 	// wire.MaxLLCLenV2 bytes.
 	Long []byte
-	// Off and Len are the part of Chunk that an [ActWrite] takes, in bytes.
+	// Off and Len are the part of Chunk that an [ActWrite] takes, in bytes. If the Data of the
+	// chunk is an [RMBPart], it is a part of a local RMB.
 	Chunk    *conn.Chunk
 	Off, Len int
 	// RemoteAddr and RKey are its destination in the peer's RMB.
@@ -89,6 +90,12 @@ type Action struct {
 	PeerFull bool
 
 	plain bool // a CDC message that may come after writes of other messages
+}
+
+// RMBPart says where in an RMB of [Env.NewRMB] a chunk is.
+type RMBPart struct {
+	Handle any
+	Off    int // bytes
 }
 
 // Message returns the message of an [ActSend].

@@ -157,6 +157,9 @@ type Config struct {
 	// RMBEsPerRMB is how many connections share an RMB of the smaller size
 	// classes, 1 to 255. Zero means 16.
 	RMBEsPerRMB int
+	// ProvePath has a full packet sent before CONFIRM LINK and before its reply: see
+	// [firstContact.provePath].
+	ProvePath bool
 	// EyeCatcher makes a server's RMBEs begin with the four bytes of the
 	// eye catcher (RFC 7609, section 4.2); cursors then start at 4.
 	// Otherwise they start at 0, as in Linux, and CONFIRM LINK announces this. A
@@ -195,15 +198,25 @@ type Timers struct {
 	// as failed. Before Linux answers, it waits until all it has sent on the
 	// link is completed or has failed, which takes 2 s or more.
 	DeleteLink time.Duration
-	// ConfirmFirst is how long the peer may take for each step of a first
-	// contact until data may be sent. It is longer than the time until a send fails
+	// ConfirmFirst is how long the peer may take for each step of a first contact after
+	// CONFIRM LINK, until data may be sent. It is longer than the time until a send fails
 	// and the DECLINE for it arrives, because the TCP connection is reset after it
 	// (RFC 7609, appendix C.7).
 	ConfirmFirst time.Duration
 	// FirstSend is how long the peer's adapter may take to acknowledge a message of a first
-	// contact, until the link counts as failed. It must be less than the 5 s after which
-	// Linux gives up a first contact, so that both sides use TCP then.
-	FirstSend time.Duration
+	// contact, and FirstAnswer how long the peer may take for CONFIRM LINK or its reply,
+	// until the link counts as failed. DECLINE follows: data waits for it. Both must be less
+	// than the 5 s after which Linux gives up a first contact. [Pace] sets them by
+	// what is known about the peer.
+	FirstSend, FirstAnswer time.Duration
+	// SecondLink is how long a server waits in a first contact for the confirmation of the
+	// second link. Data waits for that too.
+	SecondLink time.Duration
+	// Fresh is how long after the last sign of the peer a link counts as alive for a new
+	// connection. After that, the connection waits for a sign, at most ProofWait: it is
+	// then declined, and the group takes no others until there is a sign. Zero switches
+	// this off.
+	Fresh, ProofWait time.Duration
 	// LLCStart is how long an exchange may wait for others to end.
 	LLCStart time.Duration
 	// AddLinkRetry is how long the server waits before it tries again to
@@ -228,6 +241,18 @@ func (t *Timers) AllowSilence(d time.Duration) {
 	}
 }
 
+// How long a first contact waits for signs over RDMA, if nothing is known about the peer.
+// A queue pair of package softroce sends a packet again after 20, 60, 140 and 300 ms, so
+// FirstSend has five attempts, the last with 150 ms for its answer. With a loss of 5 % in
+// both directions, one first contact in 100,000 fails. A client waits longer than a
+// server, so that the server's DECLINE comes first. All of it, with the round trips of TCP,
+// takes less than a second.
+const (
+	FirstSend         = 450 * time.Millisecond // Timers.FirstSend
+	FirstAnswerServer = 550 * time.Millisecond // Timers.FirstAnswer of a server
+	FirstAnswerClient = 600 * time.Millisecond // Timers.FirstAnswer of a client
+)
+
 // DefaultTimers returns the times that Linux uses, if Linux has such a time.
 func DefaultTimers(role smc.Role) Timers {
 	t := Timers{
@@ -247,7 +272,10 @@ func DefaultTimers(role smc.Role) Timers {
 		DeleteLink:     12 * time.Second,
 		ConfirmLink:    5 * time.Second,
 		ConfirmFirst:   10 * time.Second,
-		FirstSend:      4300 * time.Millisecond,
+		FirstSend:      FirstSend,
+		FirstAnswer:    FirstAnswerServer,
+		SecondLink:     time.Second,
+		ProofWait:      FirstSend,
 		LLCStart:       20 * time.Second,
 		Terminate:      2 * time.Second,
 		AddLinkRetry:   300 * time.Second,
@@ -255,8 +283,10 @@ func DefaultTimers(role smc.Role) Timers {
 		RMBIdle:        60 * time.Second,
 	}
 	if role == smc.Client {
-		// Later than the server, so that the server ends the group in order.
+		// Later than the server, so that the server ends the group in order, and
+		// declines a first contact.
 		t.Idle = 610 * time.Second
+		t.FirstAnswer = FirstAnswerClient
 	}
 	return t
 }

@@ -64,6 +64,9 @@ func (g *Group) NewConnOf(now time.Time, owner uint32, rmbeCode smc.SizeCode, se
 	if g.phase != phaseOpen {
 		r.state = rmbKnown // by CLC (RFC 7609, section 3.5.1)
 	}
+	if g.phase == phaseOpen {
+		g.tests.prove(c)
+	}
 	if r.state == rmbKnown {
 		c.setReady(nil)
 	} else {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/wire"
@@ -91,6 +92,24 @@ func (e *ending) endConns(err error) {
 	}
 }
 
+// silent reports whether a link has failed with err because nothing came from the peer: the
+// transport has given up, or TEST LINK was not answered.
+func silent(err error) bool {
+	var failed *rdmaverbs.CompletionError
+	return errors.As(err, &failed) && failed.Status == rdmaverbs.StatusRetryExcErr || errors.Is(err, ErrTimeout)
+}
+
+// undisturbed reports whether a connection of the group has not begun to end, nor its TCP
+// connection.
+func (e *ending) undisturbed() bool {
+	for _, c := range e.g.conns {
+		if c.Protocol().Undisturbed() {
+			return true
+		}
+	}
+	return false
+}
+
 // die releases everything and tells the driver.
 func (e *ending) die(err error) {
 	if e.g.phase == phaseDead {
@@ -98,6 +117,9 @@ func (e *ending) die(err error) {
 	}
 	if err == nil {
 		err = ErrTerminated
+	}
+	if e.g.phase == phaseOpen && silent(err) && e.undisturbed() {
+		err = fmt.Errorf("%w: %w", ErrPathDied, err)
 	}
 	e.begin(phaseDead, err)
 	e.g.rmbs.closed = true

@@ -37,8 +37,14 @@ var (
 	ErrSequence = errors.New("linkgroup: call out of sequence")
 	// ErrTimeout means that the peer did not answer an LLC request in time.
 	ErrTimeout = errors.New("linkgroup: the peer did not answer in time")
-	// ErrSilent means that the peer's adapter acknowledged nothing in a first contact; decline.
-	ErrSilent = errors.New("linkgroup: the peer did not acknowledge a message of the first contact in time")
+	// ErrSilent means that nothing came from the peer over RDMA in a first contact; decline.
+	ErrSilent = errors.New("linkgroup: the peer did not answer over RDMA in time")
+	// ErrNoSign means that the link for a new connection has shown no sign of the peer for a
+	// while: the path or the peer's end of the link may be gone; decline.
+	ErrNoSign = errors.New("linkgroup: the link shows no sign of the peer")
+	// ErrPathDied means that the group has ended because nothing passes over RDMA any more,
+	// although the TCP connections below its connections have not ended.
+	ErrPathDied = errors.New("linkgroup: the peer does not answer over RDMA any more")
 	// ErrRejected means that the peer rejected a request.
 	ErrRejected = errors.New("linkgroup: the peer rejected the request")
 	// ErrProtocol means that the peer violated the protocol.

@@ -4,7 +4,9 @@ package linkgroup
 
 import (
 	"fmt"
+	"time"
 
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -25,12 +27,48 @@ func (f *firstContact) sendConfirmLink(l *Link, reply bool) {
 	f.watchSend()
 }
 
+// provePath writes as many zeros as fit in one packet to the end of the peer's RMBE, before
+// the message that is sent next. The message is delivered only after the write, so CONFIRM
+// LINK also proves that packets of the full path MTU pass, in both directions. The element
+// is not in use yet, and all of it is zero: nobody can see the write. The zeros are those at
+// the end of the local RMBE.
+func (f *firstContact) provePath(l *Link) {
+	p := &f.named
+	if !f.g.cfg.ProvePath || p.Index == 0 {
+		return
+	}
+	for _, c := range f.g.conns { // there is one at most
+		n := min(l.local.MTU, l.peer.MTU).Bytes()
+		mem := c.rmb.mem[c.elem*c.rmb.size:][:c.rmb.size]
+		end := p.VAddr + uint64(p.SizeCode.Bytes())*uint64(p.Index)
+		f.g.actions.add(Action{
+			Kind: ActWrite, Link: l, Chunk: &conn.Chunk{Mem: mem, Data: RMBPart{c.rmb.handle, c.elem * c.rmb.size}},
+			Off: len(mem) - n, Len: n, RemoteAddr: end - uint64(n), RKey: p.RKey, Token: l.push(1).token,
+		})
+	}
+}
+
+// Pace sets how long the first contact of g waits, see Timers.FirstSend and Timers.FirstAnswer. It
+// is called before [Group.ConnectFirst].
+func Pace(g *Group, send, answer time.Duration) {
+	g.cfg.Timers.FirstSend, g.cfg.Timers.FirstAnswer = send, answer
+}
+
+// firstGrace is how much longer the first contact waits for an acknowledgement that may have
+// come in time: this process may have stood still, and its timer fired first.
+const firstGrace = 20 * time.Millisecond
+
 // watchSend waits for the acknowledgement of what was just sent, during the first contact.
 func (f *firstContact) watchSend() {
 	if p := f.g.phase; p != phaseConfirm && p != phaseSecond || !f.g.timers[timerFirstSend].IsZero() {
 		return
 	}
-	f.sentAt = f.g.now
+	f.watchFrom(f.g.now)
+}
+
+// watchFrom begins the wait of watchSend at a time.
+func (f *firstContact) watchFrom(at time.Time) {
+	f.sentAt, f.late = at, false
 	f.g.timers.set(timerFirstSend, f.sentAt.Add(f.g.cfg.Timers.FirstSend))
 }
 
@@ -45,8 +83,10 @@ func (f *firstContact) sendTimeout() {
 	switch {
 	case l.sqLen == 0: // all was acknowledged
 	case l.lastAck.After(f.sentAt):
-		f.sentAt = l.lastAck
-		f.g.timers.set(timerFirstSend, f.sentAt.Add(f.g.cfg.Timers.FirstSend))
+		f.watchFrom(l.lastAck)
+	case !f.late:
+		f.late = true
+		f.g.timers.set(timerFirstSend, f.g.now.Add(firstGrace))
 	default:
 		f.g.change.fail(l, wire.DeleteLinkLostPath, fmt.Errorf("%w: link %d", ErrSilent, l.id))
 	}

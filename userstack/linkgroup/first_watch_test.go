@@ -22,9 +22,9 @@ func TestFirstSendWatch(t *testing.T) {
 		reply time.Duration // to CONFIRM LINK, so that ADD LINK is sent
 		fails time.Duration // after CONFIRM LINK was sent
 	}{
-		{"nothing is acknowledged", 0, time.Second, limit},
-		{"ADD LINK is not", 2 * time.Second, 3 * time.Second, 2*time.Second + limit},
-		{"ADD LINK is not, and is sent late", 2 * time.Second, limit + time.Second, 2*limit + time.Second},
+		{"nothing is acknowledged", 0, limit / 2, limit},
+		{"ADD LINK is not", 200 * time.Millisecond, 300 * time.Millisecond, 200*time.Millisecond + limit},
+		{"ADD LINK is not, and is sent late", 200 * time.Millisecond, limit + 50*time.Millisecond, 2*limit + 50*time.Millisecond},
 	} {
 		r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Server, 1)) })
 		r.begin()
@@ -35,7 +35,7 @@ func TestFirstSendWatch(t *testing.T) {
 		}
 		r.wait(tt.reply - r.s.now.Sub(start))
 		r.recv(r.link, r.confirmLink(true, r.link))
-		r.wait(tt.fails - time.Millisecond - r.s.now.Sub(start))
+		r.wait(tt.fails + firstGrace - time.Millisecond - r.s.now.Sub(start))
 		if len(r.first) != 0 {
 			t.Errorf("%s: first contact %v after %v", tt.name, r.first, r.s.now.Sub(start))
 			continue
@@ -72,7 +72,10 @@ func TestConfirmLinkAgain(t *testing.T) {
 // TestIdleFromTheStart: a group whose connection ended before the group was open is kept for
 // the time Idle from then on, and not less.
 func TestIdleFromTheStart(t *testing.T) {
-	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.Timers.Idle = time.Second })
+	r := newRig(t, smc.Server, func(c *Config) {
+		noTest(c)
+		c.Timers.Idle, c.Timers.FirstAnswer = time.Second, time.Minute
+	})
 	r.begin()
 	r.done()
 	r.c.Cancel(r.s.now)

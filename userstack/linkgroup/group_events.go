@@ -22,6 +22,7 @@ func (g *Group) Received(now time.Time, l *Link, msg []byte) {
 	}
 	g.now = now
 	l.lastRx = now
+	g.tests.sign(l)
 	if wire.IsCDC(msg) {
 		m, err := wire.ParseCDC(msg)
 		if err != nil {
@@ -59,6 +60,7 @@ func (g *Group) Sent(now time.Time, l *Link, token uint64) {
 	}
 	g.now = now
 	l.lastAck = now
+	g.tests.sign(l)
 	slow := false
 	for l.sqLen > 0 && int64(l.sq[l.sqHead].token-token) <= 0 {
 		r := l.pop()

@@ -73,6 +73,8 @@ func (g *Group) fire(timer int) {
 		g.first.sendTimeout()
 	case timerExchange:
 		g.llc.timeout()
+	case timerProof:
+		g.tests.noSign()
 	case timerRKey:
 		g.rkeys.timeout()
 	case timerRKeyWait:

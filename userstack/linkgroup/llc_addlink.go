@@ -427,7 +427,11 @@ func (a *linkAddition) pairsDone() {
 		a.g.peerRMBs.drop(t)
 	}
 	ex.step = waitConfirm
-	a.g.timers.set(timerExchange, a.g.now.Add(a.g.cfg.Timers.ConfirmLink))
+	wait := a.g.cfg.Timers.ConfirmLink
+	if a.g.phase == phaseSecond && a.g.cfg.Role == smc.Server {
+		wait = min(wait, a.g.cfg.Timers.SecondLink)
+	}
+	a.g.timers.set(timerExchange, a.g.now.Add(wait))
 	if a.g.cfg.Role == smc.Server {
 		if err := a.g.env.ReadyQP(ex.link); err != nil {
 			a.failed(err)

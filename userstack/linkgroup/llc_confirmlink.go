@@ -61,15 +61,21 @@ func (g *Group) ConnectFirst(now time.Time, peer ConnParams) error {
 			return fmt.Errorf("linkgroup: first link: %w", err)
 		}
 	}
-	g.phase = phaseConfirm
-	g.timers.set(timerFirst, now.Add(g.cfg.Timers.ConfirmFirst))
+	g.phase, g.first.named = phaseConfirm, peer
+	g.timers.set(timerFirst, now.Add(g.cfg.Timers.FirstAnswer))
 	if g.cfg.Role == smc.Server {
+		g.first.provePath(l)
 		g.first.sendConfirmLink(l, false)
 	}
 	return nil
 }
 
 // timeout acts if the peer did not continue the first contact in time.
+//
+// Without CONFIRM LINK or its reply, the peer does not use SMC-R yet: a client waits for ADD
+// LINK behind its reply, and a server for the reply. So DECLINE is possible, although RFC 7609
+// (appendix C.7) has the TCP connection reset; Linux declines, too. The exception is a group
+// of a single link, whose client needs nothing more after its reply.
 func (f *firstContact) timeout() {
 	if f.g.phase == phaseSecond && f.g.cfg.Role == smc.Client && !f.g.peerEye {
 		// Linux continues with one link, and so does this side with a Linux peer.
@@ -77,7 +83,11 @@ func (f *firstContact) timeout() {
 		f.open()
 		return
 	}
-	f.g.end.die(fmt.Errorf("%w: CONFIRM LINK", ErrTimeout))
+	err := ErrTimeout
+	if f.g.phase == phaseConfirm && (f.g.cfg.Role == smc.Client || f.g.links.max > 1) {
+		err = ErrSilent
+	}
+	f.g.end.die(fmt.Errorf("%w: CONFIRM LINK", err))
 }
 
 // recvConfirmLink handles the request on the client and the reply on the
@@ -116,6 +126,9 @@ func (f *firstContact) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 	}
 	f.g.change.activate(l, m.LinkUserID)
 	if f.g.cfg.Role == smc.Client {
+		if first {
+			f.provePath(l)
+		}
 		f.sendConfirmLink(l, true)
 	}
 	if added {

@@ -67,6 +67,7 @@ type linkTests struct {
 	// doubted: the peer may not have the group any more (see [Group.Doubt]).
 	doubted bool
 	deadAt  time.Time // when linkTests.peerLives last found no sign of the peer
+	unsure  []*Conn   // connections that wait for a sign of the peer, see linkTests.prove
 }
 
 type rkKind uint8
@@ -108,8 +109,10 @@ type rkeyEngine struct {
 // open.
 type firstContact struct {
 	g         *Group
-	committed bool      // the peer may count on SMC-R: no fallback to TCP any more
-	sentAt    time.Time // the last progress, while timerFirstSend runs
+	committed bool       // the peer may count on SMC-R: no fallback to TCP any more
+	sentAt    time.Time  // the last progress, while timerFirstSend runs
+	late      bool       // timerFirstSend runs for the second time, see firstGrace
+	named     ConnParams // what ACCEPT or CONFIRM says
 }
 
 // ending is the end of a group.

@@ -380,7 +380,8 @@ func TestPointOfNoReturn(t *testing.T) {
 	}{
 		{"server: CONFIRM LINK fails", smc.Server, fail, false},
 		{"server: wrong CONFIRM LINK", smc.Server, func(r *rig) { m := r.confirmLink(true, r.link); m.QPN++; r.recv(r.link, m) }, false},
-		{"server: no CONFIRM LINK", smc.Server, func(r *rig) { r.unanswered() }, true},
+		{"server: no CONFIRM LINK", smc.Server, func(r *rig) { r.unanswered() }, false},
+		{"server: no CONFIRM LINK of a client that needs no ADD LINK", smc.Server, func(r *rig) { r.g.links.max = 1; r.unanswered() }, true},
 		{"server: ADD LINK fails", smc.Server, func(r *rig) { r.recv(r.link, r.confirmLink(true, r.link)); fail(r) }, false},
 		{"server: after ADD LINK was delivered", smc.Server, func(r *rig) {
 			r.recv(r.link, r.confirmLink(true, r.link))
@@ -393,12 +394,12 @@ func TestPointOfNoReturn(t *testing.T) {
 			fail(r)
 		}, true},
 		{"server: no ADD LINK reply", smc.Server, func(r *rig) { r.recv(r.link, r.confirmLink(true, r.link)); r.unanswered() }, true},
-		{"server: CONFIRM LINK is not acknowledged", smc.Server, func(r *rig) { r.wait(DefaultTimers(smc.Server).FirstSend) }, false},
+		{"server: CONFIRM LINK is not acknowledged", smc.Server, func(r *rig) { r.wait(FirstSend + firstGrace) }, false},
 		{"client: the reply to CONFIRM LINK is not acknowledged", smc.Client, func(r *rig) {
 			r.recv(r.link, r.confirmLink(false, r.link))
-			r.wait(DefaultTimers(smc.Client).FirstSend)
+			r.wait(FirstSend + firstGrace)
 		}, false},
-		{"client: no CONFIRM LINK", smc.Client, func(r *rig) { r.wait(time.Minute) }, true},
+		{"client: no CONFIRM LINK", smc.Client, func(r *rig) { r.wait(time.Minute) }, false},
 		{"client: reply to CONFIRM LINK fails", smc.Client, func(r *rig) { r.recv(r.link, r.confirmLink(false, r.link)); fail(r) }, false},
 		{"client: no ADD LINK of a peer with eye catchers", smc.Client, func(r *rig) {
 			m := r.confirmLink(false, r.link)

@@ -11,6 +11,7 @@ const (
 	timerFirst     = iota // the peer's next message of the first contact
 	timerFirstSend        // the acknowledgement of a message of the first contact
 	timerExchange         // the peer's next message of an ADD or DELETE LINK exchange
+	timerProof            // a sign of the peer, for connections that wait for one
 	timerRKey             // the peer's answer to CONFIRM or DELETE RKEY
 	timerRKeyWait         // start of an RKey exchange
 	timerPeerRK           // the peer's CONFIRM RKEY CONTINUATION

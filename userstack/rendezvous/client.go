@@ -38,10 +38,15 @@ var clientTable = newTable(&anyState, []transition{
 	{ConfirmingFirst, EvSent, to(AwaitLink), asClient((*client).clientConfirmed)},
 }, firstContactTable, declining)
 
-// declineWait is how long a client waits for the server's DECLINE after CONFIRM LINK has
-// failed. The server declines at once; if both did, each would take the other's DECLINE
-// for data.
-const declineWait = 2 * time.Second
+// How long a machine waits for the peer's DECLINE after CONFIRM LINK has failed.
+const (
+	// declineWait is for a client: the server declines at once, and one DECLINE is enough.
+	declineWait = 100 * time.Millisecond
+	// readWait is for a DECLINE that has arrived already.
+	readWait = 10 * time.Millisecond
+	// lateDecline is for a side that must not decline any more itself.
+	lateDecline = 2 * time.Second
+)
 
 // client is the part of a machine that only a client has.
 type client struct {
@@ -141,6 +146,5 @@ func (m *client) confirmFirst(_ time.Time, ev Event) {
 }
 
 func (m *client) clientConfirmed(now time.Time, _ Event) {
-	m.llc.confirmed = now
-	m.llc.awaitLink()
+	m.llc.awaitLink(now)
 }

@@ -123,7 +123,7 @@ func TestContents(t *testing.T) {
 		{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; NoGroup", []Action{AwaitTurn{
 			PeerID: testPeer, GID: testGIDv2, Terms: testTerms(noPeerYet),
 		}}},
-		{"server", toJoin + "; NoGroup; +3s", []Action{declineV1(smc.DiagMem)}},
+		{"server", toJoin + "; NoGroup; +3s", []Action{declineV1(smc.DiagTimeoutConfLink)}},
 		{"server", toTurn + "; NoGroup", []Action{MakeGroup{PeerID: testPeer}}},
 		{"server", version2First, []Action{MakeGroup{Terms: testTerms(noPeerYet), PeerID: testPeer}}},
 		{"server", toJoin + toRKey, []Action{Send{wire.Accept{Endpoint: own}}}},

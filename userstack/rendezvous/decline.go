@@ -11,24 +11,48 @@ import (
 )
 
 // declining says how both sides decline. In the LLC part of a first contact the peer may
-// decline at the same time: each would then take the other's DECLINE for data. So TCP is
-// used only if the peer's TCP acknowledges the DECLINE soon, and none comes from the peer
-// for as long as one may be under way.
+// decline at the same time. Then each finds the other's DECLINE where data would begin, and
+// takes it out of the stream: TCP carries the data on both sides, whoever was first.
+//
+//	this side            | the peer                    | both continue with TCP because
+//	---------------------+-----------------------------+------------------------------------
+//	sends DECLINE        | reads it                    | it says so
+//	reads DECLINE        | has sent it                 | it says so
+//	sends DECLINE, finds | sends DECLINE, finds        | neither takes the other's for data
+//	that of the peer     | that of this side           |
+//
+// The program must not get the stream while a DECLINE of the peer may be under way. The peer
+// reads before it declines, so its DECLINE is sent before ours has arrived, and TCP delivers
+// it before the acknowledgement of ours, unless its packet was lost: crossWait is for that. The
+// wait ends with the first data of the peer.
 var declining = []transition{
 	{Declining, EvSent, to(AwaitAck, Over), (*Machine).declineSent},
-	{AwaitAck, EvTCPState, to(AwaitAck, Over), (*Machine).declineState},
+	{AwaitAck, EvTCPState, to(AwaitAck, TakingDecline, Over), (*Machine).declineState},
+	{TakingDecline, EvDecline, to(Over), func(m *Machine, _ time.Time, _ Event) { m.stayTCP(m.no.why) }},
 }
 
 // refused is what a machine knows of the DECLINE that it sends.
 type refused struct {
-	why    *Refusal
-	cross  bool          // the peer may send DECLINE at the same time
-	linger time.Duration // how long after that a DECLINE of the peer may still come
-	sentAt time.Time
+	why     *Refusal
+	cross   bool          // the peer may send DECLINE at the same time
+	linger  time.Duration // how long a DECLINE of the peer may still come after ours was acknowledged
+	ackWait time.Duration // how long the DECLINE may be under way
+	sentAt  time.Time
+	acked   time.Time // when TCP had acknowledged it, or zero
 }
 
-// ackWait is how long a DECLINE that may meet another one may be under way.
-const ackWait = 500 * time.Millisecond
+// crossWait is how long a DECLINE of the peer may still come after ours was acknowledged: TCP
+// sends a lost packet again after 200 ms and a round trip, and what the acknowledgement of our
+// DECLINE has taken is added twice.
+const crossWait = 250 * time.Millisecond
+
+// How long a DECLINE may be under way that may meet another one: ackWait at least, and until the
+// peer may lose patience. Linux gives up a first contact after 3 s as a server and 5 s as a
+// client, and then takes a DECLINE for data.
+const (
+	ackWait      = 500 * time.Millisecond
+	peerPatience = 2500 * time.Millisecond
+)
 
 // declineFailure declines because this host cannot do something.
 func (m *Machine) declineFailure(now time.Time, ev Event) {
@@ -62,13 +86,19 @@ func (m *Machine) declineSent(now time.Time, _ Event) {
 
 func (m *Machine) declineState(now time.Time, ev Event) {
 	s := ev.(TCPState)
+	if !s.Unacked && m.no.acked.IsZero() {
+		m.no.acked = now
+		if m.no.linger > 0 {
+			m.no.linger += 2 * now.Sub(m.no.sentAt)
+		}
+	}
 	h, err := wire.ParseHeader(s.First)
-	switch took := now.Sub(m.no.sentAt); {
+	switch {
 	case err == nil && h.Type == wire.TypeDecline:
-		m.fail(fmt.Errorf("both sides declined: %v", m.no.why))
-	case len(s.First) >= wire.HeaderLen, !s.Unacked && took >= m.no.linger:
+		m.await(TakingDecline, now.Add(MessageWait))
+	case len(s.First) >= wire.HeaderLen, !m.no.acked.IsZero() && now.Sub(m.no.acked) >= m.no.linger:
 		m.stayTCP(m.no.why)
-	case s.Unacked && took >= ackWait:
+	case m.no.acked.IsZero() && now.Sub(m.no.sentAt) >= m.no.ackWait:
 		m.fail(fmt.Errorf("the peer did not acknowledge the DECLINE: %v", m.no.why))
 	}
 }

@@ -21,7 +21,7 @@ var firstContactTable = []transition{
 	{AwaitDecline, EvReadFailed, to(Declining, Over), asLLCPhase((*llcPhase).noDecline)},
 	{AwaitDecline, EvDeadline, to(Draining), func(m *Machine, _ time.Time, _ Event) { m.llc.drain() }},
 	{Draining, EvDecline, to(Over), (*Machine).peerDeclined},
-	{Draining, EvReadStopped, to(AttachingFirst, Declining, Over), asLLCPhase((*llcPhase).drained)},
+	{Draining, EvReadStopped, to(AttachingFirst, AwaitDecline, Declining, Over), asLLCPhase((*llcPhase).drained)},
 	{AttachingFirst, EvAttached, to(Over), (*Machine).attached},
 	{AttachingFirst, EvFailed, to(Over), asLLCPhase((*llcPhase).tooLate)},
 }
@@ -29,8 +29,9 @@ var firstContactTable = []transition{
 // llcPhase is the part of a machine that a first contact needs from CONFIRM on.
 type llcPhase struct {
 	*Machine
-	failure   *Failure  // why the first contact fails, until Draining is over
-	confirmed time.Time // client: when CONFIRM was sent, else zero
+	failure *Failure  // why the first contact fails, until Draining is over
+	began   time.Time // when CONFIRM was sent or taken, so that the peer may decline; zero before
+	parted  bool      // a part of a DECLINE had come when failure was to be told
 }
 
 // groupFailed abandons a first contact whose link group cannot be made or connected.
@@ -38,7 +39,10 @@ func (m *llcPhase) groupFailed(now time.Time, ev Event) { m.abandon(now, ev.(Fai
 
 // awaitLink waits for the outcome of CONFIRM LINK, which the link group bounds by its
 // own timers, and for a DECLINE.
-func (m *llcPhase) awaitLink() {
+func (m *llcPhase) awaitLink(now time.Time) {
+	if m.client != nil {
+		m.began = now
+	}
 	m.enter(AwaitLink)
 	m.do(AwaitLLC{})
 }
@@ -63,11 +67,13 @@ func (m *llcPhase) linkFailed(now time.Time, ev Event) {
 		return
 	}
 	m.failure = &f
-	wait := LateGrace
+	wait := readWait
 	switch {
-	case m.client == nil && f.NoFallback:
-		wait += declineWait // the client may still decline: it waits that long for ours
-	case m.client != nil && !f.NoFallback:
+	case f.NoFallback:
+		if wait = LateGrace; m.client == nil {
+			wait += lateDecline // the client may still decline
+		}
+	case m.client != nil:
 		wait = declineWait
 	}
 	m.await(AwaitDecline, now.Add(wait))
@@ -88,6 +94,10 @@ func (m *llcPhase) drain() {
 
 func (m *llcPhase) drained(now time.Time, ev Event) {
 	switch {
+	case len(m.part) > 0 && m.failure != nil && !m.parted:
+		// The rest of the peer's DECLINE is on its way.
+		m.parted = true
+		m.await(AwaitDecline, now.Add(MessageWait))
 	case len(m.part) > 0:
 		m.fail(fmt.Errorf("%w: a part of a CLC message, and then SMC-R", ErrProtocol))
 	case m.failure != nil:
@@ -109,18 +119,17 @@ func (m *llcPhase) tooLate(_ time.Time, ev Event) {
 }
 
 // abandon ends the link group of a first contact that has failed, and declines if it is
-// not too late for that. The peer may decline at the same time: see declineFirst.
+// not too late for that. The peer may decline at the same time: see declining.
 func (m *llcPhase) abandon(now time.Time, f Failure) {
 	m.giveBack()
 	if f.NoFallback {
 		m.fail(fmt.Errorf("%w: %v", ErrTooLate, f.err()))
 		return
 	}
-	m.no.cross = true
-	if !m.confirmed.IsZero() {
-		// A DECLINE of the server that was sent before ours may be under way for as long
-		// again.
-		m.no.linger = min(now.Sub(m.confirmed), MessageWait)
+	m.no.cross, m.no.ackWait = true, ackWait
+	if !m.began.IsZero() {
+		m.no.linger = crossWait
+		m.no.ackWait = max(ackWait, peerPatience-now.Sub(m.began))
 	}
 	m.decline(&f.Why)
 }

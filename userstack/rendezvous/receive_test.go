@@ -161,7 +161,7 @@ func TestRefusalIsError(t *testing.T) {
 	if err := s.m.Outcome().Err; !errors.As(err, &why) || why.Code != smc.DiagNoRoute {
 		t.Errorf("outcome %v, want a refusal with %s", err, smc.DiagNoRoute)
 	}
-	s = after(t, "server", serverLink+"; ReadFailed; Sent; TCPState, acked")
+	s = after(t, "server", serverLink+"; ReadFailed; Sent; TCPState, data")
 	if no := s.m.Outcome().Refused; !errors.Is(no, errTest) {
 		t.Errorf("refused %v, want the error of the read", no)
 	}

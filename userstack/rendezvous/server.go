@@ -52,7 +52,7 @@ var serverTable = newTable(&anyState, []transition{
 	{AcceptingFirst, EvSent, to(AwaitFirstConfirm), func(m *Machine, now time.Time, _ Event) { m.await(AwaitFirstConfirm, now.Add(MessageWait)) }},
 	{AwaitFirstConfirm, EvConfirm, to(ConnectingFirst, Declining, Over), asServer((*server).confirmedFirst)},
 	{AwaitFirstConfirm, EvDecline, to(Over), asServer((*server).declinedFirst)},
-	{ConnectingFirst, EvConnected, to(AwaitLink), func(m *Machine, _ time.Time, _ Event) { m.llc.awaitLink() }},
+	{ConnectingFirst, EvConnected, to(AwaitLink), func(m *Machine, now time.Time, _ Event) { m.llc.awaitLink(now) }},
 	{ConnectingFirst, EvFailed, to(Declining, Over), asLLCPhase((*llcPhase).groupFailed)},
 }, firstContactTable, declining)
 
@@ -217,7 +217,7 @@ func (m *server) myTurn(_ time.Time, ev Event) {
 
 // noTurn declines while the client still waits for an answer.
 func (m *server) noTurn(time.Time, Event) {
-	m.decline(refuse(smc.DiagMem, "another first contact with the client has not ended within %v", TurnWait))
+	m.decline(refuse(smc.DiagTimeoutConfLink, "another first contact with the client has not ended within %v", TurnWait))
 }
 
 // acceptNext sends ACCEPT. The client may use SMC-R as soon as it has sent CONFIRM, and
@@ -304,6 +304,7 @@ func (m *server) confirmedFirst(now time.Time, ev Event) {
 		m.llc.abandon(now, Failure{Why: *no})
 		return
 	}
+	m.llc.began = now
 	m.enter(ConnectingFirst)
 	m.do(ConnectFirst{Peer: m.answer.Endpoint, Terms: m.version.terms()})
 }

@@ -34,6 +34,8 @@ type simWorld struct {
 	llc   [2]Event    // outcomes of CONFIRM LINK, if both sides get so far
 	wait  [2]bool     // who waits for one
 	gone  [2]bool     // whose CONFIRM LINK has timed out
+	sound bool        // both hosts can do all that they are asked for
+	met   bool        // both sides wait, and the outcomes are on their way
 	known [2]bool     // who has the existing link group
 	note  []string
 	wrong []error
@@ -53,6 +55,7 @@ type simSide struct {
 	eof    bool // the peer has reset TCP
 	over   bool
 	stands time.Time // the process of this host stands still until then
+	last   time.Time // when the last byte of what it has sent arrives
 	ledger ledger
 }
 
@@ -158,7 +161,7 @@ func (s *simSide) answer(a Action) Event {
 	if s.name == "server" {
 		i = 1
 	}
-	if w.r.IntN(100) == 0 {
+	if w.r.IntN(100) == 0 && !w.sound {
 		switch a.(type) {
 		case Prepare, Survey, FindPath, Admit, AwaitTurn, MakeGroup, ConnectFirst, Attach:
 			return Failed{failed(Failure{})}
@@ -230,13 +233,14 @@ func (s *simSide) awaitLLC(i int) {
 	}
 	if w.wait[i] = true; !w.wait[1-i] || w.gone[1-i] || s.peer.over {
 		w.after(4*time.Second, func() {
-			if !w.wait[1-i] || w.gone[1-i] || s.peer.over {
+			if !w.met && (!w.wait[1-i] || w.gone[1-i] || s.peer.over) {
 				w.gone[i] = true
 				s.happens(LLCFailed{failed(Failure{})})
 			}
 		})
 		return
 	}
+	w.met = true
 	for j, x := range w.sides {
 		w.after(w.some(4*time.Second), func() { x.happens(w.llc[j]) })
 	}
@@ -251,14 +255,23 @@ func (s *simSide) poll() {
 	})
 }
 
-// write sends bytes over TCP: they arrive, and then the acknowledgement does.
+// write sends bytes over TCP: they arrive, and then the acknowledgement does. A packet may be
+// lost and sent again. The acknowledgement of what the peer has sent may be earlier then.
 func (s *simSide) write(b []byte) {
 	p := s.peer
 	if s.w.tamper != nil {
 		b = s.w.tamper(b)
 	}
 	s.onWay += len(b)
-	s.w.after(s.delay, func() {
+	at := s.w.now.Add(s.delay)
+	if s.w.r.IntN(10) == 0 {
+		at = at.Add(200*time.Millisecond + s.delay + p.delay)
+	}
+	if at.Before(s.last) {
+		at = s.last
+	}
+	s.last = at
+	s.w.after(at.Sub(s.w.now), func() {
 		p.unread = append(p.unread, b...)
 		s.w.after(p.delay, func() { s.onWay -= len(b) })
 		p.runs(p.carryOut)
@@ -358,5 +371,42 @@ func TestSimulatedRendezvous(t *testing.T) {
 		if ends[both] == 0 {
 			t.Errorf("no seed ends with %s", both)
 		}
+	}
+}
+
+// TestBothDecline: when RoCE does not pass, TCP carries the data, also if both sides decline at
+// the same time and if packets are lost: nothing is reset, and no program reads a DECLINE.
+func TestBothDecline(t *testing.T) {
+	both := 0
+	seeds := uint64(10_000)
+	if testing.Short() {
+		seeds = 2000
+	}
+	for seed := range seeds {
+		w := newSimWorld(rand.New(rand.NewPCG(seed, 3)))
+		w.queue, w.known, w.sound = nil, [2]bool{}, true // nobody gives up
+		for _, s := range w.sides {
+			s.delay /= 8 // so that TCP acknowledges a DECLINE in time, see ackWait
+		}
+		w.llc = [2]Event{LLCFailed{failed(Failure{})}, LLCFailed{failed(Failure{})}}
+		err := cmp.Or(w.run(), w.agree())
+		for _, s := range w.sides {
+			if s.m.Outcome().Refused == nil {
+				err = cmp.Or(err, fmt.Errorf("the outcome of the %s is %+v", s.name, s.m.Outcome()))
+			}
+		}
+		if err != nil {
+			for _, n := range w.note {
+				t.Log(n)
+			}
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if !w.sides[0].m.Outcome().Refused.Remote && !w.sides[1].m.Outcome().Refused.Remote {
+			both++
+		}
+	}
+	t.Logf("both declined %d times", both)
+	if both == 0 {
+		t.Error("both sides never declined")
 	}
 }

@@ -39,6 +39,7 @@ const (
 	AttachingFirst                 // first contact
 	Declining                      // DECLINE is sent
 	AwaitAck                       // until the peer's TCP has DECLINE
+	TakingDecline                  // the peer has declined at the same time: its DECLINE is read
 	Over                           // there is an Outcome
 	numStates
 )
@@ -47,7 +48,7 @@ var stateNames = [numStates]string{
 	"Looking", "Opening", "Preparing", "AwaitProposal", "Admitting", "Surveying", "Proposing", "AwaitAccept", "FindingPath",
 	"Queueing", "Joining", "AwaitRKey", "Accepting", "AwaitConfirm", "Attaching", "Confirming", "MakingGroup", "AcceptingFirst",
 	"AwaitFirstConfirm", "ConnectingFirst", "ConfirmingFirst", "AwaitLink", "AwaitDecline", "Draining", "AttachingFirst",
-	"Declining", "AwaitAck", "Over",
+	"Declining", "AwaitAck", "TakingDecline", "Over",
 }
 
 // String returns the name of the state.
@@ -61,7 +62,7 @@ func (s State) String() string {
 // reads reports whether the machine takes bytes from TCP in the state.
 func (s State) reads() bool {
 	switch s {
-	case AwaitProposal, AwaitAccept, AwaitConfirm, AwaitFirstConfirm, AwaitLink, AwaitDecline:
+	case AwaitProposal, AwaitAccept, AwaitConfirm, AwaitFirstConfirm, AwaitLink, AwaitDecline, TakingDecline:
 		return true
 	}
 	return false

@@ -90,14 +90,18 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 			case err != nil:
 				c.SetCloseReason("internal error of the stack")
 			case reset:
-				c.SetCloseReason("reset")
+				c.SetCloseReason(broker.ResetText(carriage.ResetReason()))
 			}
 		})
 		return true
 	}
 	defer leave()
 	if r.Run(s.ending.Done()) {
-		c.SetCloseReason("reset")
+		why := ""
+		if carriage != nil {
+			why = carriage.ResetReason()
+		}
+		c.SetCloseReason(broker.ResetText(why))
 	}
 	safe = true
 	return false

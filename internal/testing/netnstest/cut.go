@@ -64,6 +64,71 @@ func (h *Host) SetLoss(i int, share float64) error {
 		defer prog.Close() // the device keeps the program
 		fd = prog.FD()
 	}
+	return h.attachXDP(i, fd)
+}
+
+// BlockRoCE makes the i-th link of the host drop the RoCE packets that it receives, of both
+// versions, whose frames are longer than over bytes. 0 means all of them, and less than 0
+// ends this. Everything else passes: it is what a firewall without UDP port 4791 does, or a
+// path with a smaller MTU. It takes the place of SetLoss.
+func (h *Host) BlockRoCE(i int, over int) error {
+	fd := -1
+	if over >= 0 {
+		const port = 4791
+		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: ebpf.XDP,
+			Instructions: asm.Instructions{
+				asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), // data
+				asm.LoadMem(asm.R3, asm.R1, 4, asm.Word), // data_end
+				asm.Mov.Reg(asm.R6, asm.R3),
+				asm.Sub.Reg(asm.R6, asm.R2),
+				asm.JLE.Imm(asm.R6, int32(over), "pass"),
+				asm.Mov.Reg(asm.R4, asm.R2),
+				asm.Add.Imm(asm.R4, 14),
+				asm.JGT.Reg(asm.R4, asm.R3, "pass"),
+				asm.LoadMem(asm.R5, asm.R2, 12, asm.Half),
+				asm.HostTo(asm.BE, asm.R5, asm.Half),
+				asm.JEq.Imm(asm.R5, 0x8915, "drop"),
+				asm.JEq.Imm(asm.R5, 0x0800, "ipv4"),
+				asm.JNE.Imm(asm.R5, 0x86dd, "pass"),
+
+				asm.Mov.Reg(asm.R4, asm.R2),
+				asm.Add.Imm(asm.R4, 14+40+4),
+				asm.JGT.Reg(asm.R4, asm.R3, "pass"),
+				asm.LoadMem(asm.R5, asm.R2, 14+6, asm.Byte),
+				asm.JNE.Imm(asm.R5, 17, "pass"),
+				asm.LoadMem(asm.R5, asm.R2, 14+40+2, asm.Half),
+				asm.HostTo(asm.BE, asm.R5, asm.Half),
+				asm.JEq.Imm(asm.R5, port, "drop"),
+				asm.Ja.Label("pass"),
+
+				asm.Mov.Reg(asm.R4, asm.R2).WithSymbol("ipv4"),
+				asm.Add.Imm(asm.R4, 14+20+4),
+				asm.JGT.Reg(asm.R4, asm.R3, "pass"),
+				asm.LoadMem(asm.R5, asm.R2, 14+9, asm.Byte),
+				asm.JNE.Imm(asm.R5, 17, "pass"),
+				asm.LoadMem(asm.R5, asm.R2, 14+20+2, asm.Half),
+				asm.HostTo(asm.BE, asm.R5, asm.Half),
+				asm.JNE.Imm(asm.R5, port, "pass"),
+
+				asm.Mov.Imm(asm.R0, xdpDrop).WithSymbol("drop"),
+				asm.Return(),
+				asm.Mov.Imm(asm.R0, xdpPass).WithSymbol("pass"),
+				asm.Return(),
+			},
+			License: "Apache-2.0",
+		})
+		if err != nil {
+			return fmt.Errorf("netnstest: load the program that blocks RoCE: %w", err)
+		}
+		defer prog.Close() // the device keeps the program
+		fd = prog.FD()
+	}
+	return h.attachXDP(i, fd)
+}
+
+// attachXDP attaches a program to the i-th link, or takes it off if fd is -1.
+func (h *Host) attachXDP(i, fd int) error {
 	return h.Do(func() error {
 		l, err := netlink.LinkByName(h.Links[i].Name)
 		if err != nil {

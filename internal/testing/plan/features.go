@@ -22,6 +22,7 @@ var features = []struct{ feature, test string }{
 	{"RoCE version 2 works across routers", "TestRouted"},
 	{"the first smcr run starts the stack", "TestOnDemandStack"},
 	{"a listing says why a connection is not SMC-R", "TestFallbackListed"},
+	{"where RoCE is blocked, connections are TCP, and SMC-R again later", "TestRoCEBlocked"},
 	{"a server that accepts late is served", "TestLateAcceptLocal"},
 	{"connections end on both sides if a stack dies", "TestStackKilled"},
 	{"no user can take the place of the stack of root", "TestSquatter"},

@@ -125,4 +125,7 @@ type Carriage interface {
 	// Bytes returns how many bytes the connection has carried, in both directions
 	// together.
 	Bytes() uint64
+	// ResetReason returns why the stack has reset the connection. It is "" if the
+	// connection has not ended, or if one of the programs or the peer has ended it.
+	ResetReason() string
 }
