@@ -78,6 +78,8 @@ type outcomeReport struct {
 	// telling is set while a call is being told of err. It is changed without the
 	// connection's mutex, because the answer goes into the program's memory.
 	telling atomic.Bool
+	// owed is what was sent for calls that did not get their answer (see sending).
+	owed map[sendCall]owed
 }
 
 // flagTime is how long a socket that was blocking may be non-blocking before

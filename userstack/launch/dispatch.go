@@ -105,7 +105,7 @@ func (s *supervisor) answer(n *notif) {
 	case unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT:
 		s.withConn(n, s.sockopt)
 	case unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG:
-		s.withConn(n, s.sendsUrgent)
+		s.withConn(n, s.sends)
 	case unix.SYS_LANDLOCK_CREATE_RULESET:
 		s.begin(n, func() {
 			if n.limitsNetwork() && !s.landlock.Swap(true) {

@@ -57,7 +57,10 @@
 //     that is not the launcher's, all options except common ones are refused.
 //   - When a program has made a Landlock ruleset for networks, new connections
 //     of all programs of the launcher are native.
-//   - sendto() with an address on a connected socket fails with EISCONN.
+//   - sendmsg() and sendmmsg() with an address on a connected socket fail with
+//     EISCONN. sendto() with an address works, but the launcher does it
+//     (sendto.go), which takes longer. It also sees sendto() of UDP sockets,
+//     which the kernel then does.
 //   - If the peer resets the connection after the program's own
 //     shutdown(SHUT_WR), read() returns an end of file: the byte that would
 //     cause ECONNRESET cannot be written into the socketpair any more.

@@ -63,6 +63,8 @@ func jump(op uint16, k uint32, jt, jf int) unix.SockFilter {
 
 func arg(n uint32) uint32 { return dataArgs + 8*n + argLow }
 
+func argHigh(n uint32) uint32 { return dataArgs + 8*n + 4 - argLow }
+
 // whenEqual runs then if the accumulator is k, and otherwise continues after
 // it.
 func whenEqual(k uint32, then block) block {
@@ -78,6 +80,19 @@ func sends(n uint32) block {
 		jump(unix.BPF_JSET, unix.MSG_OOB, 0, 1), ret(retNotify),
 		ret(retAllow),
 	}
+}
+
+// sendsTo is sends for sendto(), which is also trapped if it has an address: TCP ignores
+// it on a connected socket, and a socketpair refuses it.
+func sendsTo() block {
+	b := sends(3)
+	return append(b[:len(b)-1],
+		load(arg(4)),
+		jump(unix.BPF_JEQ, 0, 1, 0), ret(retNotify),
+		load(argHigh(4)),
+		jump(unix.BPF_JEQ, 0, 1, 0), ret(retNotify),
+		ret(retAllow),
+	)
 }
 
 // options traps calls for the levels that a socketpair does not have, and for
@@ -115,7 +130,7 @@ func filterProgram(allowIOUring bool) []unix.SockFilter {
 		b  block
 	}
 	rules := []rule{
-		{unix.SYS_SENDTO, sends(3)},
+		{unix.SYS_SENDTO, sendsTo()},
 		{unix.SYS_SENDMSG, sends(2)},
 		{unix.SYS_SENDMMSG, sends(3)},
 		{unix.SYS_SOCKET, append(append(block{load(arg(2))}, whenEqual(ipprotoMPTCP, block{errnoRet(unix.EPROTONOSUPPORT)})...), ret(retAllow))},

@@ -187,11 +187,3 @@ func (a *accepted) passLocal() {
 		a.c.direct()
 	}
 }
-
-// sendsUrgent handles a call that sends urgent data, and lets it continue.
-func (s *supervisor) sendsUrgent(n *notif, c *conn) {
-	if c.isDirect() {
-		c.takesDetour(n)
-	}
-	s.cont(n)
-}

@@ -9,7 +9,8 @@ import (
 	"sync"
 )
 
-// stores has the running writes into the memory of stopped threads.
+// stores has the running writes into the memory of stopped threads, and the running sends
+// for them, for which the same holds.
 //
 // A signal can end the stop of a thread at any time, also between the
 // launcher's check that the thread is still stopped and the write. In most

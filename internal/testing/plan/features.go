@@ -11,6 +11,7 @@ var features = []struct{ feature, test string }{
 	{"an unmodified server and client exchange 1 GiB over SMC-R", "TestNginxCurl1GiB"},
 	{"so do programs with an event loop", "TestRedis"},
 	{"so do programs with threads", "TestPythonHTTPServer"},
+	{"so do programs that send to an address", "TestSockperf"},
 	{"so do programs without a C library", "TestStaticGo"},
 	{"TLS works over SMC-R", "TestTLS"},
 	{"the socket API is as over TCP", "TestSocketAPI"},

@@ -199,6 +199,20 @@ def flags(x):
 
 
 @scenario
+def addresses(x):
+    s, peer = x.s, x.s.getpeername()
+    x.ask("sendto", lambda: s.sendto(b"hello", peer))
+    x.ask("recvfrom", lambda: s.recvfrom(5))
+    x.ask("sendto another host", lambda: s.sendto(b"there", (("192.0.2.1", 9), ("2001:db8::1", 9))[s.family == socket.AF_INET6]))
+    x.ask("recvmsg", lambda: s.recvmsg(5)[3])
+    s.sendall(b"end")
+    x.ask("recvfrom_into", lambda: s.recvfrom_into(bytearray(3)))
+    x.sync()
+    s.shutdown(socket.SHUT_WR)
+    x.ask("sendto after shutdown", lambda: s.sendto(b"x", peer))
+
+
+@scenario
 def timeouts(x):
     tv = struct.pack("ll", 0, 200000)
     x.s.setsockopt(S, socket.SO_RCVTIMEO, tv)

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"regexp"
+	"strconv"
+	"testing"
+)
+
+// TestSockperf runs sockperf, which sends with sendto() and an address, to the end:
+// ping-pong, and messages in one direction.
+func TestSockperf(t *testing.T) {
+	l := newLab(t, "sockperf")
+	l.under(l.A, "sockperf", "server", "--tcp", "-i", l.A.Addr(), "-p", "7000")
+	if err := l.A.WaitListen(7000, startTime); err != nil {
+		t.Fatal(err)
+	}
+	messages := regexp.MustCompile(`(?m)Total of (\d+) messages sent|SentMessages=(\d+); ReceivedMessages=(\d+)`)
+	for _, args := range [][]string{
+		{"ping-pong", "-m", "100"},
+		{"ping-pong", "-m", "20000", "--full-rtt"},
+		{"throughput", "-m", "100"},
+		{"throughput", "-m", "60000"},
+	} {
+		p := l.under(l.B, append([]string{"sockperf", args[0], "--tcp", "-i", l.A.Addr(), "-p", "7000", "-t", "1"}, args[1:]...)...)
+		if err := p.Wait(commandTime); err != nil {
+			t.Fatalf("sockperf %v: %v\n%s", args, err, p.Log())
+		}
+		n := 0
+		for _, m := range messages.FindAllStringSubmatch(p.Log(), -1) {
+			for _, s := range m[1:] {
+				if v, err := strconv.Atoi(s); err == nil {
+					n = v
+				}
+			}
+		}
+		if n < 10 {
+			t.Errorf("sockperf %v: %d messages\n%s", args, n, p.Log())
+		}
+		wantSummary(t, p.Log(), 1)
+	}
+}
