@@ -72,6 +72,8 @@ const (
 	DiagNoRoute Diagnosis = 0x030e0000
 	// DiagIndirect: peers disagree on direct or routed RoCE.
 	DiagIndirect Diagnosis = 0x030f0000
+	// DiagCopied: something copies TCP options back, so that of SMC means nothing. Linux does not have this code, and it is never sent.
+	DiagCopied Diagnosis = 0x03fb0000
 	// DiagNoPath: RoCE does not pass between the hosts, although TCP does. Linux does not have this code.
 	DiagNoPath Diagnosis = 0x03fd0000
 	// DiagShort: connections to the peer were too short for SMC. Linux does not have this code, and it is never sent.
@@ -165,6 +167,8 @@ func (d Diagnosis) Text() string {
 		return "no route to the peer's RNIC"
 	case DiagIndirect:
 		return "peers disagree on direct or routed RoCE"
+	case DiagCopied:
+		return "TCP options are copied back"
 	case DiagNoPath:
 		return "RoCE does not pass between the hosts: is UDP port 4791 open?"
 	case DiagShort:

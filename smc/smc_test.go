@@ -127,7 +127,7 @@ func TestDiagnosisText(t *testing.T) {
 		texts[text] = name
 		return true
 	})
-	if codes != 41 {
+	if codes != 43 {
 		t.Errorf("%d codes", codes)
 	}
 }

@@ -3,12 +3,14 @@
 package userstack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/netip"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"smcr/smc"
 )
@@ -62,6 +64,18 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 		ctx, cancel = context.WithDeadline(ctx, nd.Deadline)
 		defer cancel()
 	}
+	c, err := d.dial(ctx, nd, network, address, nil)
+	if !d.RequireSMC && errors.Is(err, ErrNoAnswer) {
+		// The server has taken PROPOSAL for data. The program has sent none.
+		s.log.Info("connection made again over TCP", "address", address, "err", err)
+		return d.dial(ctx, nd, network, address, copied())
+	}
+	return c, err
+}
+
+// dial connects once. With plain, SMC is not announced, because of it.
+func (d *Dialer) dial(ctx context.Context, nd net.Dialer, network, address string, plain *DeclineError) (net.Conn, error) {
+	s := d.Stack
 	var unmarked atomic.Pointer[DeclineError]
 	own := controlOf(nd)
 	nd.Control, nd.ControlContext = nil, func(ctx context.Context, network, address string, rc syscall.RawConn) error {
@@ -70,7 +84,10 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 				return err
 			}
 		}
-		why := s.announce(nd.LocalAddr, address, rc, d.RequireSMC)
+		why := plain
+		if why == nil {
+			why = s.announce(nd.LocalAddr, address, rc, d.RequireSMC)
+		}
 		if why == nil {
 			return nil
 		}
@@ -92,9 +109,11 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	switch {
 	case err != nil:
 	case smc:
-		c, err = s.Client(ctx, tcp)
+		if c, err = s.Client(ctx, tcp); errors.Is(err, ErrNoAnswer) {
+			s.copies.noAnswer(time.Now(), addrPort(tcp.RemoteAddr()), err)
+		}
 	default:
-		why := unmarked.Load()
+		why := cmp.Or(unmarked.Load(), s.copiedSYN(tcp))
 		if why == nil {
 			why = s.opt.notAnnounced()
 		}
@@ -123,6 +142,9 @@ func controlOf(nd net.Dialer) func(ctx context.Context, network, address string,
 func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, check bool) *DeclineError {
 	if s.opt.marker == nil && !check {
 		return nil
+	}
+	if s.copies.known(time.Now(), addrPort(tcpAddr(address))) {
+		return copied()
 	}
 	var merr error
 	err := rc.Control(func(fd uintptr) {

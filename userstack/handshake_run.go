@@ -56,6 +56,9 @@ func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf 
 		h.giveUp()
 		c, err = nil, fmt.Errorf("userstack: %w", perr)
 	}
+	if d, ok := errors.AsType[*DeclineError](err); role == smc.Client && (err == nil || ok && d.Remote) {
+		s.copies.answered(addrPort(tcp.RemoteAddr()))
+	}
 	if err != nil {
 		s.account(role, 0, err)
 		return nil, err

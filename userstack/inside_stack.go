@@ -49,6 +49,28 @@ func (i insideStack) CanAnnounce(local, remote netip.Addr) error {
 	return i.s.canAnnounce(local, remote)
 }
 
+// Copies implements inside.Stack.
+func (i insideStack) Copies(remote netip.AddrPort) error {
+	if i.s.copies.known(time.Now(), remote) {
+		return copied()
+	}
+	return nil
+}
+
+// SYNACK implements inside.Stack.
+func (i insideStack) SYNACK(fd int, remote netip.AddrPort) error {
+	if i.s.synAck(fd, remote) {
+		return copied()
+	}
+	return nil
+}
+
+// NoAnswer implements inside.Stack.
+func (i insideStack) NoAnswer(remote netip.AddrPort, err error) error {
+	i.s.copies.noAnswer(time.Now(), remote, err)
+	return copied()
+}
+
 // Assumed implements inside.Stack.
 func (i insideStack) Assumed(remote netip.Addr) bool { return i.s.opt.assumed(remote) }
 

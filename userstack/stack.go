@@ -35,6 +35,7 @@ type Stack struct {
 	tcpSockets *tcptable.Table // sockets that stay TCP
 	opt        tcpOption
 	limit      handshakeLimit
+	copies     copies // where the option of SMC means nothing
 	paths      pathTable
 	own        ownParts
 	reg        registry

@@ -69,7 +69,12 @@ func probeUser(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out 
 func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientConn, ev broker.Event, fd int, remote netip.AddrPort, begin time.Time) (bool, error) {
 	switch ev.Kind {
 	case broker.EventNotCandidate:
-		o.NotCandidate, o.Reason = broker.Plain(ev.Text), smc.Diagnosis(ev.Reason)
+		o.Reason = smc.Diagnosis(ev.Reason)
+		if o.Took != 0 { // the TCP connection was established
+			o.Text = broker.Plain(ev.Text)
+			return true, nil
+		}
+		o.NotCandidate = broker.Plain(ev.Text)
 		return true, nil
 	case broker.EventFailed:
 		if o.Took != 0 { // the TCP connection was established
@@ -83,6 +88,7 @@ func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientC
 		o.Local = localAddr(fd)
 		o.Announced = ev.PeerSMC
 		if !ev.PeerSMC {
+			o.Text, o.Reason = broker.Plain(ev.Text), smc.Diagnosis(ev.Reason)
 			return true, nil
 		}
 		return false, conn.Proceed()

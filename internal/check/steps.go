@@ -314,6 +314,9 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 		return c.fail("tcp", reason, "", "no connection to %s: %v", remote, out.TCPError)
 	}
 	c.add("tcp", OK, "connected to %s in %v", remote, out.Took.Round(100*time.Microsecond))
+	if !out.Announced && out.Text != "" {
+		return c.fail("option", reasonIn(out.Text, out.Reason), "", "%s", cmp.Or(out.Reason.Text(), out.Text))
+	}
 	if !out.Announced {
 		return c.fail("option", "peer-no-smc", "",
 			"%s: it did not announce it in the TCP handshake", smc.DiagPeerNoSMC.Text())

@@ -225,6 +225,15 @@ var codes = []Reason{
 		Cure:  []string{"Give the netdevs of both RNICs the same prefix length: see 'ip address'.", "Compare the routes of both hosts: 'ip route get ADDRESS'."},
 	},
 	{
+		Code: smc.DiagCopied, Name: "option-replayed", Text: "TCP options are copied back", Also: []string{"copies the TCP option of SMC into its answer", "does not answer PROPOSAL"},
+		Cause: "The answer to the SYN had the TCP option of SMC, but the peer does not speak SMC: the peer, or a load balancer, firewall or proxy on the path, copies options that it does not know. Or the server has passed its listening socket to a process that does not run under 'smcr run'. The connection is TCP, and SMC is not announced to this address for a time: a minute at first, an hour at most.",
+		Cure: []string{
+			"Nothing has to be done for TCP.",
+			"To see who copies: capture the SYN and the SYN-ACK on both hosts with 'tcpdump -v'. An option with the experiment id 0x534d4372 in the SYN-ACK is a copy.",
+			"For SMC-R, use an address of the peer that does not lead through that device, or switch the copying of TCP option 254 off there.",
+		},
+	},
+	{
 		Code: smc.DiagNoPath, Name: "roce-blocked", Text: "RoCE does not pass between the hosts: is UDP port 4791 open?", Also: []string{"it did not pass before; a connection tries again from time to time"},
 		Cause: "TCP works between the hosts, but packets of RoCE do not arrive, or not those of full size. The stack remembers that for all programs: connections with the peer stay TCP at once, and one of them tries SMC-R again from time to time, first after 5 s and then at intervals of up to 30 s.",
 		Cure: []string{

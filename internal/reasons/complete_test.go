@@ -106,6 +106,8 @@ var notReasons = map[string]string{
 	"userstack/broker.ErrCanceled":        "the program has ended the connection",
 	"userstack/broker.ErrLauncherGone":    "nobody is left who could be told",
 	"userstack/broker.ErrNoMemory":        "ends the session",
+	"userstack/service.errNotMarked":      "the socket is native; not counted",
+	"userstack/service.errManyListeners":  "the socket is native; not counted",
 	"userstack/broker.errDescriptorLost":  "descriptorLost has the text for launchers",
 	"userstack/launch.errShared":          "counted as ReasonDuplicated",
 	"userstack/launch.errHidden":          "counted as ReasonNoAccess",

@@ -37,6 +37,7 @@ var labels = map[smc.Diagnosis]string{
 	smc.DiagMaxDMB:          "no_dmb",
 	smc.DiagNoRoute:         "no_route",
 	smc.DiagIndirect:        "routing_mismatch",
+	smc.DiagCopied:          "option_replayed",
 	smc.DiagNoPath:          "roce_blocked",
 	smc.DiagShort:           "short_connections",
 	smc.DiagSync:            "out_of_sync",

@@ -354,7 +354,7 @@ func (cl *Client) handle(m Message, d *Descriptor) (err error) {
 		return nil
 	}
 	ev := Event{Kind: k, PeerSMC: m.Flags&FlagPeerSMC != 0, Errno: syscall.Errno(m.Errno), Mode: m.Mode, Text: m.Text, End: d}
-	if m.Type == TypeNotCandidate || m.Type == TypeReady {
+	if m.Type == TypeNotCandidate || m.Type == TypeReady || m.Type == TypeEstablished {
 		ev.Reason, ev.PeerReason = uint32(m.Level), uint32(m.Name)
 	}
 	if m.Type == TypeClosed && len(m.Value) == 8 {
@@ -384,7 +384,8 @@ const (
 	EventNotCandidate EventKind = iota + 1
 	// EventFailed: the connection could not be made; Errno, Text.
 	EventFailed
-	// EventEstablished: the TCP connection is up; PeerSMC.
+	// EventEstablished: the TCP connection is up; PeerSMC. Without it, Text is the reason
+	// if it is not simply that the peer does not speak SMC.
 	EventEstablished
 	// EventTaken: the service takes over the accepted connection.
 	EventTaken
@@ -428,7 +429,7 @@ type Event struct {
 	Text    string
 	End     *Descriptor // EventLocal: the receiver's to close
 	// Reason is the number of the reason why the connection stays TCP, with
-	// EventNotCandidate and EventReady. PeerReason is the reason of the peer if the peer
+	// EventNotCandidate, EventReady, and EventEstablished without PeerSMC if it has a Text. PeerReason is the reason of the peer if the peer
 	// declined. See Conn.SetReason. 0 means that no reason is known.
 	Reason, PeerReason uint32
 	// Carried is how many bytes the connection carried over SMC, in both directions

@@ -122,6 +122,16 @@ func (c *Conn) Established(ctx context.Context, peerSMC bool) error {
 	return err
 }
 
+// EstablishedTCP is Established for a connection that stays TCP, with the reason.
+func (c *Conn) EstablishedTCP(reason string) error {
+	return c.send(&Message{Type: TypeEstablished, Text: plainText(reason), Level: c.reason})
+}
+
+// Again leaves a connection to native TCP after Established: the launcher must connect anew,
+// because the server has taken messages of SMC for data. The socket must be unused by the
+// service.
+func (c *Conn) Again(reason string) error { return c.NotCandidate(reason) }
+
 // TakeOver tells the launcher that the service takes over an accepted connection, and
 // returns the service's end of the stream socketpair. The program has the other end. The
 // descriptor is non-blocking, and the caller must close it. Errors: ErrOrder, the cause of

@@ -175,6 +175,9 @@ func (ss *session) refuse(c *Conn, m Message, d *Descriptor, why error) {
 		default:
 		}
 	}
+	if r, ok := ss.s.Handler.(Refuser); ok && m.Type == TypeAccept {
+		r.Refused(d)
+	}
 	_ = d.Close()
 	defer c.end()
 	_ = c.notLookedAt(m, why)

@@ -40,7 +40,8 @@ const (
 	// TypeHello opens the session: Size is Version, Errno the launcher's
 	// process id, Text the program's command line; FlagLocal.
 	TypeHello Type = iota + 1
-	// TypeListen passes a socket about to listen; answered by TypeResult.
+	// TypeListen passes a socket about to listen; answered by TypeResult. With Level 1 it
+	// passes one that listens already: see Adopter.
 	TypeListen
 	// TypeConnect passes an unconnected socket and its Remote.
 	TypeConnect
@@ -78,11 +79,13 @@ const (
 	TypeResult
 	// TypeNotCandidate tells that the connection stays native. Text is the reason. Level
 	// is the number of the reason, and Name the number of the peer's reason if the peer
-	// declined. With an Errno the service has not looked at the connection.
+	// declined. With an Errno the service has not looked at the connection. After
+	// TypeEstablished the launcher must connect anew, without the service.
 	TypeNotCandidate
 	// TypeFailed ends a connection attempt with Errno.
 	TypeFailed
-	// TypeEstablished tells that the TCP connection is up; FlagPeerSMC.
+	// TypeEstablished tells that the TCP connection is up; FlagPeerSMC, or the reason in
+	// Text and Level as with TypeNotCandidate.
 	TypeEstablished
 	// TypeTaken tells that the service takes over the accepted connection.
 	TypeTaken

@@ -114,6 +114,9 @@ type Server struct {
 	// Local, if set, decides about Launcher.Local, which is what the launcher asked for.
 	// Nil means what it asked for.
 	Local func(*Launcher) bool
+	// Gone, if set, is called when the launcher has ended or has left the session, at once:
+	// before the end of the context of its handlers. No message of it is handled after that.
+	Gone func(*Launcher)
 	// ByOption tells launchers that only peers with the TCP option have SMC, so
 	// that launchers do not need to ask about the others.
 	ByOption bool
@@ -288,6 +291,9 @@ func (ss *session) run(ctx context.Context) error {
 	defer ss.orphan()
 	defer cancel(ErrLauncherGone)
 	defer ss.drain()
+	if ss.s.Gone != nil {
+		defer ss.s.Gone(ss.l)
+	}
 	reset := false
 	for {
 		m, d, err := ss.t.receive()
@@ -394,21 +400,6 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 		return fmt.Errorf("%w: %v from a launcher", ErrMalformed, m.Type)
 	}
 	return nil
-}
-
-// listen makes the handler mark the socket d.
-func (ss *session) listen(ctx context.Context, m Message, d *Descriptor) {
-	if err := ss.s.Quota.Take(ss.l.UID, 1); err != nil {
-		_ = d.Close()
-		ss.s.warnings.Warn("listening socket refused", "uid", ss.l.UID, "err", err)
-		ss.result(m.Seq, nil, err)
-		return
-	}
-	ss.request(m, func() ([]byte, error) {
-		defer ss.s.Quota.Give(ss.l.UID, 1)
-		defer d.Close()
-		return nil, ss.s.Handler.Listen(ctx, ss.l, d)
-	})
 }
 
 // request calls f in a goroutine and answers m with the result. It waits only while

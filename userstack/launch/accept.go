@@ -19,9 +19,11 @@ import (
 // connection.
 const takenTimeout = 10 * time.Second
 
-// accept answers accept() and accept4() on listening sockets that are marked.
+// accept answers accept() and accept4() on listening sockets that are marked, also those that
+// another launcher has marked.
 func (s *supervisor) accept(n *notif) {
-	if !s.sockets.anyListener() {
+	adopts := s.sessions.live() != nil
+	if !s.sockets.anyListener() && !adopts {
 		s.cont(n)
 		return
 	}
@@ -31,11 +33,16 @@ func (s *supervisor) accept(n *notif) {
 		return
 	}
 	l := s.sockets.listener(inode)
-	if l == nil || n.Nr == unix.SYS_ACCEPT4 && n.Args[3]&^(unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK) != 0 {
+	switch {
+	case n.Nr == unix.SYS_ACCEPT4 && n.Args[3]&^(unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK) != 0:
 		s.cont(n)
-		return
+	case l != nil:
+		s.begin(n, func() { l.accept(n) })
+	case adopts && !s.sockets.foreign.has(inode):
+		s.begin(n, func() { adopt(s, n, inode) })
+	default:
+		s.cont(n)
 	}
-	s.begin(n, func() { l.accept(n) })
 }
 
 func (l *listener) accept(n *notif) {

@@ -86,6 +86,9 @@
 //   - If the launcher itself carries the bytes of a connection, to a peer without
 //     SMC, it ends when the peer has taken the last bytes of the program, or has
 //     taken none for 10 s.
+//   - If a server's SYN-ACK announces SMC, and the server does not speak it, the launcher
+//     connects once more: the server sees a connection with a message of SMC, and then
+//     another.
 //   - If the launcher is killed, the trapped calls of the program fail with
 //     ENOSYS, and the service resets the SMC connections that the program still
 //     has. What the program had written and closed is sent, unless the launcher

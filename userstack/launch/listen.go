@@ -49,8 +49,7 @@ func (s *supervisor) listen(n *notif) {
 		return
 	}
 	defer unix.Close(fd)
-	l := &listener{s: s, inode: inode, fd: -1, queue: -1, early: early{watch: -1}}
-	l.early.l = l
+	l := newListener(s, inode)
 	if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil {
 		l.saves = v != 0
 	}
@@ -90,7 +89,7 @@ func (l *listener) renew(fd int) {
 	if !stale {
 		return
 	}
-	if err := l.s.mark(b, fd); err == nil {
+	if err := l.mark(b, fd); err == nil {
 		l.s.log.Debug("listening socket marked again", "address", localAddr(fd))
 	}
 }
@@ -109,7 +108,7 @@ func (l *listener) renewLater(fd int) {
 	c := &socketCopy{dup, l.s.copies.begin()}
 	l.s.tasks.begin("the mark of a listening socket", func() {
 		defer c.close()
-		_ = l.s.mark(b, dup)
+		_ = l.mark(b, dup)
 	})
 }
 

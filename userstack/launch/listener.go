@@ -25,6 +25,8 @@ type listener struct {
 	inode uint64
 	saves bool                   // the program wants saved SYNs for itself
 	known atomic.Pointer[Broker] // the last session that was told of it
+	// adopted means that another launcher has marked the socket.
+	adopted bool
 
 	mu      sync.Mutex
 	fd      int           // copy for waiters that are not alone in their process, or -1

@@ -28,6 +28,7 @@ type sockets struct {
 	listeners map[uint64]*listener
 	sweepAt   int     // number of listeners from which some are probably closed
 	retired   []*conn // over, oldest first
+	foreign   foreign // sockets on which accept() is the kernel's
 
 	nConns     atomic.Int64 // len(conns)
 	nDeciding  atomic.Int64 // len(deciding)

@@ -5,6 +5,7 @@
 package launch
 
 import (
+	"cmp"
 	"syscall"
 	"time"
 
@@ -78,6 +79,7 @@ const (
 //	swap              | a call             | place, proceed                                 | clc
 //	swap              | time over          | cancel, fail                                   | failed, over
 //	clc               | ready, SMC         | drain, the service carries                     | over
+//	clc               | not a candidate    | disconnect, connect                           | own
 //	clc               | ready, TCP         | as no SMC, but the service carries             | over, give
 //	tcp held swap clc | failed             | fail                                           | failed, over
 //	own               | failed             | fail                                           | failed, over
@@ -112,10 +114,14 @@ func (x *steps) connecting() bool { return x.stage <= stageCLC }
 func (x *steps) event(ev broker.Event) {
 	switch ev.Kind {
 	case broker.EventNotCandidate:
-		if x.stage > stageHeld {
+		if x.stage > stageHeld && x.stage != stageCLC {
 			return
 		}
 		x.counts(broker.ModeTCP, ev.Text)
+		if x.stage == stageCLC { // the server has taken the messages of SMC for data
+			x.dead()
+			return
+		}
 		if x.placed() {
 			x.goOwn()
 			return
@@ -123,7 +129,7 @@ func (x *steps) event(ev broker.Event) {
 		x.end()
 		x.leave(x.n)
 	case broker.EventEstablished:
-		x.established(ev.PeerSMC)
+		x.established(ev.PeerSMC, ev.Text)
 	case broker.EventLocal:
 		x.local(ev.End)
 	case broker.EventReady:
@@ -152,13 +158,13 @@ func (x *steps) goOwn() {
 	x.connect()
 }
 
-func (x *steps) established(smc bool) {
+func (x *steps) established(smc bool, why string) {
 	switch {
 	case x.stage == stageOwn:
 		x.giveBack(byLauncher)
 	case x.stage > stageHeld:
 	case !smc:
-		x.counts(broker.ModeTCP, ReasonNoPeer)
+		x.counts(broker.ModeTCP, cmp.Or(why, ReasonNoPeer))
 		x.learn(noPeer)
 		x.giveBack(byLauncher)
 	case x.placed() || x.n != nil && x.place(x.n, x.nonblock):
@@ -315,7 +321,7 @@ func (x *steps) serviceGone() {
 	}
 }
 
-// dead makes the connection again, over TCP, after the service has ended. The first
+// dead makes the connection again, over TCP, after the service has ended or given it up. The first
 // connection, if the peer has it, is reset.
 func (x *steps) dead() {
 	x.disconnect()

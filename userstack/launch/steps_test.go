@@ -179,7 +179,9 @@ func TestSteps(t *testing.T) {
 		{"not a candidate", stageTCP, waits, "", ev(notCand), "count TCP, leave call", stageOver},
 		{"not a candidate, interrupted", stageTCP, 0, "", ev(notCand), "count TCP, leave nobody", stageOver},
 		{"not a candidate, placed", stageHeld, waits | placed, "", ev(notCand), "count TCP, connect", stageOwn},
-		{"not a candidate, late", stageCLC, placed, "", ev(notCand), "", stageCLC},
+		{"not a candidate, late", stageOwn, placed, "", ev(notCand), "", stageOwn},
+		{"clc, no answer", stageCLC, placed, "", ev(notCand), "count TCP, disconnect, connect", stageOwn},
+		{"clc, no answer, a call waits", stageCLC, placed | waits, "", ev(notCand), "count TCP, disconnect, connect", stageOwn},
 
 		{"no SMC", stageTCP, waits, "", ev(noSMCEvent), "count TCP, learn 1, native call 0 false", stageOver},
 		{"no SMC, non-blocking", stageTCP, waits | nonblock, "", ev(noSMCEvent), "count TCP, learn 1, native call 115 false", stageOver},

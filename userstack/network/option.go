@@ -52,6 +52,36 @@ type Gate interface {
 	OpenToData(fd int, isData func(first []byte) bool) error
 }
 
+// A ListenerKeeper is an OptionMarker that knows what becomes of the listening sockets of
+// GateListen. That of NewOptionMarker is one. See the methods of [tcpopt.Program].
+type ListenerKeeper interface {
+	Listens(fd int) (bool, error)
+	Silence(a LocalAddress) error
+	Unsilence(a LocalAddress) error
+	Silent() ([]LocalAddress, error)
+	Announced(limit int) ([]Announced, error)
+	Taken(cookie uint64) (bool, error)
+}
+
+// LocalAddress is a TCP address of a network namespace.
+type LocalAddress = tcpopt.Address
+
+// Announced is a connection whose peer was told of SMC.
+type Announced = tcpopt.Announced
+
+// A CopyDetector is an OptionMarker that notices when something copies the options of the
+// SYN into the SYN-ACK. That of NewOptionMarker is one.
+type CopyDetector interface {
+	// Copied reports whether the SYN-ACK of a connected socket had the option of SMC only
+	// because the SYN had it.
+	Copied(fd int) bool
+}
+
+var (
+	_ ListenerKeeper = marker{}
+	_ CopyDetector   = marker{}
+)
+
 // A Sharer is an OptionMarker that another process can adopt. That of NewOptionMarker is
 // one.
 type Sharer interface {
@@ -74,6 +104,12 @@ func (m marker) Gate(fd int) (Gate, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+// Copied implements CopyDetector.
+func (m marker) Copied(fd int) bool {
+	st, err := m.Peer(fd)
+	return err == nil && st == tcpopt.PeerCopies
 }
 
 // PeerSMC implements OptionMarker.

@@ -22,6 +22,19 @@ var ErrProtocol = errors.New("protocol error")
 // C.1 and C.3).
 var ErrTooLate = errors.New("too late to decline SMC-R")
 
+// ErrNoAnswer means that a client has got no answer of CLC to PROPOSAL: something else, the
+// end of the connection, or nothing. The server does not speak CLC, although its SYN-ACK
+// seemed to say so, and has read PROPOSAL as data.
+var ErrNoAnswer = errors.New("the peer announced SMC, and does not answer PROPOSAL")
+
+// failReading ends the rendezvous because of what came from TCP, or did not come.
+func (m *Machine) failReading(err error) {
+	if m.client != nil && m.state == AwaitAccept {
+		err = fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	}
+	m.fail(err)
+}
+
 // anyState says what events do in the states whose table has nothing for them.
 var anyState = fallback{
 	EvProposal:   (*Machine).unexpected,
@@ -39,12 +52,12 @@ var anyState = fallback{
 
 // unexpected is the end after a message that may not come.
 func (m *Machine) unexpected(_ time.Time, ev Event) {
-	m.fail(fmt.Errorf("%w: unexpected %s in state %s", ErrProtocol, ev.kind(), m.state))
+	m.failReading(fmt.Errorf("%w: unexpected %s in state %s", ErrProtocol, ev.kind(), m.state))
 }
 
 // notCLC is the end after something that is no CLC message.
 func (m *Machine) notCLC(_ time.Time, ev Event) {
-	m.fail(fmt.Errorf("%w: %w", ErrProtocol, ev.(garbage).err))
+	m.failReading(fmt.Errorf("%w: %w", ErrProtocol, ev.(garbage).err))
 }
 
 // tcpEnded is the end after that of the TCP connection.
@@ -53,7 +66,7 @@ func (m *Machine) tcpEnded(_ time.Time, ev Event) {
 	if f, ok := ev.(ReadFailed); ok {
 		err = f.Err
 	}
-	m.fail(fmt.Errorf("read CLC header: %w", err))
+	m.failReading(fmt.Errorf("read CLC header: %w", err))
 }
 
 func (m *Machine) sendFailed(_ time.Time, ev Event) { m.fail(ev.(SendFailed).Err) }
@@ -68,7 +81,7 @@ func (m *Machine) timeout(now time.Time, _ Event) {
 	if len(m.part) > 0 {
 		err = fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
-	m.fail(err)
+	m.failReading(err)
 }
 
 // canceled is the end because nobody wants the connection, or the stack ends. Nothing is

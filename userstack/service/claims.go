@@ -15,6 +15,8 @@ var errClaimed = fmt.Errorf("%w: it is being connected already", errSocket)
 
 // claims are the sockets on which handshakes are in progress, by their cookies.
 type claims struct {
+	announced func(cookie uint64) // if not nil, told of each socket first
+
 	mu    sync.Mutex
 	taken map[uint64]struct{}
 }
@@ -24,6 +26,9 @@ func (c *claims) take(fd int) (release func(), err error) {
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
 	if err != nil {
 		return func() {}, fmt.Errorf("service: getsockopt SO_COOKIE: %w", err)
+	}
+	if c.announced != nil {
+		c.announced(cookie)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

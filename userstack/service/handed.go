@@ -97,7 +97,7 @@ func (s *Service) Decline(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if err := s.checkSocket(fd, isAccepted); err != nil {
 			return err
 		}
-		if release, err = s.claims.take(fd); err != nil {
+		if release, err = s.sockets.claims.take(fd); err != nil {
 			return err
 		}
 		remote, err := socketAddr(unix.Getpeername(fd))

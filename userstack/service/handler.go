@@ -3,6 +3,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -63,7 +64,13 @@ func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Des
 		if err := s.checkSocket(fd, toListen); err != nil {
 			return err
 		}
+		s.sockets.listeners.renewed()
+		undo, err := s.sockets.listeners.add(l, fd)
+		if err != nil {
+			return err
+		}
 		if err := s.programs.MarkListen(ownerOf(l), fd); err != nil {
+			undo()
 			return err
 		}
 		s.programs.Listens(ownerOf(l), fd)
@@ -95,7 +102,10 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if err = s.checkSocket(fd, toConnect); err != nil {
 			return err
 		}
-		if release, err = s.claims.take(fd); err != nil {
+		if release, err = s.sockets.claims.take(fd); err != nil {
+			return err
+		}
+		if err = s.programs.Copies(req.Remote); err != nil {
 			return err
 		}
 		local, err = socketAddr(unix.Getsockname(fd))
@@ -140,7 +150,16 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if here != nil {
 			s.local.finish(here, outcomeTCP)
 		}
-		s.staysTCP(c, sock, true, s.programs.NoSMC())
+		var copies error
+		_ = sock.Control(func(fd int) error {
+			copies = s.programs.Copied(fd, req.Remote)
+			return nil
+		})
+		s.staysTCP(c, sock, true, cmp.Or(copies, s.programs.NoSMC()))
+		if copies != nil {
+			_ = c.EstablishedTCP(copies.Error())
+			return
+		}
 		_ = c.Established(ctx, false)
 		return
 	}
@@ -165,6 +184,8 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	case ending(ctx):
 		restore()
 		_ = tcp.Close()
+	case again(s, c, sock, req.Remote, tcp, restore, err):
+		log.Info("connection made again over TCP", "err", err)
 	default:
 		log.Info("rendezvous failed", "err", err)
 		_ = tcp.SetLinger(0)
@@ -253,7 +274,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		if err = s.checkSocket(fd, isAccepted); err != nil {
 			return err
 		}
-		if release, err = s.claims.take(fd); err != nil {
+		if release, err = s.sockets.claims.take(fd); err != nil {
 			return err
 		}
 		if here, err = s.local.claim(fd, c.Launcher()); err != nil {

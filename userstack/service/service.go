@@ -83,7 +83,7 @@ type Service struct {
 	netns    uint64 // the cookie of the network namespace
 
 	connector connector.Connector
-	claims    claims
+	sockets   programSockets
 	local     localTable
 
 	succession succession
@@ -164,16 +164,22 @@ func New(cfg Config) (_ *Service, err error) {
 		return ok && err == nil
 	}
 	s.programs.OnQuiet(cfg.Quiet)
+	s.sockets.listeners.begin(s)
+	if k := s.sockets.listeners.keeper; k != nil {
+		s.sockets.claims.announced = func(cookie uint64) { _, _ = k.Taken(cookie) }
+	}
 	s.SetControl(s.stack.Control())
 	s.succession.control = s.stack.Control()
 	s.server = broker.Server{
-		Handler: s, Log: s.log, Guard: s.programs.Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
+		Handler: handler{s}, Log: s.log, Guard: s.programs.Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
 		Authorize: cfg.Authorize, ByOption: s.programs.ByOption(),
 		Local: func(l *broker.Launcher) bool { return l.Local && !cfg.NoLocal },
 		Opened: func(l *broker.Launcher) {
+			s.sockets.listeners.opened(l)
 			s.count(1)
 			s.log.Info("program started", "launcher", l.PID, "command", l.Command)
 		},
+		Gone:  s.sockets.listeners.gone,
 		Ended: func(l *broker.Launcher) { s.count(-1); s.log.Info("program ended", "launcher", l.PID) },
 	}
 	return s, nil
@@ -305,6 +311,7 @@ func (s *Service) Run(ctx context.Context) error {
 	serve("the accept of launchers", func() error { return s.server.Serve(ctx, s.run) })
 	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: g, Quota: s.quota})
 	serve("the accept of commands", func() error { return ns.Serve(s.ctl) })
+	wg.Go(g.Func("the checks of listening sockets", func() { s.sockets.listeners.keep(ctx) }))
 	wg.Go(g.Func("the accept of later stacks", func() { s.succession.serve(ctx) }))
 	var err error
 	var tick <-chan time.Time // nil without an idle timeout

@@ -16,6 +16,8 @@ const (
 	mapMarks      = "marks"
 	mapListeners  = "listeners"
 	mapHandshakes = "handshakes"
+	mapSilent     = "silent"
+	mapAnnounced  = "announced"
 )
 
 // Stack slots of both programs, as offsets in bytes from the frame pointer. The key of
@@ -31,11 +33,34 @@ const (
 	slotValue   = slotCookie - 8
 	// This slot has no other use, see storePair.
 	slotInt = slotValue - 8
+	// A value of the announced map: the cookie of the listener, and the local and the
+	// remote address in the form of a key.
+	slotAnnounced = slotInt - announcedSize
 )
 
-// option returns the TCP option of SMC-R, padded to a 64-bit stack slot.
-func option() (slot [8]byte) {
+// announcedSize is the size in bytes of a value of the announced map.
+const announcedSize = 8 + 2*listenerKeySize
+
+// optionSlot is a TCP option, padded to a 64-bit stack slot.
+type optionSlot [8]byte
+
+// option returns the TCP option of SMC-R.
+func option() (slot optionSlot) {
 	copy(slot[:], wire.AppendTCPOption(nil))
+	return slot
+}
+
+// probeExID is the experiment id of the probe: 'SMCr'. It belongs to no protocol, so a host
+// ignores it. Its first 16 bits differ from those of SMC-R: the kernel compares no more
+// when it looks for an option that is there twice.
+const probeExID = 0x534d4372
+
+// probe returns the TCP option that only a SYN-ACK with copied options has. It has the size
+// of that of SMC-R, because the kernel does not find an option of kind 254 after a shorter
+// one.
+func probe() (slot optionSlot) {
+	slot[0], slot[1] = wire.TCPOptionKind, wire.TCPOptionLen
+	binary.BigEndian.PutUint32(slot[2:], probeExID)
 	return slot
 }
 
@@ -144,20 +169,26 @@ func (a *assembler) storage(label string) {
 	)
 }
 
-// addressFields has the offsets of the local address in a context or socket.
+// addressFields has the offsets of an address in a context or socket. The port of a remote
+// one is in network byte order.
 type addressFields struct {
 	base                   asm.Register
 	family, ip4, ip6, port int16
+	remote                 bool
 }
 
 // listenerKey builds the key of the listeners map from a local address.
-func (a *assembler) listenerKey(f addressFields) {
+func (a *assembler) listenerKey(f addressFields) { a.address(slotKey, f) }
+
+// address builds a key of the listeners map in the stack slots from slot on.
+func (a *assembler) address(slot int16, f addressFields) {
+	slotKeyAddr, slotKeyPort := slot+slotKeyAddr-slotKey, slot+slotKeyPort-slotKey
 	v4, port := a.unique("v4"), a.unique("port")
 	mapped := int32(binary.NativeEndian.Uint32([]byte{0, 0, 0xff, 0xff}))
 	a.emit(
 		asm.Mov.Reg(asm.R1, regCtx),
 		asm.FnGetNetnsCookie.Call(),
-		asm.StoreMem(asm.RFP, slotKey, asm.R0, asm.DWord),
+		asm.StoreMem(asm.RFP, slot, asm.R0, asm.DWord),
 		asm.LoadMem(asm.R1, f.base, f.family, asm.Word),
 		asm.JEq.Imm(asm.R1, unix.AF_INET, v4),
 	)
@@ -184,8 +215,11 @@ func (a *assembler) listenerKey(f addressFields) {
 	a.placeLabel(port)
 	a.emit(
 		asm.LoadMem(asm.R1, f.base, f.port, asm.Word),
-		asm.StoreMem(asm.RFP, slotKeyPort, asm.R1, asm.DWord),
 	)
+	if f.remote {
+		a.emit(asm.HostTo(asm.BE, asm.R1, asm.Word))
+	}
+	a.emit(asm.StoreMem(asm.RFP, slotKeyPort, asm.R1, asm.DWord))
 }
 
 // storePair writes two 32-bit values to a stack slot, R1 to the lower address. It
@@ -244,6 +278,23 @@ func (a *assembler) unregister() {
 	a.flags(flagRegistered, 0)
 }
 
+// ifSilent jumps to label if the address of the key is silent, or its port on every address.
+// The key is then, and otherwise, that of every address.
+func (a *assembler) ifSilent(label string) {
+	for i := range 2 {
+		if i == 1 {
+			a.setSlot(slotKeyAddr, 0)
+			a.setSlot(slotKeyAddr+8, 0)
+		}
+		a.mapPtr(asm.R1, mapSilent)
+		a.stackPtr(asm.R2, slotKey)
+		a.emit(
+			asm.FnMapLookupElem.Call(),
+			asm.JNE.Imm(asm.R0, 0, label),
+		)
+	}
+}
+
 // unlessListener jumps to label if no marked listener has the local address of
 // the key, or its port on every address.
 func (a *assembler) unlessListener(label string) {
@@ -266,19 +317,18 @@ func (a *assembler) unlessListener(label string) {
 	a.placeLabel(found)
 }
 
-// optionOnStack writes the option to a stack slot.
-func (a *assembler) optionOnStack() {
-	opt := option()
+// optionOnStack writes an option to a stack slot.
+func (a *assembler) optionOnStack(opt optionSlot) {
 	a.emit(
 		asm.LoadImm(asm.R1, int64(binary.NativeEndian.Uint64(opt[:])), asm.DWord),
 		asm.StoreMem(asm.RFP, slotOption, asm.R1, asm.DWord),
 	)
 }
 
-// unlessReceived jumps to label if the segment of the peer lacks the option: the segment
+// unlessReceived jumps to label if the segment of the peer lacks an option: the segment
 // of the callback, or with loadFromSYN the SYN.
-func (a *assembler) unlessReceived(from int32, label string) {
-	a.optionOnStack()
+func (a *assembler) unlessReceived(opt optionSlot, from int32, label string) {
+	a.optionOnStack(opt)
 	a.emit(asm.Mov.Reg(asm.R1, regCtx))
 	a.stackPtr(asm.R2, slotOption)
 	a.emit(
@@ -290,20 +340,20 @@ func (a *assembler) unlessReceived(from int32, label string) {
 	)
 }
 
-// reserve reserves room in the header. R0 is 0 on success.
-func (a *assembler) reserve() {
+// reserve reserves room for n options in the header. R0 is 0 on success.
+func (a *assembler) reserve(n int32) {
 	a.emit(
 		asm.Mov.Reg(asm.R1, regCtx),
-		asm.Mov.Imm(asm.R2, wire.TCPOptionLen),
+		asm.Mov.Imm(asm.R2, n*wire.TCPOptionLen),
 		asm.Mov.Imm(asm.R3, 0),
 		asm.FnReserveHdrOpt.Call(),
 	)
 }
 
-// store writes the option into the header. It jumps to label if the header has the option
+// store writes an option into the header. It jumps to label if the header has the option
 // then.
-func (a *assembler) store(label string) {
-	a.optionOnStack()
+func (a *assembler) store(opt optionSlot, label string) {
+	a.optionOnStack(opt)
 	a.emit(asm.Mov.Reg(asm.R1, regCtx))
 	a.stackPtr(asm.R2, slotOption)
 	a.emit(
@@ -358,6 +408,27 @@ func (a *assembler) deleteHandshake() {
 	a.mapPtr(asm.R1, mapHandshakes)
 	a.stackPtr(asm.R2, slotCookie)
 	a.emit(asm.FnMapDeleteElem.Call())
+}
+
+// recordAnnounced adds this connection to the announced map, if it has a gated listener.
+func (a *assembler) recordAnnounced() {
+	none := a.unique("none")
+	a.emit(
+		asm.LoadMem(asm.R1, regMark, markListener, asm.DWord),
+		asm.JEq.Imm(asm.R1, 0, none),
+		asm.StoreMem(asm.RFP, slotAnnounced, asm.R1, asm.DWord),
+	)
+	a.address(slotAnnounced+8, addressFields{base: regCtx, family: opsFamily, ip4: opsLocalIP4, ip6: opsLocalIP6, port: opsLocalPort})
+	a.address(slotAnnounced+8+listenerKeySize, addressFields{base: regCtx, family: opsFamily, ip4: opsRemoteIP4, ip6: opsRemoteIP6, port: opsRemotePort, remote: true})
+	a.cookieOnStack()
+	a.mapPtr(asm.R1, mapAnnounced)
+	a.stackPtr(asm.R2, slotCookie)
+	a.stackPtr(asm.R3, slotAnnounced)
+	a.emit(
+		asm.Mov.Imm(asm.R4, unix.BPF_ANY),
+		asm.FnMapUpdateElem.Call(),
+	)
+	a.placeLabel(none)
 }
 
 // callbacks clears and sets callback flags of the socket.

@@ -11,6 +11,23 @@
 // sockets without a mark. After the handshake, the program is switched off for the
 // socket, so an established connection has no cost.
 //
+// # Copied options
+//
+// Something on the path may copy the options of the SYN into the SYN-ACK, so that each server
+// seems to announce SMC-R. So the SYN has a second option of kind 254, the probe, if there is
+// room for it (12 bytes in all). Its experiment id, 534D4372, belongs to no protocol, so hosts
+// ignore it. If the SYN-ACK has it, the client reports PeerCopies and uses plain TCP. Its ACK
+// has the probe then, so that a server that has announced SMC-R reports PeerNoSMC.
+//
+// # Listeners that nobody can reach
+//
+// The mark of a listener lasts as long as the socket, whoever has it. [Program.Silence] keeps
+// the listeners of an address from announcing SMC-R without having them. [Program.Announced]
+// lists the connections of gated listeners whose peers were told of SMC-R, until the caller
+// has them ([Program.Taken]).
+//
+// # Scope
+//
 // What belongs here: the program, its attachment, the marks. The caller decides what to
 // do with the answer: the CLC handshake, or plain TCP.
 //
@@ -21,10 +38,10 @@
 //
 //   - A client reports PeerSMC only if it sent the option and the SYN-ACK had it.
 //   - A server whose SYN-ACK had the option always reports PeerSMC.
-//   - In two cases a server may report PeerSMC and its client does not: something on the
-//     path removed the option from the SYN-ACK, or the SYN was answered before the
-//     listener was marked, and saved because another process had marked the listener
-//     earlier. Such a server finds application data where it expects a CLC Proposal.
+//   - In three cases a server may report PeerSMC and its client does not: something on the
+//     path removed the option from the SYN-ACK, or copied the probe into it and the ACK was lost, or the SYN was
+//     answered before the listener was marked, and saved because another process had marked
+//     the listener earlier. Such a server finds application data where it expects a CLC Proposal.
 //
 // With TCP Fast Open, with SYN cookies, and if the header has no room for the option,
 // both ends report PeerNoSMC. The handshake itself does not change.

@@ -20,15 +20,19 @@ type mark struct {
 	// Base is the sequence number of the first byte that the socket may send. Limit is
 	// how many bytes from there on a gated socket may send.
 	Base, Limit uint32
+	// Listener is the cookie of the gated listener to which the mark belongs, also in the
+	// sockets that are accepted from it. 0: there is none.
+	Listener uint64
 }
 
 // Size of a mark and offsets of its fields in bytes.
 const (
-	markFlags = 0
-	markState = 4
-	markBase  = 8
-	markLimit = 12
-	markSize  = 16
+	markFlags    = 0
+	markState    = 4
+	markBase     = 8
+	markLimit    = 12
+	markListener = 16
+	markSize     = 24
 )
 
 // Bits of mark.Flags.
@@ -45,6 +49,9 @@ const (
 	flagSavesSYN               // the application has asked for saved SYNs itself
 	flagGated                  // if both ends announce SMC, only data up to Limit passes
 	flagGateListen             // sockets accepted from the listener are gated
+	flagProbeRoom              // the SYN that is being built has room for the probe
+	flagProbed                 // a SYN with the probe was sent
+	flagTell                   // the next segment tells the peer that the connection is TCP
 )
 
 const (
@@ -56,6 +63,11 @@ const (
 	// Beyond it, the saved SYN decides, which does not show whether the SYN-ACK had room.
 	// So a server may report PeerSMC although its client reports PeerNoSMC.
 	maxHandshakes = 4096
+	// maxSilent limits the number of addresses in the silent map.
+	maxSilent = maxListeners
+	// maxAnnounced limits the number of connections in the announced map. Beyond it, the
+	// oldest are forgotten: the owner of the Program is not told of them.
+	maxAnnounced = 8192
 )
 
 // Values of the handshakes map.
@@ -79,6 +91,11 @@ type objects struct {
 	// handshakes has an entry for each half-open connection whose SYN had the option, by
 	// its cookie: whether the SYN-ACK has the option.
 	handshakes *ebpf.Map
+	// silent has the local addresses on which nothing is announced, see [Program.Silence].
+	silent *ebpf.Map
+	// announced has the connections of gated listeners whose SYN-ACK announced SMC, by
+	// their cookies, until [Program.Taken].
+	announced *ebpf.Map
 
 	sockOps *ebpf.Program
 
@@ -100,6 +117,7 @@ func loadObjects() (_ *objects, err error) {
 		}
 	}()
 	u32 := &btf.Int{Name: "unsigned int", Size: 4}
+	u64 := &btf.Int{Name: "unsigned long long", Size: 8}
 	o.marks, err = ebpf.NewMap(&ebpf.MapSpec{
 		Name:      "smcr_marks",
 		Type:      ebpf.SkStorage,
@@ -113,6 +131,7 @@ func loadObjects() (_ *objects, err error) {
 			{Name: "state", Type: u32, Offset: markState * 8},
 			{Name: "base", Type: u32, Offset: markBase * 8},
 			{Name: "limit", Type: u32, Offset: markLimit * 8},
+			{Name: "listener", Type: u64, Offset: markListener * 8},
 		}},
 	})
 	if err != nil {
@@ -137,6 +156,27 @@ func loadObjects() (_ *objects, err error) {
 	})
 	if err != nil {
 		return nil, bpfError("create the map of handshakes", err)
+	}
+	o.silent, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name:       "smcr_silent",
+		Type:       ebpf.Hash,
+		Flags:      unix.BPF_F_NO_PREALLOC,
+		KeySize:    listenerKeySize,
+		ValueSize:  4,
+		MaxEntries: maxSilent,
+	})
+	if err != nil {
+		return nil, bpfError("create the map of silent addresses", err)
+	}
+	o.announced, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name:       "smcr_announced",
+		Type:       ebpf.LRUHash,
+		KeySize:    8,
+		ValueSize:  announcedSize,
+		MaxEntries: maxAnnounced,
+	})
+	if err != nil {
+		return nil, bpfError("create the map of announced connections", err)
 	}
 	o.sockOps, err = o.loadProgram(&ebpf.ProgramSpec{
 		Name:         "smcr_tcpopt",
@@ -171,7 +211,7 @@ func (o *objects) loadOptional() {
 
 func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 	spec.License = "Apache-2.0"
-	for name, m := range map[string]*ebpf.Map{mapMarks: o.marks, mapListeners: o.listeners, mapHandshakes: o.handshakes} {
+	for name, m := range map[string]*ebpf.Map{mapMarks: o.marks, mapListeners: o.listeners, mapHandshakes: o.handshakes, mapSilent: o.silent, mapAnnounced: o.announced} {
 		if err := spec.Instructions.AssociateMap(name, m); err != nil && !errors.Is(err, asm.ErrUnreferencedSymbol) {
 			return nil, fmt.Errorf("tcpopt: link program %s: %w", spec.Name, err)
 		}
@@ -186,7 +226,7 @@ func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 // Close releases everything. Objects that were not created are nil.
 func (o *objects) Close() error {
 	// A nil *ebpf.Map or *ebpf.Program closes without an error.
-	return errors.Join(o.sockOps.Close(), o.gate.Close(), o.command.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close())
+	return errors.Join(o.sockOps.Close(), o.gate.Close(), o.command.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close(), o.silent.Close(), o.announced.Close())
 }
 
 // lookup returns the mark of a socket, or ErrNotMarked.

@@ -22,8 +22,8 @@ import (
 func TestOptionBytes(t *testing.T) {
 	want := wire.AppendTCPOption(nil)
 	for name, emit := range map[string]func(*assembler){
-		"search": func(a *assembler) { a.unlessReceived(0, labelOut) },
-		"store":  func(a *assembler) { a.store(labelOut) },
+		"search": func(a *assembler) { a.unlessReceived(option(), 0, labelOut) },
+		"store":  func(a *assembler) { a.store(option(), labelOut) },
 	} {
 		var a assembler
 		emit(&a)
@@ -43,7 +43,7 @@ func TestOptionBytes(t *testing.T) {
 		}
 	}
 	var a assembler
-	a.reserve()
+	a.reserve(1)
 	if got := a.insns[1]; got.Dst != asm.R2 || got.Constant != int64(len(want)) {
 		t.Errorf("reserve: %v", a.insns)
 	}

@@ -13,12 +13,16 @@ import (
 //	callback            | socket           | does
 //	TCP_CONNECT         | connect          | asks for the header option callbacks
 //	TCP_LISTEN          | listen           | the same, saves SYNs, registers the address
-//	HDR_OPT_LEN, SYN    | connect          | reserves 6 bytes
-//	WRITE_HDR_OPT, SYN  | reserved         | writes the option
+//	HDR_OPT_LEN, SYN    | connect          | reserves 12 bytes, or 6
+//	WRITE_HDR_OPT, SYN  | reserved         | writes the option, and the probe into 12 bytes
 //	HDR_OPT_LEN, SYN-ACK| (not accessible) | reserves if the SYN had the option
 //	WRITE_HDR_OPT, "    | (not accessible) | writes the option
-//	ACTIVE_ESTABLISHED  | armed            | reads the SYN-ACK; ends the callbacks
-//	PASSIVE_ESTABLISHED | its listener's   | recalls the SYN-ACK; ends the callbacks
+//	ACTIVE_ESTABLISHED  | armed            | reads the SYN-ACK; ends the callbacks, unless the
+//	                    |                  | server must be told that options are copied
+//	HDR_OPT_LEN, WRITE_ | tell             | writes the probe into the ACK; ends the callbacks
+//	HDR_OPT, no SYN     |                  |
+//	PASSIVE_ESTABLISHED | its listener's   | recalls the SYN-ACK, records that SMC was
+//	                    |                  | announced; ends the callbacks
 //	STATE               | registered       | a listener ended: takes its address back
 func sockOpsProgram() asm.Instructions {
 	a := sockOps{new(assembler)}
@@ -70,7 +74,7 @@ func (a sockOps) connect() {
 	a.flags(flagGated, 0)
 	a.emit(asm.Ja.Label(labelOut))
 	a.placeLabel("connect_marked")
-	a.flags(flagReserved|flagSent|flagFastOpen, flagArmed)
+	a.flags(flagReserved|flagSent|flagFastOpen|flagProbeRoom|flagProbed|flagTell, flagArmed)
 	a.emit(asm.StoreImm(regMark, markState, int64(Unknown), asm.Word))
 	a.callbacks(0, cbFlagWriteHdrOpt)
 	a.emit(asm.Ja.Label(labelOut))
@@ -82,8 +86,11 @@ func (a sockOps) active() {
 	a.unlessBits(regMark, markFlags, flagArmed, labelOut)
 	a.emit(asm.Mov.Imm(regResult, int32(PeerNoSMC)))
 	a.unlessBits(regMark, markFlags, flagSent, "active_done")
-	a.unlessReceived(0, "active_done")
+	a.unlessReceived(option(), 0, "active_done")
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
+	a.unlessBits(regMark, markFlags, flagProbed, "active_done")
+	a.unlessReceived(probe(), 0, "active_done")
+	a.emit(asm.Mov.Imm(regResult, int32(PeerCopies)))
 
 	a.placeLabel("active_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
@@ -96,8 +103,13 @@ func (a sockOps) active() {
 	a.gateBase()
 	// The mark is for one connection. If the socket is disconnected and connected
 	// again, the caller must mark it again.
-	a.flags(flagConnect|flagArmed|flagReserved, 0)
+	a.flags(flagConnect|flagArmed|flagReserved|flagProbeRoom, 0)
+	a.emit(asm.JEq.Imm(regResult, int32(PeerCopies), "active_tell"))
 	a.callbacks(cbFlagWriteHdrOpt, 0)
+	a.emit(asm.Ja.Label(labelOut))
+	// If the server speaks SMC, it must not wait for a PROPOSAL.
+	a.placeLabel("active_tell")
+	a.flags(0, flagTell)
 	a.emit(asm.Ja.Label(labelOut))
 }
 
@@ -161,11 +173,23 @@ func (a sockOps) passive() {
 	// There is no entry for this handshake: there were too many handshakes at a time,
 	// or it used SYN cookies. With SYN cookies there is no saved SYN either.
 	a.placeLabel("passive_saved")
-	a.unlessReceived(loadFromSYN, "passive_done")
+	a.opsListenerKey()
+	a.ifSilent("passive_done")
+	a.unlessReceived(option(), loadFromSYN, "passive_done")
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
 
 	a.placeLabel("passive_done")
-	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
+	a.emit(asm.JNE.Imm(regResult, int32(PeerSMC), "passive_known"))
+	// The client tells that it has found its own options in the SYN-ACK.
+	a.unlessReceived(probe(), 0, "passive_known")
+	a.emit(asm.Mov.Imm(regResult, int32(PeerNoSMC)))
+	a.placeLabel("passive_known")
+	a.emit(
+		asm.StoreMem(regMark, markState, regResult, asm.Word),
+		asm.JNE.Imm(regResult, int32(PeerSMC), "passive_base"),
+	)
+	a.recordAnnounced()
+	a.placeLabel("passive_base")
 	a.gateBase()
 	a.emit(
 		asm.Mov.Reg(asm.R3, regResult),
@@ -228,7 +252,12 @@ func (a sockOps) state() {
 
 func (a sockOps) length() {
 	a.placeLabel("length")
-	a.unlessBits(regCtx, opsTCPFlags, tcpFlagSYN, labelOut)
+	a.ifBits(regCtx, opsTCPFlags, tcpFlagSYN, "length_syn")
+	a.mark()
+	a.unlessBits(regMark, markFlags, flagTell, labelOut)
+	a.reserve(1)
+	a.emit(asm.Ja.Label(labelOut))
+	a.placeLabel("length_syn")
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsFullSock, asm.Word),
 		asm.JEq.Imm(asm.R1, 0, "length_synack"),
@@ -246,17 +275,20 @@ func (a sockOps) length() {
 	a.flags(flagReserved, flagFastOpen)
 	a.emit(asm.Ja.Label(labelOut))
 	a.placeLabel("length_reserve")
-	a.reserve()
-	a.emit(asm.JEq.Imm(asm.R0, 0, "length_reserved"))
-	a.flags(flagReserved, 0)
-	a.emit(asm.Ja.Label(labelOut))
-	a.placeLabel("length_reserved")
+	a.flags(flagReserved|flagProbeRoom, 0)
+	a.reserve(2)
+	a.emit(asm.JEq.Imm(asm.R0, 0, "length_both"))
+	a.reserve(1)
+	a.emit(asm.JNE.Imm(asm.R0, 0, labelOut))
 	a.flags(0, flagReserved)
+	a.emit(asm.Ja.Label(labelOut))
+	a.placeLabel("length_both")
+	a.flags(0, flagReserved|flagProbeRoom)
 	a.emit(asm.Ja.Label(labelOut))
 
 	a.placeLabel("length_synack")
 	a.synAckWanted()
-	a.reserve()
+	a.reserve(1)
 	a.emit(asm.JEq.Imm(asm.R0, 0, labelOut))
 	a.recordHandshake(synAckPlain)
 	a.emit(asm.Ja.Label(labelOut))
@@ -273,12 +305,32 @@ func (a sockOps) synAckWanted() {
 	)
 	a.opsListenerKey()
 	a.unlessListener(labelOut)
-	a.unlessReceived(loadFromSYN, labelOut)
+	a.unlessReceived(option(), loadFromSYN, labelOut)
+	silent, wanted := a.unique("silent"), a.unique("wanted")
+	a.opsListenerKey()
+	a.ifSilent(silent)
+	a.emit(asm.Ja.Label(wanted))
+	a.placeLabel(silent)
+	// A SYN-ACK that was announced before the address became silent is repeated as it was.
+	a.lookupHandshake(silent + "_plain")
+	a.emit(asm.JEq.Imm(asm.R1, synAckSMC, wanted))
+	a.placeLabel(silent + "_plain")
+	a.recordHandshake(synAckPlain)
+	a.emit(asm.Ja.Label(labelOut))
+	a.placeLabel(wanted)
 }
 
 func (a sockOps) write() {
 	a.placeLabel("write")
-	a.unlessBits(regCtx, opsTCPFlags, tcpFlagSYN, labelOut)
+	a.ifBits(regCtx, opsTCPFlags, tcpFlagSYN, "write_syn")
+	a.mark()
+	a.unlessBits(regMark, markFlags, flagTell, labelOut)
+	a.store(probe(), "write_told")
+	a.placeLabel("write_told")
+	a.flags(flagTell, 0)
+	a.callbacks(cbFlagWriteHdrOpt, 0)
+	a.emit(asm.Ja.Label(labelOut))
+	a.placeLabel("write_syn")
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsFullSock, asm.Word),
 		asm.JEq.Imm(asm.R1, 0, "write_synack"),
@@ -286,10 +338,15 @@ func (a sockOps) write() {
 	// This is a SYN. If the flag is not set, another program has reserved the room.
 	a.mark()
 	a.unlessBits(regMark, markFlags, flagReserved, labelOut)
-	a.store("write_sent")
+	a.store(option(), "write_sent")
 	a.emit(asm.Ja.Label(labelOut))
 	a.placeLabel("write_sent")
 	a.flags(0, flagSent)
+	a.unlessBits(regMark, markFlags, flagProbeRoom, labelOut)
+	a.store(probe(), "write_probed")
+	a.emit(asm.Ja.Label(labelOut))
+	a.placeLabel("write_probed")
+	a.flags(0, flagProbed)
 	a.emit(asm.Ja.Label(labelOut))
 
 	a.placeLabel("write_synack")
@@ -297,7 +354,7 @@ func (a sockOps) write() {
 	a.lookupHandshake("write_option") // a repeated SYN-ACK must be like the first
 	a.emit(asm.JEq.Imm(asm.R1, synAckPlain, labelOut))
 	a.placeLabel("write_option")
-	a.store("write_announced")
+	a.store(option(), "write_announced")
 	a.recordHandshake(synAckPlain)
 	a.emit(asm.Ja.Label(labelOut))
 	a.placeLabel("write_announced")

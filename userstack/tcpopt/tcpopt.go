@@ -24,6 +24,9 @@ const (
 	PeerNoSMC
 	// PeerSMC: both ends announced SMC-R.
 	PeerSMC
+	// PeerCopies: the peer, or something on the path, copies the options of the SYN into
+	// the SYN-ACK. So nobody has announced SMC-R, and the connection is plain TCP.
+	PeerCopies
 )
 
 // String returns the state in words.
@@ -35,6 +38,8 @@ func (s State) String() string {
 		return "no SMC"
 	case PeerSMC:
 		return "SMC"
+	case PeerCopies:
+		return "copies TCP options"
 	}
 	return fmt.Sprintf("State(%d)", uint32(s))
 }
@@ -156,7 +161,7 @@ func (p *Program) markConnect(fd int, flags uint32) error {
 	if err != nil && !errors.Is(err, ErrNotMarked) {
 		return err
 	}
-	return p.objs.update(fd, mark{Flags: m.Flags&(flagListen|flagGateListen|flagSavesSYN|flagOwnState) | flags})
+	return p.objs.update(fd, mark{Flags: m.Flags&(flagListen|flagGateListen|flagSavesSYN|flagOwnState) | flags, Listener: m.Listener})
 }
 
 // UnmarkConnect takes back MarkConnect and GateConnect if no connection was established: the
@@ -185,7 +190,7 @@ func (p *Program) UnmarkConnect(fd int) error {
 		return nil
 	}
 	// flagGated stays. The next connect(2) clears it.
-	m.Flags &^= flagConnect | flagArmed | flagReserved | flagSent | flagFastOpen
+	m.Flags &^= flagConnect | flagArmed | flagReserved | flagSent | flagFastOpen | flagProbeRoom | flagProbed
 	m.State = Unknown
 	return p.objs.update(fd, m)
 }
@@ -219,18 +224,25 @@ func (p *Program) markListen(fd int, want uint32) error {
 	if err != nil && !errors.Is(err, ErrNotMarked) {
 		return err
 	}
+	listener := before.Listener
+	if want&flagGateListen != 0 {
+		if listener, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
+			return fmt.Errorf("tcpopt: SO_COOKIE: %w", err)
+		}
+	}
 	switch {
 	case before.Flags&flagListen == 0:
 		flags := before.Flags&(flagConnect|flagGated) | want
 		if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil && v != 0 {
 			flags |= flagSavesSYN // any mode of TCP_SAVE_SYN is enough
 		}
-		if err := p.objs.update(fd, mark{Flags: flags}); err != nil {
+		if err := p.objs.update(fd, mark{Flags: flags, Listener: listener}); err != nil {
 			return err
 		}
 	case before.Flags&want != want:
 		m := before
 		m.Flags |= want
+		m.Listener = listener
 		if err := p.objs.update(fd, m); err != nil {
 			return err
 		}

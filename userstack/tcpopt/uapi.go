@@ -5,20 +5,21 @@ package tcpopt
 // Offsets in bytes of the context of a SOCK_OPS program (struct bpf_sock_ops).
 // All fields but sk are 32 bits wide.
 const (
-	opsOp        = 0  // which callback
-	opsArg0      = 4  // args[0]
-	opsFamily    = 20 // AF_INET, AF_INET6
-	opsRemoteIP4 = 24 // network byte order
-	opsLocalIP4  = 28 // network byte order
-	opsRemoteIP6 = 32 // network byte order, 16 bytes
-	opsLocalIP6  = 48 // network byte order, 16 bytes
-	opsLocalPort = 68 // host byte order
-	opsFullSock  = 72 // 0: request socket
-	opsCBFlags   = 84
-	opsSndUna    = 108 // the oldest sequence number without an acknowledgement
-	opsSk        = 184 // pointer, nil for a request socket
-	opsSkbLen    = 208
-	opsTCPFlags  = 212 // of the segment of the callback
+	opsOp         = 0  // which callback
+	opsArg0       = 4  // args[0]
+	opsFamily     = 20 // AF_INET, AF_INET6
+	opsRemoteIP4  = 24 // network byte order
+	opsLocalIP4   = 28 // network byte order
+	opsRemoteIP6  = 32 // network byte order, 16 bytes
+	opsLocalIP6   = 48 // network byte order, 16 bytes
+	opsRemotePort = 64 // network byte order
+	opsLocalPort  = 68 // host byte order
+	opsFullSock   = 72 // 0: request socket
+	opsCBFlags    = 84
+	opsSndUna     = 108 // the oldest sequence number without an acknowledgement
+	opsSk         = 184 // pointer, nil for a request socket
+	opsSkbLen     = 208
+	opsTCPFlags   = 212 // of the segment of the callback
 )
 
 // Callbacks of a SOCK_OPS program (bpf_sock_ops.op).

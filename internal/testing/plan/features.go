@@ -18,6 +18,8 @@ var features = []struct{ feature, test string }{
 	{"what was reported from the field is as over TCP", "TestField"},
 	{"all descriptors of a socket show the same connection", "TestCopies"},
 	{"a peer without SMC gets plain TCP", "TestOneSideOnly"},
+	{"so does one behind a device that copies TCP options", "TestOptionCopied"},
+	{"a listening socket announces SMC only while it has a launcher", "TestListenerLeaves"},
 	{"connections that are over at once become TCP", "TestAdapt"},
 	{"connections within the machine are local", "TestLocalSocketAPI"},
 	{"RoCE version 2 works across routers", "TestRouted"},

@@ -100,6 +100,18 @@ func (p *Programs) MarkListen(o inside.Owner, fd int) error {
 	return p.gated(o, fd, option.GateListen, option.MarkListen)
 }
 
+// Keeper returns what knows what becomes of marked listening sockets, or nil.
+func (p *Programs) Keeper() network.ListenerKeeper {
+	k, _ := p.in.Option().(network.ListenerKeeper)
+	return k
+}
+
+// Sockets returns what knows the TCP sockets of the network namespace, or nil.
+func (p *Programs) Sockets() network.TCPSockets {
+	s, _ := p.in.Network().(network.TCPSockets)
+	return s
+}
+
 // gated marks a program's socket with gate. If the kernel has no gate, programs of the
 // stack's own user are trusted: their sockets are marked with ungated.
 func (p *Programs) gated(o inside.Owner, fd int, gate, ungated func(fd int) error) error {
@@ -158,6 +170,23 @@ func (p *Programs) PeerAnnounced(fd int, remote netip.Addr) (bool, error) {
 		return p.in.Assumed(remote), nil
 	}
 	return option.PeerSMC(fd)
+}
+
+// Copies returns why SMC must not be announced to remote: at this address the option of SMC in
+// a SYN-ACK means nothing.
+func (p *Programs) Copies(remote netip.AddrPort) error { return p.in.Copies(remote) }
+
+// Copied returns an error like that of Copies if the peer of a program's connected socket fd has
+// copied the option of SMC from the SYN.
+func (p *Programs) Copied(fd int, remote netip.AddrPort) error { return p.in.SYNACK(fd, remote) }
+
+// NoAnswer returns why a connection must be made again, without announcing SMC, after the
+// rendezvous has ended with err. It is nil if err is not userstack.ErrNoAnswer.
+func (p *Programs) NoAnswer(remote netip.AddrPort, err error) error {
+	if !errors.Is(err, userstack.ErrNoAnswer) || p.in.Closed() {
+		return nil
+	}
+	return p.in.NoAnswer(remote, err)
 }
 
 // NoSMC returns the error of a connection whose peer does not speak SMC, as far as

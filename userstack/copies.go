@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
+)
+
+// ErrNoAnswer means that a SYN-ACK announced SMC, but what answers PROPOSAL at the other end
+// does not speak CLC, or ends the connection, or is silent. It has read PROPOSAL as data. The
+// client should connect again, without announcing SMC.
+var ErrNoAnswer = rendezvous.ErrNoAnswer
+
+// errCopied is the reason of connections to an address at which the option of SMC in a SYN-ACK
+// means nothing.
+var errCopied = errors.New("userstack: the peer, or something on the path, copies the TCP option of SMC into its answer")
+
+func copied() *DeclineError {
+	return &DeclineError{Code: smc.DiagCopied, Err: errCopied, uncounted: true}
+}
+
+const (
+	// copyFirst is how long SMC is not announced to an address after the first time. The time
+	// doubles with each further time, up to copyLast.
+	copyFirst = time.Minute
+	copyLast  = time.Hour
+	// copyDoubts is how many connections in a row the peer must end without an answer to PROPOSAL. One
+	// alone may be that of a host or a stack that has ended.
+	copyDoubts = 2
+	// maxCopies limits the addresses that are remembered. Peers can add some, but no more
+	// than programs connect to.
+	maxCopies = 1024
+)
+
+// copies has the addresses at which the option of SMC in a SYN-ACK means nothing. The zero value
+// is ready for use.
+//
+//	event                             | key              | then
+//	the SYN-ACK has the probe         | the host         | nothing is announced to it for a time
+//	data instead of an answer to CLC  | address and port | the same
+//	silence instead of it             | address and port | the same
+//	the end instead of it             | address and port | the same, from the second in a row on
+//	the time is over                  |                  | the next connection announces SMC
+//	an answer to PROPOSAL             | address and port | forgotten
+type copies struct {
+	mu sync.Mutex
+	at map[netip.AddrPort]*copying // port 0: each port of the host
+}
+
+type copying struct {
+	doubts int
+	pause  time.Duration // 0: nothing is sure
+	until  time.Time
+}
+
+// hostOf returns the key for each port of a host.
+func hostOf(remote netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), 0)
+}
+
+// portOf returns the key for one port.
+func portOf(remote netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())
+}
+
+// known reports whether nothing must be announced to remote.
+func (c *copies) known(now time.Time, remote netip.AddrPort) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, key := range [...]netip.AddrPort{hostOf(remote), portOf(remote)} {
+		if x := c.at[key]; x != nil && now.Before(x.until) {
+			return true
+		}
+	}
+	return false
+}
+
+// found records that something copies options for key. If it is not sure, it takes several
+// times in a row.
+func (c *copies) found(now time.Time, key netip.AddrPort, sure bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x := c.at[key]
+	if x == nil {
+		c.makeRoom()
+		x = &copying{}
+		c.at[key] = x
+	}
+	if x.doubts++; !sure && x.doubts < copyDoubts {
+		x.until = now
+		return
+	}
+	if now.Before(x.until) {
+		return // another connection of the same time has found it
+	}
+	x.pause = min(max(2*x.pause, copyFirst), copyLast)
+	x.until = now.Add(x.pause)
+}
+
+// makeRoom makes room for one more address: the one whose time ends first is forgotten. The
+// caller holds mu.
+func (c *copies) makeRoom() {
+	if c.at == nil {
+		c.at = map[netip.AddrPort]*copying{}
+	}
+	if len(c.at) < maxCopies {
+		return
+	}
+	var first netip.AddrPort
+	for key, x := range c.at {
+		if f := c.at[first]; f == nil || x.until.Before(f.until) {
+			first = key
+		}
+	}
+	delete(c.at, first)
+}
+
+// answered records an answer to PROPOSAL.
+func (c *copies) answered(remote netip.AddrPort) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.at) > 0 {
+		delete(c.at, portOf(remote))
+	}
+}
+
+// noAnswer records a rendezvous that ended with ErrNoAnswer.
+func (c *copies) noAnswer(now time.Time, remote netip.AddrPort, err error) {
+	c.found(now, portOf(remote), errors.Is(err, rendezvous.ErrProtocol) || errors.Is(err, os.ErrDeadlineExceeded))
+}
+
+// copiedSYN is the reason why the connection tcp, whose peer did not announce SMC, is TCP, if the
+// SYN-ACK had a copy of the option; or nil.
+func (s *Stack) copiedSYN(tcp *net.TCPConn) (why *DeclineError) {
+	if s.opt.marker == nil {
+		return nil
+	}
+	rc, err := tcp.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	_ = rc.Control(func(fd uintptr) { // an error means that it is closed
+		if s.synAck(int(fd), addrPort(tcp.RemoteAddr())) {
+			why = copied()
+		}
+	})
+	return why
+}
+
+// synAck tells whether the option in the SYN-ACK of a connected socket is a copy, and remembers
+// that.
+func (s *Stack) synAck(fd int, remote netip.AddrPort) bool {
+	d, ok := s.opt.marker.(network.CopyDetector)
+	if !ok || !d.Copied(fd) {
+		return false
+	}
+	s.copies.found(time.Now(), hostOf(remote), true)
+	return true
+}
