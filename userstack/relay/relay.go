@@ -24,6 +24,10 @@ type End interface {
 	SetReadDeadline(t time.Time) error
 	// CloseWrite shuts down writing.
 	CloseWrite() error
+	// ShutDown shuts down both directions, and discards what the program has written
+	// and nobody has read. The program reads an end of file after what it has, and its
+	// writes fail with EPIPE.
+	ShutDown() error
 	// Close ends all calls that wait.
 	Close() error
 	// HungUp reports whether the program has closed its end, rather than only shut
@@ -78,6 +82,7 @@ var ErrRides = errors.New("relay: nothing to do but what the stream does alone")
 //	MSG_OOB                     <-> urgent byte, at its place in the stream
 //	end of file                  <- peer sends no more
 //	ECONNRESET                   <- reset
+//	end of file, EPIPE           <- reset after the end of file, as in TCP's CLOSE-WAIT
 //
 // What a program wrote before it closed its end still goes to the peer. If the peer sends
 // data meanwhile, this takes at most DrainIdle without progress, and at most DrainLimit in
@@ -117,7 +122,7 @@ type Relay struct {
 
 	once        sync.Once
 	appHungUp   atomic.Bool   // the program closed its end, or both sides shut down writing
-	peerEOF     atomic.Bool   // the program has read the end of the peer's stream
+	peerEOF     atomic.Bool   // the program has the end of the peer's stream
 	reset       atomic.Bool   // the connection was reset, not closed
 	undelivered atomic.Bool   // data came after the program had closed its end
 	upRead      chan struct{} // closed when up does not read from the program any more
@@ -300,7 +305,11 @@ func (r *Relay) cut() {
 			// that the deadline wakes still takes what has arrived by then.
 			_ = r.App.SetReadDeadline(time.Unix(1, 0))
 			<-r.upRead
-			r.Broken(syscall.ECONNRESET)
+			if r.peerEOF.Load() {
+				_ = r.App.ShutDown()
+			} else {
+				r.Broken(syscall.ECONNRESET)
+			}
 		}
 		_ = r.App.Close()
 	})

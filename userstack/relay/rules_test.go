@@ -135,7 +135,25 @@ var rules = []struct {
 			}
 		}
 		b.over(true)
-		b.programEnd(unix.ECONNRESET)
+		b.programEnd(nil)
+	}},
+	{"peer resets after its end of file", nil, func(b *rulesBed) {
+		b.peerSends("bye")
+		if err := b.peer.CloseWrite(); err != nil {
+			b.t.Fatal(err)
+		}
+		b.read("bye")
+		b.wantEnd(nil)
+		b.peerResets()
+		for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
+			if _, err := b.send("nobody hears"); err == unix.EPIPE {
+				break
+			} else if err != nil || time.Now().After(end) {
+				b.t.Fatalf("write: %v", err)
+			}
+		}
+		b.over(true)
+		b.programEnd(nil)
 	}},
 	{"SO_LINGER 0", nil, func(b *rulesBed) {
 		b.setLinger(0)

@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -103,6 +104,23 @@ func (s *Socket) CloseWrite() error {
 		return err
 	}
 	return os.NewSyscallError("shutdown", serr)
+}
+
+// ShutDown implements [End].
+func (s *Socket) ShutDown() error {
+	var serr error
+	err := s.rc.Control(func(fd uintptr) {
+		serr = os.NewSyscallError("shutdown", unix.Shutdown(int(fd), unix.SHUT_RDWR))
+		// The kernel makes a close with unread data a reset. No more data can come.
+		var b [4 << 10]byte
+		for serr == nil {
+			n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT)
+			if err != unix.EINTR && (err != nil || n == 0) {
+				break
+			}
+		}
+	})
+	return errors.Join(err, serr)
 }
 
 // HungUp implements [End]. It is also true after Close.

@@ -20,6 +20,7 @@ import (
 //	shutdown(SHUT_WR)         | the end of the stream, after all written data
 //	close                     | the same; writing fails with EPIPE
 //	close with data unread    | ECONNRESET once, after all written data; writing: EPIPE
+//	shutdown(SHUT_RDWR)       | the end of the stream, after all written data; writing: EPIPE
 //	a reader makes room       | EPOLLOUT, when at most a quarter of the buffer is used
 type socketpair struct {
 	w       *World
@@ -275,6 +276,14 @@ func (p *Program) Break() {
 	p.p.w.mu.Lock()
 	defer p.p.w.mu.Unlock()
 	p.p.up.buf = append(p.p.up.buf, 0)
+}
+
+// ShutDown is shutdown(SHUT_RDWR) at the loop's end, which then reads and discards what the
+// program has written.
+func (p *Program) ShutDown() {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	p.p.up.buf, p.p.up.fin, p.p.down.fin, p.p.changed = nil, true, true, true
 }
 
 // Woken reports whether something has changed since the last call.

@@ -101,6 +101,7 @@ func (s simSocket) Conn() syscall.Conn { return s.r.sock }
 func (s simSocket) SetReadDeadline(t time.Time) error { return s.r.sock.SetReadDeadline(t) }
 func (s simSocket) CloseWrite() error                 { return s.r.sock.CloseWrite() }
 func (s simSocket) Close() error                      { return s.r.sock.Close() }
+func (s simSocket) ShutDown() error                   { s.r.Program.ShutDown(); return nil }
 func (s simSocket) HungUp() bool                      { return s.r.HungUp() }
 
 func (s simSocket) Peek() (n int, err error) {
