@@ -66,8 +66,8 @@ func TestPeek(t *testing.T) {
 			[]step{{3, "ab", ErrUrgentMark, 2}, {1, "U", nil, 1}, {2, "cd", nil, 2}},
 		},
 		"reset": {
-			func(t *testing.T, c, s *Conn) { write(t, c, "lost"); _ = c.Abort(); time.Sleep(settled) },
-			[]step{{1, "", syscall.ECONNRESET, 0}},
+			func(t *testing.T, c, s *Conn) { write(t, c, "kept"); _ = c.Abort(); time.Sleep(settled) },
+			[]step{{1, "kept", nil, 4}, {1, "", syscall.ECONNRESET, 0}},
 		},
 		"closed": {
 			func(t *testing.T, c, s *Conn) { _ = s.Close() },

@@ -36,10 +36,12 @@ import (
 //	PEERFINCLOSEWAIT| C received                | CLOSED          | Closed nil                  | 4.8.1 4D
 //	any             | CloseWait without progress| PEERABORTWAIT   | send A                      | 4.8.1
 //	any             | Abort, bad message        | PEERABORTWAIT   | send A, purge, wake both    | 4.8.2 1A
-//	any             | TCP ended, grace over     | PEERABORTWAIT   | send A, purge, wake both    | 4.8.2
-//	any             | A received                | PROCESSABORT    | send A, purge, wake both    | 4.8.2 2A
-//	any, C sent     | A received                | PROCESSABORT    | purge, wake both            | A.4
-//	PROCESSABORT    | A or C delivered          | CLOSED          | Closed ErrReset             | 4.8.2 2B
+//	any             | TCP ended, grace over     | PEERABORTWAIT   | as A received               | 4.8.2
+//	any             | A received                | PROCESSABORT    | send A, purge what is to be | 4.8.2 2A
+//	                |                           |                 | sent, wake both             |
+//	any, C sent     | A received                | PROCESSABORT    | the same without A          | A.4
+//	PROCESSABORT    | A or C delivered, and the | CLOSED          | Closed ErrReset             | 4.8.2 2B
+//	                | rest read, or Close       |                 |                             |
 //	PEERABORTWAIT   | A or C received, A deliv. | CLOSED          | Closed err                  | 4.8.2 1B
 //	PEERABORTWAIT,  | AbortWait over            | CLOSED          | Closed err, RMBE is         | 4.8.2 1B
 //	PROCESSABORT    |                           |                 | not used again              |

@@ -133,8 +133,8 @@ func (c *Conn) Push(now time.Time) {
 }
 
 // RecvData returns the unread part of the RMB element, in order, for one consumer.
-// It is empty if there is none and after a reset, and ends before an urgent byte. It is
-// also empty if the element was overwritten: see [Conn.Overlaid].
+// It is empty if there is none, and after a reset unless the peer made it: then what had
+// arrived before can still be read. It ends before an urgent byte. It is also empty if the element was overwritten: see [Conn.Overlaid].
 func (c *Conn) RecvData() (a, b []byte) {
 	c.p.in.woken = false
 	if !c.readable() {
@@ -161,7 +161,7 @@ func (c *Conn) AbortOverlaid(now time.Time) {
 
 // readable reports whether the program may still read.
 func (c *Conn) readable() bool {
-	return c.p.err == nil && c.p.closing.prog != progClosed && c.p.mem != memFreed
+	return (c.p.err == nil || c.p.in.kept) && c.p.closing.prog != progClosed && c.p.mem != memFreed
 }
 
 // RecvEnd returns why no byte follows what [Conn.RecvData] returns before that is
@@ -170,10 +170,12 @@ func (c *Conn) readable() bool {
 func (c *Conn) RecvEnd() error {
 	p := &c.p
 	switch {
-	case p.err != nil:
+	case p.err != nil && !p.in.kept:
 		return p.err
 	case p.in.unread() < int(p.in.written-p.in.read):
 		return ErrUrgentMark
+	case p.err != nil:
+		return p.err
 	case p.closing.received&(wire.ConnSendingDone|wire.ConnClosed) != 0:
 		return io.EOF
 	}
@@ -191,6 +193,14 @@ func (c *Conn) Consumed(now time.Time, n int) {
 	}
 	p.in.consume(n)
 	p.group.Begin(now)
+	if p.in.kept {
+		p.wakeRead() // for the rest, or the error
+		if p.in.written == p.in.read {
+			p.dropRest()
+			p.group.End()
+		}
+		return
+	}
 	if p.in.wantUpdate() {
 		p.out.update = true
 	}
@@ -206,7 +216,7 @@ func (c *Conn) Consumed(now time.Time, n int) {
 func (c *Conn) ReadErr() error {
 	p := &c.p
 	switch {
-	case p.err != nil:
+	case p.err != nil && !p.in.kept:
 		return p.err
 	case p.closing.prog == progClosed:
 		return ErrClosed
@@ -280,6 +290,8 @@ func (c *Conn) Close(now time.Time) {
 	p.group.Begin(now)
 	if p.err != nil {
 		p.closing.prog = progClosed // the abort is under way
+		p.dropRest()
+		p.group.End()
 		return
 	}
 	if !p.Established() {
@@ -301,10 +313,11 @@ func (c *Conn) Close(now time.Time) {
 // Abort resets the connection. [Group.Closed] follows.
 func (c *Conn) Abort(now time.Time) {
 	p := &c.p
-	if p.state == smc.StateClosed || p.err != nil || !p.Established() {
+	if p.state == smc.StateClosed || p.err != nil && !p.in.kept || !p.Established() {
 		return
 	}
 	p.group.Begin(now)
+	p.dropRest()
 	p.abort(ErrAborted)
 	p.group.End()
 }

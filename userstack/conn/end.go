@@ -20,16 +20,42 @@ func (p *Protocol) abort(err error) {
 	p.reset(err, smc.StatePeerAbortWait)
 }
 
+// peerGone resets the connection because the peer ended it.
+func (p *Protocol) peerGone() {
+	p.keepRest()
+	p.abort(ErrReset)
+}
+
+// keepRest lets the program read what arrived before a reset by the peer, as TCP does. RFC
+// 7609, section 4.8.2, purges it, and so loses the answer of a server that closes before it
+// has read the whole request. The connection ends when the program has read the rest, or
+// closes.
+func (p *Protocol) keepRest() {
+	if p.state == smc.StateClosed || aborting(p.state) || p.closing.prog == progClosed {
+		return
+	}
+	p.in.kept = p.Established() && p.in.written > p.in.read
+}
+
+// dropRest ends what keepRest began.
+func (p *Protocol) dropRest() {
+	if p.in.kept {
+		p.in.kept = false
+		p.finish()
+	}
+}
+
 // peerAborted answers a reset by the peer.
 func (p *Protocol) peerAborted() {
 	if p.state == smc.StateClosed || aborting(p.state) {
 		p.finish()
 		return
 	}
+	p.keepRest()
 	p.reset(ErrReset, smc.StateProcessAbort)
 }
 
-// reset drops what waits to be sent or read, and sends A.
+// reset drops what waits to be sent, and to be read unless it is kept, and sends A.
 func (p *Protocol) reset(err error, to smc.ConnState) {
 	p.err = err
 	for _, t := range [...]*timer{&p.closing.tcp.timer, &p.peerMove.timer, &p.out.urgent.timer, &p.out.hold.timer} {
@@ -50,7 +76,7 @@ func (p *Protocol) finish() bool {
 	if p.state == smc.StateClosed {
 		return true
 	}
-	if !p.closing.complete(p.state) {
+	if !p.closing.complete(p.state) || p.in.kept {
 		return false
 	}
 	var err error
@@ -97,7 +123,7 @@ func (p *Protocol) close(err error, peerMayWrite bool) {
 
 // leave takes the connection out of the group. Its memory stays.
 func (p *Protocol) leave(peerMayWrite bool) (announce bool) {
-	p.state = smc.StateClosed
+	p.state, p.in.kept = smc.StateClosed, false
 	for _, t := range p.timers() {
 		t.stop()
 	}

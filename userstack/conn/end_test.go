@@ -22,27 +22,114 @@ func (r *rig) over(want error) {
 }
 
 // TestPeerResets: a reset by the peer is answered, and the connection is over when the answer
-// is delivered. What was received before is not read any more (RFC 7609, section 4.8.2, 2A
-// and 2B).
+// is delivered (RFC 7609, section 4.8.2, 2A and 2B).
 func TestPeerResets(t *testing.T) {
 	r := newRig(t, settings{})
-	r.give(100, 0)
-	r.wakes = nil // the program was woken, and has not come yet
+	r.wakes = nil
 	r.flag(wire.ConnAbnormalClose)
 	r.expect("cdc+A")
 	if r.state() != smc.StateProcessAbort || !slices.Contains(r.wakes, WakeRead) || !slices.Contains(r.wakes, WakeWrite) {
 		t.Errorf("state %s, wakes %v", r.state(), r.wakes)
 	}
-	if a, b := r.c.RecvData(); len(a)+len(b) > 0 || !errors.Is(r.c.ReadErr(), ErrReset) || !errors.Is(r.c.RecvEnd(), ErrReset) {
-		t.Errorf("%d bytes to read, %v, %v", len(a)+len(b), r.c.ReadErr(), r.c.RecvEnd())
-	}
-	if r.c.Consumed(r.now, 100); r.at().Read != 0 {
-		t.Error("bytes are read after the reset")
-	}
+	r.wantNothing()
 	r.c.Abort(r.now)
 	r.expect("") // it is under way
 	r.done()
 	r.over(ErrReset)
+}
+
+// wantNothing wants the reader to get the reset and no data.
+func (r *rig) wantNothing() {
+	r.t.Helper()
+	if a, b := r.c.RecvData(); len(a)+len(b) > 0 || !errors.Is(r.c.ReadErr(), ErrReset) || !errors.Is(r.c.RecvEnd(), ErrReset) {
+		r.t.Errorf("%d bytes to read, %v, %v", len(a)+len(b), r.c.ReadErr(), r.c.RecvEnd())
+	}
+}
+
+// TestResetKeepsData: what arrived before a reset by the peer can be read, as over TCP. The
+// connection, and with it the element, lasts until then.
+func TestResetKeepsData(t *testing.T) {
+	resets := map[string]struct {
+		by    func(r *rig)
+		sends string
+	}{
+		"A":                    {func(r *rig) { r.flag(wire.ConnAbnormalClose) }, "cdc+A"},
+		"A with the last data": {func(r *rig) { r.give(50, 0); r.flag(wire.ConnAbnormalClose) }, "cdc+A"},
+		"RST":                  {func(r *rig) { r.c.TCPClosed(r.now, true); r.wait(10 * time.Second) }, "cdc+A"},
+	}
+	for name, reset := range resets {
+		begin := func(t *testing.T) (r *rig, n int) {
+			r = newRig(t, settings{})
+			r.give(100, 0)
+			r.wakes = nil // the program was woken, and has not come yet
+			reset.by(r)
+			r.expect(reset.sends)
+			a, b := r.c.RecvData()
+			n = len(a) + len(b)
+			if n < 100 || r.c.ReadErr() != nil || !errors.Is(r.c.RecvEnd(), ErrReset) || !errors.Is(r.c.WriteErr(), ErrReset) {
+				t.Fatalf("%d bytes to read, %v, %v, %v", n, r.c.ReadErr(), r.c.RecvEnd(), r.c.WriteErr())
+			}
+			return r, n
+		}
+		t.Run(name+"/read", func(t *testing.T) {
+			r, n := begin(t)
+			r.c.Consumed(r.now, 60)
+			if a, b := r.c.RecvData(); len(a)+len(b) != n-60 || r.c.ReadErr() != nil {
+				t.Errorf("%d bytes are left, %v", len(a)+len(b), r.c.ReadErr())
+			}
+			r.done()
+			if name == "RST" {
+				r.flag(wire.ConnAbnormalClose)
+			}
+			if len(r.ended) != 0 {
+				t.Fatal("the connection ended before the data was read")
+			}
+			r.wait(time.Hour) // a reader that is slow loses nothing
+			r.c.Consumed(r.now, n-60)
+			r.over(ErrReset)
+		})
+		t.Run(name+"/read before the end", func(t *testing.T) {
+			r, n := begin(t)
+			r.c.Consumed(r.now, n)
+			r.wantNothing()
+			r.done()
+			if name == "RST" {
+				r.flag(wire.ConnAbnormalClose)
+			}
+			r.over(ErrReset)
+		})
+		for end, by := range map[string]func(r *rig){
+			"closed":  func(r *rig) { r.c.Close(r.now) },
+			"aborted": func(r *rig) { r.c.Abort(r.now) },
+		} {
+			t.Run(name+"/"+end, func(t *testing.T) {
+				r, _ := begin(t)
+				r.done()
+				if name == "RST" {
+					r.flag(wire.ConnAbnormalClose)
+				}
+				by(r)
+				r.expect("")
+				r.over(ErrReset)
+			})
+		}
+	}
+	t.Run("no answer to our A", func(t *testing.T) {
+		r := newRig(t, settings{})
+		r.give(100, 0)
+		r.c.TCPClosed(r.now, true)
+		r.wait(time.Hour)
+		r.over(ErrReset) // the element is needed, and not used again
+		r.wantNothing()
+	})
+}
+
+// TestProtocolErrorPurges: nothing is read of an element that is not to be trusted.
+func TestProtocolErrorPurges(t *testing.T) {
+	r := newRig(t, settings{})
+	r.give(100, 0)
+	r.c.p.abort(ErrProtocol)
+	r.wantNothing()
 }
 
 // TestPeerResetsUnanswered: without the delivery of the answer, AbortWait is the end.

@@ -168,7 +168,7 @@ func (p *Protocol) peerEnded(news wire.StateFlags) bool {
 	p.state = afterReceiving(p.state, p.closing.received, p.closing.sent)
 	if news&wire.ConnClosed != 0 {
 		if p.out.unfinished() {
-			p.abort(ErrReset)
+			p.peerGone()
 			return false
 		}
 		p.wakeWrite()

@@ -36,6 +36,7 @@ type receiver struct {
 	seq     uint16 // last CDC message processed (SR of RFC 7609, section 4.6.1)
 	flags   wire.ProducerFlags
 	woken   bool // WakeRead was sent and RecvData not called since
+	kept    bool // the connection was reset, and the rest of the data can still be read
 	urgent  urgentInput
 }
 

@@ -45,6 +45,9 @@ func (p *Protocol) Tick(now time.Time) {
 		case &p.closing.tcp.timer:
 			p.judgeTCP(now)
 		case &p.closing.timer:
+			if aborting(p.state) && p.in.kept && p.closing.complete(p.state) {
+				break // the program has not read the rest
+			}
 			if aborting(p.state) {
 				// The peer never said that it stopped writing.
 				p.close(p.err, p.closing.received&lastFlags == 0)
@@ -65,7 +68,7 @@ func (p *Protocol) judgeTCP(now time.Time) {
 	if !v.wait {
 		p.cfg.Log.Info("connection reset: the TCP connection ended without a close message from the peer", "token", p.token,
 			"after", now.Sub(e.at), "silence", now.Sub(p.group.LastSign()))
-		p.abort(ErrReset)
+		p.peerGone()
 		return
 	}
 	e.timer.at = v.again

@@ -73,7 +73,8 @@ func TestStates(t *testing.T) {
 		{"1B timer", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", conn.ErrAborted},
 		{"1 both abort", "abort>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT ok>:CLOSED", conn.ErrAborted},
 		{"2A, 2B", "A>cdc+A:PROCESSABORT ok>:CLOSED", conn.ErrReset},
-		{"2 with data both ways", "in>:ACTIVE data>cdc:ACTIVE A>cdc+A:PROCESSABORT ok>:CLOSED", conn.ErrReset},
+		{"2 with data both ways", "in>:ACTIVE data>cdc:ACTIVE A>cdc+A:PROCESSABORT ok>:PROCESSABORT read>:CLOSED", conn.ErrReset},
+		{"2 with data that is not read", "in>:ACTIVE A>cdc+A:PROCESSABORT ok>:PROCESSABORT 20s>:PROCESSABORT close>:CLOSED", conn.ErrReset},
 		{"2 never delivered", "A>cdc+A:PROCESSABORT 11s>:CLOSED", conn.ErrReset},
 		{"2 after our shutdown", "shut>cdc+D:PEERCLOSEWAIT1 A>cdc+D+A:PROCESSABORT ok>:CLOSED", conn.ErrReset},
 		{"2 after our close", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 A>:CLOSED", conn.ErrReset},
@@ -86,7 +87,7 @@ func TestStates(t *testing.T) {
 		{"TCP FIN, never explained, acknowledged", "fin>:ACTIVE 1s>test-link:ACTIVE 500ms>:ACTIVE ok>:ACTIVE 1s>:ACTIVE 2s>:CLOSED", conn.ErrReset},
 		{"TCP FIN, explained behind other data", "fin>:ACTIVE 1s>test-link:ACTIVE 500ms>:ACTIVE ok>:ACTIVE 1s>:ACTIVE D>:APPCLOSEWAIT1 test>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP FIN, explained late", "fin>:ACTIVE 1s>test-link:ACTIVE test>:ACTIVE 5s>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
-		{"TCP RST, never explained, peer alive", "rst>:ACTIVE 1s>:ACTIVE in>:ACTIVE 2s>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT ok>:CLOSED", conn.ErrReset},
+		{"TCP RST, never explained, peer alive", "rst>:ACTIVE 1s>:ACTIVE in>:ACTIVE 2s>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT read>:PEERABORTWAIT ok>:CLOSED", conn.ErrReset},
 		{"TCP FIN, peer does not answer, another connection has TCP", "another>:ACTIVE fin>:ACTIVE 1s>test-link:ACTIVE 1300ms>:ACTIVE D>:APPCLOSEWAIT1 test>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP FIN, peer does not answer, the other one's TCP ends too", "another>:ACTIVE fin>:ACTIVE 100ms>:ACTIVE otherfin>:ACTIVE 900ms>test-link:ACTIVE 1s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrReset},
 		{"TCP FIN with D", "fin>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
@@ -201,6 +202,9 @@ func (r *rig) do(ev string) {
 		r.recv(r.link, m)
 	case "in":
 		r.give(1, 0)
+	case "read":
+		a, b := r.c.RecvData()
+		r.c.Consumed(now, len(a)+len(b))
 	case "bad":
 		m := r.cdc()
 		m.Prod.Count = 1 << 20
@@ -278,7 +282,8 @@ func TestErrors(t *testing.T) {
 		{"aborted", "abort", conn.ErrAborted, conn.ErrAborted, 0},
 		{"aborted, data left", "in abort", conn.ErrAborted, conn.ErrAborted, 0},
 		{"reset", "A", conn.ErrReset, conn.ErrReset, 0},
-		{"reset, data left", "in A", conn.ErrReset, conn.ErrReset, 0},
+		{"reset, data left", "in A", nil, conn.ErrReset, 1},
+		{"reset, data read", "in A read", conn.ErrReset, conn.ErrReset, 0},
 		{"link lost", "fail", conn.ErrReset, conn.ErrReset, 0},
 		{"link lost, data left", "in fail", conn.ErrReset, conn.ErrReset, 0},
 	}
