@@ -87,3 +87,6 @@ func cutNames(text string) string {
 		text = rest
 	}
 }
+
+// plainText returns the text of an error as a launcher gets it, to be read by people.
+func plainText(s string) string { return clip(Plain(s)) }

@@ -481,9 +481,6 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EINVAL
 }
 
-// plainText returns the text of an error as a launcher gets it, to be read by people.
-func plainText(s string) string { return clip(Plain(s)) }
-
 // clip cuts s to MaxText bytes.
 func clip(s string) string {
 	if len(s) > MaxText {
