@@ -53,7 +53,7 @@ func (a *attempt) takenBack(n *notif) bool {
 	if a.lone && n.ID == a.call {
 		return false
 	}
-	_, err := a.s.ends.unique(n, a.tcpInode, a.broker)
+	_, err := a.s.ends.copied(n, a.tcpInode, a.broker)
 	if err == nil {
 		return false
 	}

@@ -73,7 +73,7 @@ func (s *supervisor) connectSocket(n *notif, inode uint64, d *decision) {
 			a.trial.try = true
 		}
 	}
-	if a.lone, err = s.ends.unique(n, inode, s.sessions.last()); err != nil {
+	if a.lone, err = s.ends.copied(n, inode, s.sessions.last()); err != nil {
 		a.cleanup()
 		s.native(n, reasonOfCopy(err))
 		return

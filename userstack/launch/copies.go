@@ -22,11 +22,16 @@ import (
 // during the handshake.
 //
 // The search does not find descriptors that are in the queue of a unix socket, or in a
-// process that does not belong to the launch.
+// process that does not belong to the launch. It reads the link of each descriptor. If that
+// takes long, because programs have many, most connections are made without a search: with
+// 10,000 connections, each further one would cost tens of milliseconds. Programs that have
+// so many sockets do not duplicate those that are not connected.
 
 var (
 	// errShared means that the program has several descriptors of a socket.
 	errShared = errors.New("launch: the descriptor was duplicated")
+	// errTired means that nobody searched, because searches take long.
+	errTired = errors.New("launch: too many descriptors to search")
 	// errHidden means that the launcher may not see the descriptors of a process of the
 	// program.
 	errHidden = errors.New("launch: the descriptors of a process are hidden")
@@ -98,6 +103,9 @@ func (x *endIndex) others(n *notif, tgid int, inode uint64, stack int) (others [
 	since := time.Now()
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.begun.Before(since) && x.tired(since) {
+		return nil, false, errTired
+	}
 	x.search(since)
 	if !slices.Contains(x.procs.all, tgid) {
 		x.searchProcess(tgid)
@@ -135,6 +143,16 @@ const kcmpFiles = 2
 func sameTable(a, b int) (same, known bool) {
 	r, _, e := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpFiles, 0, 0, 0)
 	return r == 0, e == 0
+}
+
+// copied is unique for a socket that may be replaced if it is not known to have another
+// descriptor.
+func (x *endIndex) copied(n *notif, inode uint64, stack Broker) (lone bool, err error) {
+	lone, err = x.unique(n, inode, stack)
+	if errors.Is(err, errTired) {
+		return false, nil
+	}
+	return lone, err
 }
 
 // reasonOfCopy returns why a connection is TCP after an error of unique.

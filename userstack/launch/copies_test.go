@@ -5,6 +5,7 @@
 package launch
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"slices"
@@ -129,5 +130,38 @@ func TestDescendants(t *testing.T) {
 	}
 	if b, err := os.ReadFile(lastPID); err == nil && strings.TrimSpace(string(b)) == "" {
 		t.Errorf("%s is empty", lastPID)
+	}
+}
+
+// TestTired: long searches take a small share of the time, and what may be wrong without a
+// search is not done without one.
+func TestTired(t *testing.T) {
+	x := &endIndex{looks: newLooks(t.Context())}
+	n := &notif{}
+	n.PID = uint32(os.Getpid())
+	now := time.Now()
+	for _, tt := range []struct {
+		took, ago time.Duration
+		tired     bool
+	}{
+		{longSearch, 0, false},
+		{longSearch + 1, 0, true},
+		{time.Minute, 18 * time.Minute, true},
+		{time.Minute, 19 * time.Minute, false},
+		{0, 0, false},
+	} {
+		x.ended = now.Add(-tt.ago)
+		x.begun = x.ended.Add(-tt.took)
+		if got := x.tired(now); got != tt.tired {
+			t.Errorf("a search of %v that ended %v ago: tired %v", tt.took, tt.ago, got)
+		}
+	}
+	x.ended = time.Now()
+	x.begun = x.ended.Add(-time.Minute)
+	if _, err := x.unique(n, 1, nil); !errors.Is(err, errTired) {
+		t.Errorf("unique: %v", err)
+	}
+	if lone, err := x.copied(n, 1, nil); lone || err != nil {
+		t.Errorf("copied: %v, %v", lone, err)
 	}
 }

@@ -23,6 +23,7 @@ type endIndex struct {
 	mu     sync.Mutex
 	procs  processes
 	begun  time.Time // start of the search that filled at
+	ended  time.Time // its end
 	at     map[uint64]endPlace
 	more   map[uint64][]endPlace // the other descriptors of a socket that has several
 	hidden bool                  // a process of the program could not be searched
@@ -66,6 +67,21 @@ func (x *endIndex) search(since time.Time) {
 	for _, pid := range x.procs.list() {
 		x.searchProcess(pid)
 	}
+	x.ended = time.Now()
+}
+
+const (
+	// longSearch is the time from which on a search is long: some hundred descriptors.
+	longSearch = 5 * time.Millisecond
+	// searchShare bounds the share of the time that long searches take, at 1 of so many.
+	searchShare = 20
+)
+
+// tired reports whether the last search was so long that it is too early for another one, by
+// which no connection is lost. x.mu is held.
+func (x *endIndex) tired(now time.Time) bool {
+	took := x.ended.Sub(x.begun)
+	return took > longSearch && now.Sub(x.ended) < (searchShare-1)*took
 }
 
 // searchProcess adds the sockets of a process.
