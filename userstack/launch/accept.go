@@ -133,6 +133,10 @@ func (l *listener) close() {
 	for l.spare.len() > 0 {
 		left = append(left, l.discard())
 	}
+	for a := range l.deferred {
+		l.unhold(a)
+		left = append(left, a)
+	}
 	l.mu.Unlock()
 	for _, a := range left {
 		if a.await(); a.pair == nil {
@@ -207,6 +211,9 @@ func (l *listener) deliver(n *notif, a *accepted) {
 	a.await()
 	if a.unusable {
 		l.s.fail(n, unix.ECONNABORTED)
+		return
+	}
+	if l.holdsBack(n, a) {
 		return
 	}
 	cloexec, nonblock := false, false
@@ -352,6 +359,7 @@ func (l *listener) offered(a *accepted) bool {
 			s.stats.tcp(ev.Text)
 			if ev.PeerSMC { // the rendezvous is over
 				a.left = ev.Reason == uint32(smc.DiagPeerNoSMC)
+				a.until = a.deferUntil()
 				return true
 			}
 			// The service may not have read from the socket, so it may not have
@@ -374,5 +382,6 @@ func (l *listener) offered(a *accepted) bool {
 		_ = cc.Cancel()
 		return false
 	}
+	a.until = a.deferUntil()
 	return true
 }

@@ -103,6 +103,9 @@
 // SMC go on (late.go, early.go). A connection of the launcher stands for them
 // in the queue of the listening socket (placeholder.go), which ss shows.
 //
+// With TCP_DEFER_ACCEPT, connections of SMC clients are held back until the service has
+// brought their first data (deferred.go).
+//
 // # When the service ends
 //
 // When the session ends, connections are native until Config.Redial finds the

@@ -185,6 +185,7 @@ func takeReady(fd int, make func(accept func() error) error) (*accepted, error) 
 		return nil, err
 	}
 	a := &accepted{sock: sock, remote: toAddrPort(sa), domain: unix.AF_INET}
+	a.deferAccept, _ = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT)
 	if _, ok := sa.(*unix.SockaddrInet6); ok {
 		a.domain = unix.AF_INET6
 	}
@@ -322,6 +323,10 @@ func (l *listener) keep(a *accepted) {
 func (l *listener) abandon() {
 	for l.spare.len() > 0 {
 		a := l.discard()
+		l.s.tasks.begin(earlyTask, func() { a.reset(l.s.ctx) })
+	}
+	for a := range l.deferred {
+		l.unhold(a)
 		l.s.tasks.begin(earlyTask, func() { a.reset(l.s.ctx) })
 	}
 }

@@ -42,6 +42,8 @@ type listener struct {
 	todo   line
 	asking int
 	early  early
+	// deferred has the connections that are held back for TCP_DEFER_ACCEPT.
+	deferred map[*accepted]deferral
 }
 
 // waiter is a call blocked in accept().
@@ -69,6 +71,9 @@ type accepted struct {
 	local   bool               // a program has the other end of the pair
 	broken  syscall.Errno      // that program has reset the connection with this error
 	follows bool               // a goroutine follows c: it was not made for a call that waits
+
+	deferAccept int       // TCP_DEFER_ACCEPT of the listening socket, in seconds
+	until       time.Time // the program must not see it without data before; zero: it may
 
 	done     chan struct{} // if not nil, closed when the service has been asked
 	unusable bool          // the connection cannot be used

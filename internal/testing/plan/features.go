@@ -27,6 +27,7 @@ var features = []struct{ feature, test string }{
 	{"a listing says why a connection is not SMC-R", "TestFallbackListed"},
 	{"where RoCE is blocked, connections are TCP, and SMC-R again later", "TestRoCEBlocked"},
 	{"a server that accepts late is served", "TestLateAcceptLocal"},
+	{"what a program has written and closed arrives, whatever ends first", "TestOneShot"},
 	{"connections end on both sides if a stack dies", "TestStackKilled"},
 	{"no user can take the place of the stack of root", "TestSquatter"},
 	{"other users have only their own rights", "TestRights"},
