@@ -193,8 +193,18 @@ func (a *attempt) disconnect() {
 	_, _ = unix.GetsockoptInt(a.tcp, unix.SOL_SOCKET, unix.SO_ERROR)
 }
 
+// letGo closes the launcher's copy of the TCP socket, before the program gets the answer: what
+// it closes then must be closed, so that its port is free. a.mu is held.
+func (a *attempt) letGo() {
+	if a.tcp >= 0 {
+		_ = unix.Close(a.tcp)
+		a.tcp = -1
+	}
+}
+
 func (a *attempt) leave(n *notif) {
 	a.mu.Lock()
+	a.letGo()
 	a.phase = phaseNative
 	a.mu.Unlock()
 	a.s.sockets.removeConn(a.tcpInode, a.conn)
@@ -209,6 +219,7 @@ func (a *attempt) leave(n *notif) {
 // restarted sees the result.
 func (a *attempt) native(n *notif, e syscall.Errno, begun bool) {
 	a.mu.Lock()
+	a.letGo()
 	a.phase = phaseNative
 	a.report.connected = n != nil && a.answer(n, e) || begun
 	reported := a.report.connected
@@ -246,6 +257,9 @@ func (a *attempt) carry(n *notif, by carrier) {
 func (a *attempt) fail(n *notif, e syscall.Errno) bool {
 	a.mu.Lock()
 	a.phase = phaseFailed
+	if n != nil && !a.swapped {
+		a.letGo()
+	}
 	if n == nil || !a.answer(n, e) {
 		a.report.err = e
 	}

@@ -117,17 +117,19 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	})
 	if err != nil {
 		s.staysTCP(c, sock, true, err)
+		_ = sock.Close() // before the program can close its own
 		_ = c.NotCandidate(err.Error())
 		return
 	}
 	if here != nil {
 		defer s.local.finish(here, outcomeClosed) // unless it has
 	}
-	if err := s.connector.Connect(ctx, sock, req.Remote); err != nil {
+	if err := s.connectTCP(ctx, sock, local, req.Remote); err != nil {
 		s.withdraw(sock) // before the launcher may use the socket
 		if ending(ctx) {
 			return
 		}
+		_ = sock.Close() // it would keep the port in use
 		_ = c.Failed(errnoOf(err), err.Error())
 		return
 	}
@@ -156,6 +158,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 			return nil
 		})
 		s.staysTCP(c, sock, true, cmp.Or(copies, s.programs.NoSMC()))
+		_ = sock.Close() // the program's close must be the last one
 		if copies != nil {
 			_ = c.EstablishedTCP(copies.Error())
 			return
@@ -191,6 +194,28 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		_ = tcp.SetLinger(0)
 		_ = tcp.Close()
 		_ = c.Failed(errnoOf(err), err.Error())
+	}
+}
+
+// portWait limits the wait for the end of an earlier connection with the same addresses.
+const portWait = 500 * time.Millisecond
+
+// connectTCP connects sock, which is bound to local. A program that has bound it to a port may
+// have closed an earlier connection with the same addresses just now. Over TCP, that one is gone
+// if the peer has closed first. Over SMC-R, the TCP connection below ends only when the stacks
+// have told each other of the end, so connectTCP waits for that.
+func (s *Service) connectTCP(ctx context.Context, sock *broker.Descriptor, local, remote netip.AddrPort) error {
+	begin := time.Now()
+	for pause := time.Millisecond; ; pause *= 2 {
+		err := s.connector.Connect(ctx, sock, remote)
+		if local.Port() == 0 || !errors.Is(err, syscall.EADDRNOTAVAIL) || time.Since(begin)+pause > portWait {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
 	}
 }
 
@@ -293,9 +318,11 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		goesOn = s.acceptLocal(ctx, c, sock, here)
 		return
 	case errors.Is(err, unix.ENOTCONN):
+		_ = sock.Close() // the program's close must be the last one
 		_ = c.NotCandidate(reasonLeft)
 		return
 	case err != nil:
+		_ = sock.Close()
 		_ = c.NotCandidate(err.Error())
 		return
 	case unknown != nil:
@@ -305,6 +332,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		return
 	case !smc:
 		s.staysTCP(c, sock, false, s.programs.NoSMC())
+		_ = sock.Close()
 		_ = c.NotCandidate(userstack.ReasonPeerNoSMC.Text())
 		return
 	}
@@ -335,6 +363,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		s.staysTCP(c, sock, false, d)
 		if !asked {
 			_ = tcp.Close()
+			_ = sock.Close()
 			_ = c.Declined(d.Error())
 			return
 		}
