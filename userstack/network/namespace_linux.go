@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -140,7 +141,10 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 	var routes []netlink.Route
 	var err error
 	if zone := remote.Zone(); zone != "" {
-		opt.Oif = zone
+		// The scope id of a program's address, or a name, as package net uses it.
+		if opt.OifIndex, err = strconv.Atoi(zone); err != nil {
+			opt.Oif = zone
+		}
 		remote = remote.WithZone("")
 	}
 	routes, err = n.h.RouteGetWithOptions(net.IP(remote.AsSlice()), opt)
