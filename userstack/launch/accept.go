@@ -323,14 +323,14 @@ func (l *listener) offer(n *notif, a *accepted) {
 // false if a cannot be used.
 func (l *listener) offered(a *accepted) bool {
 	s := l.s
-	a.saved = l.saves
+	a.saved = l.saves.Load()
 	b := s.sessions.live()
 	if b == nil {
 		return s.withoutService(a, false)
 	}
 	// A SYN-ACK never has the option if the SYN does not have it. So the
 	// connection is TCP.
-	if b.ByOption() && !l.saves && a.readSYN() == synWithout {
+	if b.ByOption() && !a.saved && a.readSYN() == synWithout {
 		s.leftToTCP(a.sock, false, noPeer)
 		return true
 	}

@@ -208,7 +208,12 @@ func freshTCP(fd int) (domain int, reason string) {
 	if err != nil || info.State != tcpClose {
 		return domain, notTCP
 	}
-	if get(soZeroCopy) > 0 {
+	// The kernel adds control messages for these options to the data, or puts messages into the
+	// error queue.
+	if get(soZeroCopy) > 0 || get(unix.SO_TIMESTAMP) > 0 || get(unix.SO_TIMESTAMPNS) > 0 || get(unix.SO_TIMESTAMPING) > 0 {
+		return domain, ReasonSocketState
+	}
+	if inq, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_INQ); err == nil && inq != 0 {
 		return domain, ReasonSocketState
 	}
 	return domain, ""

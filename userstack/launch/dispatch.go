@@ -103,9 +103,14 @@ func (s *supervisor) answer(n *notif) {
 	case unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME:
 		s.withConn(n, s.getname)
 	case unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT:
+		s.sockets.noteSavesSYN(n)
 		s.withConn(n, s.sockopt)
 	case unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG:
 		s.withConn(n, s.sends)
+	case unix.SYS_RECVFROM, unix.SYS_RECVMSG:
+		s.withConn(n, answerReceive)
+	case unix.SYS_IOCTL:
+		s.withConn(n, answerIoctl)
 	case unix.SYS_LANDLOCK_CREATE_RULESET:
 		s.begin(n, func() {
 			if n.limitsNetwork() && !s.landlock.Swap(true) {
@@ -118,6 +123,19 @@ func (s *supervisor) answer(n *notif) {
 			s.epolls.made()
 		}
 		s.cont(n)
+	}
+}
+
+// noteSavesSYN notes that the program asks for saved SYNs of a listening socket: the
+// kernel returns each of them once, so the launcher must not read them.
+func (t *sockets) noteSavesSYN(n *notif) {
+	if n.Nr != unix.SYS_SETSOCKOPT || int32(n.Args[1]) != unix.IPPROTO_TCP || int32(n.Args[2]) != unix.TCP_SAVE_SYN || !t.anyListener() {
+		return
+	}
+	if inode, err := socketInode(n.tid(), n.fdArg()); err == nil {
+		if l := t.listener(inode); l != nil {
+			l.saves.Store(true)
+		}
 	}
 }
 

@@ -5,6 +5,8 @@
 package launch
 
 import (
+	"maps"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -35,11 +37,25 @@ const (
 	rcvBufLockBit = 2
 )
 
-// Socket options of level SOL_SOCKET that a socketpair answers differently
-// from the TCP socket it stands for.
+// Options of level SOL_SOCKET that the kernel answers for a socketpair as the
+// program expects: those that act on the reading and writing of the program,
+// those that the launcher carries over (see pair.carryOptions), and those whose
+// value points into the memory of the program. All others are trapped, because
+// the TCP socket has their values.
 var (
-	getTrapped = []uint32{unix.SO_ERROR, unix.SO_DOMAIN, unix.SO_PROTOCOL, unix.SO_PEERCRED}
-	setTrapped = []uint32{unix.SO_KEEPALIVE, unix.SO_LINGER, unix.SO_PRIORITY, unix.SO_MARK, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE}
+	bothOwn = []uint32{
+		unix.SO_RCVBUF, unix.SO_REUSEADDR, unix.SO_OOBINLINE, unix.SO_RCVLOWAT, unix.SO_PEEK_OFF, soBufLock,
+		unix.SO_RCVTIMEO, unix.SO_RCVTIMEO_NEW, unix.SO_SNDTIMEO, unix.SO_SNDTIMEO_NEW, soZeroCopy, unix.SO_TXTIME,
+		unix.SO_BINDTODEVICE, unix.SO_BINDTOIFINDEX, unix.SO_ATTACH_FILTER, unix.SO_LOCK_FILTER, // SO_ATTACH_FILTER is also SO_GET_FILTER
+		unix.SO_TIMESTAMP, unix.SO_TIMESTAMP_NEW, unix.SO_TIMESTAMPNS, unix.SO_TIMESTAMPNS_NEW, unix.SO_TIMESTAMPING, unix.SO_TIMESTAMPING_NEW,
+	}
+	getOwn = append([]uint32{
+		unix.SO_TYPE, unix.SO_ACCEPTCONN, unix.SO_SNDBUF, unix.SO_KEEPALIVE, unix.SO_LINGER, unix.SO_PRIORITY, unix.SO_MEMINFO,
+	}, bothOwn...)
+	setOwn = append([]uint32{
+		unix.SO_RCVBUFFORCE, unix.SO_DETACH_FILTER, unix.SO_ATTACH_BPF,
+		unix.SO_ATTACH_REUSEPORT_CBPF, unix.SO_ATTACH_REUSEPORT_EBPF, unix.SO_DETACH_REUSEPORT_BPF,
+	}, bothOwn...)
 )
 
 // block is the code for one system call. It begins when the call is known, and
@@ -95,20 +111,38 @@ func sendsTo() block {
 	)
 }
 
-// options traps calls for the levels that a socketpair does not have, and for
-// the given SOL_SOCKET options.
-func options(names []uint32, tcp block) block {
-	sock := block{load(arg(2))}
-	for _, n := range names {
-		sock = append(sock, whenEqual(n, block{ret(retNotify)})...)
+// receives is for calls that receive. Their flags are argument n. A unix socket
+// ignores these flags.
+func receives(n uint32) block {
+	return block{
+		load(arg(n)),
+		jump(unix.BPF_JSET, unix.MSG_TRUNC|unix.MSG_ERRQUEUE, 0, 1), ret(retNotify),
+		ret(retAllow),
 	}
-	sock = append(sock, ret(retAllow))
+}
+
+// ioctls traps the requests that a socketpair answers differently from a TCP
+// socket.
+func ioctls() block {
+	b := block{load(arg(1))}
+	for _, req := range ioctlRequests() {
+		b = append(b, whenEqual(req, block{ret(retNotify)})...)
+	}
+	return append(b, ret(retAllow))
+}
+
+// options traps calls for the levels that a socketpair does not have, and for
+// all SOL_SOCKET options but the given ones.
+func options(own []uint32, tcp block) block {
+	sock := block{load(arg(2))}
+	for _, n := range own {
+		sock = append(sock, whenEqual(n, block{ret(retAllow)})...)
+	}
+	sock = append(sock, ret(retNotify))
 	b := block{load(arg(1))}
 	b = append(b, whenEqual(unix.SOL_SOCKET, sock)...)
 	b = append(b, whenEqual(unix.IPPROTO_TCP, append(tcp, ret(retNotify)))...)
-	b = append(b, whenEqual(unix.IPPROTO_IP, block{ret(retNotify)})...)
-	b = append(b, whenEqual(unix.IPPROTO_IPV6, block{ret(retNotify)})...)
-	return append(b, ret(retAllow))
+	return append(b, ret(retNotify))
 }
 
 // prologue allows calls of other ABIs and loads the number of the call.
@@ -120,9 +154,9 @@ func prologue() []unix.SockFilter {
 	return p
 }
 
-// filterProgram builds the classic BPF program. System calls that send data are
-// first: of the frequent calls, only these are not in the kernel's bitmap of
-// calls that are always allowed.
+// filterProgram builds the classic BPF program. System calls that send and
+// receive data are first: of the frequent calls, only these are not in the
+// kernel's bitmap of calls that are always allowed.
 func filterProgram(allowIOUring bool) []unix.SockFilter {
 	notify := block{ret(retNotify)}
 	type rule struct {
@@ -133,9 +167,12 @@ func filterProgram(allowIOUring bool) []unix.SockFilter {
 		{unix.SYS_SENDTO, sendsTo()},
 		{unix.SYS_SENDMSG, sends(2)},
 		{unix.SYS_SENDMMSG, sends(3)},
+		{unix.SYS_RECVFROM, receives(3)},
+		{unix.SYS_RECVMSG, receives(2)},
+		{unix.SYS_IOCTL, ioctls()},
 		{unix.SYS_SOCKET, append(append(block{load(arg(2))}, whenEqual(ipprotoMPTCP, block{errnoRet(unix.EPROTONOSUPPORT)})...), ret(retAllow))},
-		{unix.SYS_SETSOCKOPT, options(setTrapped, append(block{load(arg(2))}, whenEqual(tcpFOConnect, block{errnoRet(unix.EOPNOTSUPP)})...))},
-		{unix.SYS_GETSOCKOPT, options(getTrapped, nil)},
+		{unix.SYS_SETSOCKOPT, options(setOwn, append(block{load(arg(2))}, whenEqual(tcpFOConnect, block{errnoRet(unix.EOPNOTSUPP)})...))},
+		{unix.SYS_GETSOCKOPT, options(getOwn, nil)},
 		{unix.SYS_ACCEPT4, notify},
 		{sysAccept, notify},
 		{unix.SYS_CONNECT, notify},
@@ -159,3 +196,6 @@ func filterProgram(allowIOUring bool) []unix.SockFilter {
 	}
 	return append(p, ret(retAllow))
 }
+
+// ioctlRequests returns the trapped requests of ioctl(), in order.
+func ioctlRequests() []uint32 { return slices.Sorted(maps.Keys(ioctlAnswers)) }

@@ -51,7 +51,7 @@ func (s *supervisor) listen(n *notif) {
 	defer unix.Close(fd)
 	l := newListener(s, inode)
 	if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil {
-		l.saves = v != 0
+		l.saves.Store(v != 0)
 	}
 	if b != nil {
 		b, err := s.sessions.open(func(b Broker) error { return s.mark(b, fd) })

@@ -23,7 +23,7 @@ import (
 type listener struct {
 	s     *supervisor
 	inode uint64
-	saves bool                   // the program wants saved SYNs for itself
+	saves atomic.Bool            // the program wants saved SYNs for itself
 	known atomic.Pointer[Broker] // the last session that was told of it
 	// adopted means that another launcher has marked the socket.
 	adopted bool

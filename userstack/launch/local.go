@@ -28,7 +28,7 @@ func localPairOf(d *broker.Descriptor, tcp int) (*pair, error) {
 	}
 	p.inode = st.Ino
 	p.carryOptions(tcp)
-	if err := unix.SetsockoptInt(p.app, unix.SOL_SOCKET, unix.SO_SNDBUF, p.sndbuf); err != nil {
+	if err := p.setSndbuf(p.app); err != nil {
 		p.close()
 		return nil, os.NewSyscallError("setsockopt SO_SNDBUF", err)
 	}

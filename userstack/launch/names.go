@@ -4,7 +4,12 @@
 
 package launch
 
-import "golang.org/x/sys/unix"
+import (
+	"net/netip"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
 
 // getname answers getsockname() and getpeername() with the TCP addresses.
 func (s *supervisor) getname(n *notif, c *conn) {
@@ -14,8 +19,8 @@ func (s *supervisor) getname(n *notif, c *conn) {
 		return
 	}
 	c.mu.Lock()
-	phase, swapped, inPair, over, ap := c.phase, c.swapped, c.report.inPair, c.over, c.local
-	if phase != phaseCarried && c.tcp >= 0 {
+	swapped, ap := c.swapped, c.local
+	if c.phase != phaseCarried && c.tcp >= 0 {
 		ap = localAddr(c.tcp)
 	}
 	c.mu.Unlock()
@@ -24,15 +29,26 @@ func (s *supervisor) getname(n *notif, c *conn) {
 		return
 	}
 	if n.Nr == unix.SYS_GETPEERNAME {
-		// The program sees the reset before the service sends its last event.
-		if phase != phaseCarried || inPair && (over || c.cut(n)) {
-			s.fail(n, unix.ENOTCONN)
+		var e syscall.Errno
+		if ap, e = c.peer(n); e != 0 {
+			s.fail(n, e)
 			return
 		}
-		ap = c.remote
 	}
 	err := n.writeSockaddr(n.Args[1], n.Args[2], appendSockaddr(nil, c.domain, ap), false)
 	s.fail(n, errnoOf(err))
+}
+
+// peer returns the address of the peer, or ENOTCONN. n is a call on the program's end.
+func (c *conn) peer(n *notif) (netip.AddrPort, syscall.Errno) {
+	c.mu.Lock()
+	phase, inPair, over := c.phase, c.report.inPair, c.over
+	c.mu.Unlock()
+	// The program sees the reset before the service sends its last event.
+	if phase != phaseCarried || inPair && (over || c.cut(n)) {
+		return netip.AddrPort{}, unix.ENOTCONN
+	}
+	return c.remote, 0
 }
 
 // cut reports whether the other end of the program's end, which n concerns, is closed.

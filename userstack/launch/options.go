@@ -5,10 +5,12 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 	"syscall"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/rights"
+	"smcr/userstack/internal/sockopt"
 )
 
 // optionTimeout limits the wait for the service to set or read an option.
@@ -56,6 +59,25 @@ func (o *optionCall) answer() {
 		nobody := binary.NativeEndian.AppendUint32(nil, 0) // struct ucred, as a TCP socket returns it
 		nobody = binary.NativeEndian.AppendUint64(nobody, math.MaxUint64)
 		s.fail(n, errnoOf(n.writeOption(nobody)))
+	case get && level == unix.SOL_SOCKET && name == unix.SO_PEERPIDFD:
+		s.fail(n, unix.ENODATA) // the kernel does not know the process of a TCP peer
+	case !sockopt.Allowed(level, name):
+		s.cont(n)
+	case isTCPLevel(level):
+		o.answerTCP(get, level, name)
+	case get && c.domain == unix.AF_INET:
+		s.fail(n, unix.EOPNOTSUPP)
+	default:
+		s.fail(n, unix.ENOPROTOOPT)
+	}
+}
+
+// answerTCP answers the call with an option of the TCP socket.
+func (o *optionCall) answerTCP(get bool, level, name int) {
+	s, n, c := o.s, o.n, o.c
+	switch {
+	case get && level == unix.SOL_SOCKET && name == unix.SO_PEERNAME:
+		s.fail(n, errnoOf(o.peerName()))
 	case get:
 		v, err := o.get(level, name)
 		if err == nil {
@@ -76,7 +98,7 @@ func (o *optionCall) answer() {
 		if err == nil && level == unix.SOL_SOCKET && name == unix.SO_LINGER && c.isDirect() && n.setsAbort() {
 			c.takesDetour(n)
 		}
-		if err == nil && level == unix.SOL_SOCKET {
+		if err == nil && level == unix.SOL_SOCKET && slices.Contains(getOwn, uint32(name)) {
 			s.cont(n) // the kernel sets it on the pair's end, where the program reads it
 			return
 		}
@@ -140,6 +162,25 @@ func (o *optionCall) soError() {
 	}
 }
 
+// peerName answers SO_PEERNAME, which gives an address of the size that the program
+// asks for.
+func (o *optionCall) peerName() error {
+	n := o.n
+	ap, e := o.c.peer(n)
+	if e != 0 {
+		return e
+	}
+	l, err := n.read(n.Args[4], 4, 0)
+	if err != nil {
+		return unix.EFAULT
+	}
+	sa := appendSockaddr(nil, o.c.domain, ap)
+	if int(int32(binary.NativeEndian.Uint32(l))) > len(sa) {
+		return unix.EINVAL
+	}
+	return n.writeOption(sa)
+}
+
 // giveInt answers with an option that is a C int.
 func (o *optionCall) giveInt(v int) {
 	o.s.fail(o.n, errnoOf(o.n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(v)))))
@@ -171,7 +212,7 @@ func (o *optionCall) laterSndbuf(name int) (later bool, err error) {
 			return false, err
 		}
 	}
-	c.pair.sndbuf = max(int(int32(binary.NativeEndian.Uint32(v))), 1)
+	c.pair.sndbuf, c.pair.sndbufSet = max(int(int32(binary.NativeEndian.Uint32(v))), 1), true
 	return true, nil
 }
 
@@ -185,6 +226,9 @@ func (o *optionCall) get(level, name int) ([]byte, error) {
 	size := int(int32(binary.NativeEndian.Uint32(l)))
 	if size < 0 {
 		return nil, unix.EINVAL
+	}
+	if level == unix.IPPROTO_TCP && name == unix.TCP_ZEROCOPY_RECEIVE {
+		return nil, unix.EINVAL // no memory of the program is a mapping of the socket
 	}
 	size = min(size, broker.MaxValue)
 	r := n.rights(level, name)
@@ -210,6 +254,8 @@ func (o *optionCall) set(level, name int) error {
 			return unix.ENOENT // the kernel's answer without the tls module
 		case tcpRepair:
 			return unix.EPERM
+		case unix.TCP_INQ:
+			return unix.ENOPROTOOPT // nobody would add the control messages
 		}
 	}
 	size := int(int32(n.Args[4]))
@@ -218,7 +264,7 @@ func (o *optionCall) set(level, name int) error {
 	}
 	v, err := n.read(n.Args[3], size, 0)
 	if err != nil {
-		return unix.EFAULT
+		return o.unreadable(level, name, size)
 	}
 	r := n.rights(level, name)
 	if !n.valid() {
@@ -232,6 +278,29 @@ func (o *optionCall) set(level, name int) error {
 		return c.option(r, true, level, name, func(context.Context) error { return c.cc.PassOption(level, name, v) }, here)
 	}
 	return c.option(r, true, level, name, func(ctx context.Context) error { return c.cc.SetOption(ctx, r, level, name, v) }, here)
+}
+
+// isTCPLevel reports whether a TCP socket has options of a level.
+func isTCPLevel(level int) bool {
+	return level == unix.SOL_SOCKET || level == unix.IPPROTO_TCP || level == unix.IPPROTO_IP || level == unix.IPPROTO_IPV6
+}
+
+// unreadable returns the error of setsockopt() with a value that cannot be read: for
+// some options the kernel does not look at it.
+func (o *optionCall) unreadable(level, name, size int) error {
+	fd, err := unix.Socket(o.c.domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return unix.EFAULT
+	}
+	defer unix.Close(fd)
+	err = sockopt.WithRights(0, true, level, name, func() error {
+		_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name), nowhere, uintptr(size), 0)
+		if e != 0 {
+			return e
+		}
+		return nil
+	})
+	return cmp.Or(err, error(unix.EFAULT))
 }
 
 // option sets or reads an option of the TCP socket. From the time when the service

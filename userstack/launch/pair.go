@@ -28,6 +28,8 @@ type pair struct {
 	inode  uint64 // of the program's end
 	junk   int    // bytes that keep the program's end unwritable
 	sndbuf int    // SO_SNDBUF of the program's end when it becomes writable, in bytes
+	// sndbufSet is set if the program has set that size.
+	sndbufSet bool
 }
 
 // newPair makes the pair for tcp and copies socket options from tcp to the
@@ -58,12 +60,25 @@ func newPair(tcp int, nonblock, clog bool) (_ *pair, err error) {
 	if clog {
 		err = p.clog()
 	} else {
-		err = unix.SetsockoptInt(p.app, unix.SOL_SOCKET, unix.SO_SNDBUF, p.sndbuf)
+		err = p.setSndbuf(p.app)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// setSndbuf sets the size of the send buffer of app, the program's end. SO_BUF_LOCK says
+// afterwards what the program has set.
+func (p *pair) setSndbuf(app int) error {
+	err := unix.SetsockoptInt(app, unix.SOL_SOCKET, unix.SO_SNDBUF, p.sndbuf)
+	if !p.sndbufSet && err == nil {
+		lock, lerr := unix.GetsockoptInt(app, unix.SOL_SOCKET, soBufLock)
+		if lerr == nil && lock&sndBufLockBit != 0 {
+			_ = unix.SetsockoptInt(app, unix.SOL_SOCKET, soBufLock, lock&^sndBufLockBit)
+		}
+	}
+	return err
 }
 
 // carryOptions copies the options that the program set on tcp and that have an
@@ -72,7 +87,7 @@ func newPair(tcp int, nonblock, clog bool) (_ *pair, err error) {
 func (p *pair) carryOptions(tcp int) {
 	for _, name := range []int{
 		unix.SO_RCVTIMEO, unix.SO_SNDTIMEO, unix.SO_RCVLOWAT, unix.SO_KEEPALIVE,
-		unix.SO_LINGER, unix.SO_OOBINLINE, unix.SO_REUSEADDR, unix.SO_PRIORITY,
+		unix.SO_LINGER, unix.SO_OOBINLINE, unix.SO_REUSEADDR, unix.SO_PRIORITY, unix.SO_BINDTOIFINDEX,
 	} {
 		var v [16]byte
 		n, err := getRaw(tcp, unix.SOL_SOCKET, name, v[:])
@@ -84,7 +99,7 @@ func (p *pair) carryOptions(tcp int) {
 	if lock, err := unix.GetsockoptInt(tcp, unix.SOL_SOCKET, soBufLock); err == nil {
 		if lock&sndBufLockBit != 0 {
 			if v, err := unix.GetsockoptInt(tcp, unix.SOL_SOCKET, unix.SO_SNDBUF); err == nil {
-				p.sndbuf = v / 2
+				p.sndbuf, p.sndbufSet = v/2, true
 			}
 		}
 		if lock&rcvBufLockBit != 0 {
@@ -145,7 +160,7 @@ func (p *pair) clog() error {
 // small buffer.
 func (p *pair) drain(app int) error {
 	if app >= 0 {
-		_ = unix.SetsockoptInt(app, unix.SOL_SOCKET, unix.SO_SNDBUF, p.sndbuf)
+		_ = p.setSndbuf(app)
 	}
 	var buf [4096]byte
 	for p.junk > 0 {

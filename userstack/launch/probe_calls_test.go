@@ -210,6 +210,7 @@ var callKinds = []int{
 	unix.SYS_CONNECT, unix.SYS_CONNECT, unix.SYS_CONNECT, sysAccept, unix.SYS_ACCEPT4, unix.SYS_ACCEPT4, unix.SYS_LISTEN,
 	unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME, unix.SYS_GETSOCKOPT, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT, unix.SYS_SETSOCKOPT,
 	unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG, unix.SYS_EPOLL_CREATE1, unix.SYS_LANDLOCK_CREATE_RULESET,
+	unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_IOCTL,
 	callClose, callDup, callShutdown, callRead, callWrite, callWait, callConnectOwn,
 }
 
@@ -230,6 +231,15 @@ var callOptions = [][2]uintptr{
 	{unix.SOL_SOCKET, unix.SO_SNDBUF}, {unix.SOL_SOCKET, unix.SO_SNDBUFFORCE}, {unix.IPPROTO_TCP, unix.TCP_NODELAY}, {unix.IPPROTO_TCP, unix.TCP_INFO},
 	{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_CONGESTION}, {unix.IPPROTO_TCP, tcpULP}, {unix.IPPROTO_TCP, tcpRepair},
 	{unix.IPPROTO_IP, unix.IP_TOS}, {unix.IPPROTO_IPV6, unix.IPV6_V6ONLY}, {unix.IPPROTO_IP, unix.IP_OPTIONS},
+	{unix.SOL_SOCKET, unix.SO_PEERNAME}, {unix.SOL_SOCKET, unix.SO_PEERPIDFD}, {unix.SOL_SOCKET, unix.SO_COOKIE}, {unix.SOL_TLS, 1},
+	{unix.IPPROTO_TCP, unix.TCP_SAVE_SYN}, {unix.IPPROTO_TCP, unix.TCP_SAVED_SYN}, {unix.IPPROTO_TCP, unix.TCP_ZEROCOPY_RECEIVE},
+}
+
+// callIoctls are requests that the filter traps. Those that change the host are not among
+// them.
+var callIoctls = []uintptr{
+	unix.SIOCGIFADDR, unix.SIOCGIFNETMASK, unix.SIOCGARP, siocRTMSG, siocUnixFile, siocGSTAMPOld, unix.SIOCGSTAMP_NEW,
+	unix.SIOCOUTQ, siocOUTQNSD,
 }
 
 // call makes one call. Its bytes say which, on what, and what happens meanwhile.
@@ -258,6 +268,13 @@ func (c *caller) call(b [fuzzCallLen]byte) {
 		copy(at, sa)
 		if kind == unix.SYS_SETSOCKOPT {
 			copy(at, []byte{b[7], 0, 0, 0, b[6], 0, 0, 0})
+		}
+		if kind == unix.SYS_RECVMSG {
+			clear(at[:64])
+			binary.NativeEndian.PutUint64(at[unsafe.Offsetof(unix.Msghdr{}.Iov):], uint64(addr)+64)
+			binary.NativeEndian.PutUint64(at[unsafe.Offsetof(unix.Msghdr{}.Iovlen):], uint64(b[6]%4))
+			binary.NativeEndian.PutUint64(at[64:], uint64(size))
+			binary.NativeEndian.PutUint64(at[72:], uint64(length%callsPage))
 		}
 	}
 	if addr == size {
@@ -302,6 +319,12 @@ func (c *caller) call(b [fuzzCallLen]byte) {
 		raw(kind, fd, addr, unix.MSG_OOB|unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	case unix.SYS_SENDMMSG:
 		raw(kind, fd, addr, 1, unix.MSG_OOB|unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0)
+	case unix.SYS_RECVFROM:
+		raw(kind, fd, addr, uintptr(length), c.discards(b[7]), size)
+	case unix.SYS_RECVMSG:
+		raw(kind, fd, addr, c.discards(b[7]), 0, 0)
+	case unix.SYS_IOCTL:
+		raw(kind, fd, callIoctls[int(b[6])%len(callIoctls)], addr, 0, 0)
 	case unix.SYS_EPOLL_CREATE1:
 		if n, ok := raw(kind, 0, 0, 0, 0, 0); ok {
 			ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT}
@@ -325,6 +348,17 @@ func (c *caller) call(b [fuzzCallLen]byte) {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT}}
 		_, _ = unix.Poll(p, int(b[6])%8)
 	}
+}
+
+// discards returns flags with which a call that receives is trapped.
+func (c *caller) discards(choice byte) uintptr {
+	flags := uintptr(unix.MSG_TRUNC | unix.MSG_DONTWAIT)
+	for i, f := range []uintptr{unix.MSG_PEEK, unix.MSG_WAITALL, unix.MSG_ERRQUEUE, unix.MSG_OOB} {
+		if choice>>i&3 == 3 {
+			flags |= f
+		}
+	}
+	return flags
 }
 
 // inside returns the memory at addr if calls may write to it.

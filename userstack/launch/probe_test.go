@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -95,9 +97,21 @@ func sockaddrOf(s string) (unix.Sockaddr, int, netip.AddrPort) {
 // isPair reports whether fd is a unix socket: those alone know SIOCUNIXFILE,
 // which fails for one without a name.
 func isPair(fd int) bool {
-	const sIOCUNIXFILE = 0x89E0
-	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), sIOCUNIXFILE, 0)
-	return e == unix.EPERM || e == unix.ENOENT
+	link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return false
+	}
+	inode := strings.TrimSuffix(strings.TrimPrefix(link, "socket:["), "]")
+	b, err := os.ReadFile("/proc/thread-self/net/unix")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 6 && f[6] == inode {
+			return true
+		}
+	}
+	return false
 }
 
 func soErrorOf(fd int) syscall.Errno {

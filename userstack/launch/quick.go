@@ -67,7 +67,7 @@ func (s *supervisor) acceptHere(n *notif) bool {
 	}
 	defer closeIt()
 	l := s.sockets.listener(inode)
-	if l == nil || l.saves || !l.knows(b) {
+	if l == nil || l.saves.Load() || !l.knows(b) {
 		return false
 	}
 	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {

@@ -24,12 +24,19 @@ var sockapiDiffers = map[string]string{
 // returns its answers.
 func (l *lab) sockapi(from *netnstest.Host, port string, start func(h *netnstest.Host, argv ...string) *netnstest.Process) map[string][]string {
 	l.t.Helper()
+	return l.sockapiAt(from, "0.0.0.0", l.A.Addr(), port, start)
+}
+
+// sockapiAt is sockapi for a server that listens on address at, and a client that connects
+// to address to.
+func (l *lab) sockapiAt(from *netnstest.Host, at, to, port string, start func(h *netnstest.Host, argv ...string) *netnstest.Process) map[string][]string {
+	l.t.Helper()
 	script, err := filepath.Abs("testdata/sockapi.py")
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	server := start(l.A, "python3", "-u", script, "server", port)
-	client := start(from, "python3", "-u", script, "client", l.A.Addr(), port)
+	server := start(l.A, "/usr/bin/python3", "-u", script, "server", at, port)
+	client := start(from, "/usr/bin/python3", "-u", script, "client", to, port)
 	answers := map[string][]string{}
 	for _, p := range []*netnstest.Process{server, client} {
 		if err := p.Wait(2 * time.Minute); err != nil {
@@ -71,12 +78,74 @@ func sameAnswers(t *testing.T, tcp, smc map[string][]string, differs map[string]
 		}
 	}
 	for _, k := range keys {
-		want := tcp[k]
-		if d, ok := differs[k]; ok {
-			want = strings.Split(d, ", ")
+		over, got := strings.Join(tcp[k], ", "), strings.Join(smc[k], ", ")
+		want, ok := differs[k]
+		if !ok {
+			want = over
 		}
-		if got := smc[k]; !slices.Equal(got, want) {
-			t.Errorf("%s\n\tTCP   %s\n\tSMC   %s", k, strings.Join(tcp[k], ", "), strings.Join(got, ", "))
+		if got != want {
+			t.Errorf("%s\n\tTCP   %s\n\tSMC   %s", k, over, got)
 		}
+	}
+}
+
+// rangesDiffer is sockapiDiffers for TestSocketRanges, for both roles.
+var rangesDiffer = map[string]string{
+	"options_read/server/IPPROTO_TCP 27": "[(4, '01000000'), (4, '01000000'), (1, '01'), (0, '')]",
+	"refused/ROLE/SO_ZEROCOPY":           "('ENOTSUP', '00000000')",
+	"refused/ROLE/TCP_INQ":               "('ENOPROTOOPT', '00000000')",
+	"control_received/ROLE/TCP_INQ":      "('ENOPROTOOPT', b'0123456789', [], 0)",
+	"after_shut_read/server/after":       "b''",
+	// Credentials of a wrong size, and control messages that a unix socket does not know:
+	// nothing is sent.
+	"control_sent/ROLE/SOL_SOCKET 2 4":  "EINVAL",
+	"control_sent/ROLE/SOL_SOCKET 2 0":  "EINVAL",
+	"control_sent/ROLE/SOL_SOCKET 2 8":  "EINVAL",
+	"control_sent/ROLE/SOL_SOCKET 36 4": "EINVAL",
+}
+
+// TestSocketRanges compares whole ranges of calls over SMC-R with those over TCP: every
+// number of a socket option, the ioctl() requests, flags, memory that cannot be used,
+// control messages.
+func TestSocketRanges(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		v6        bool
+		as        []string // runs the program with less rights
+		scenarios string   // empty: all
+	}{
+		{name: "IPv4"},
+		{name: "IPv6", v6: true, scenarios: "options_read,options_set,ioctl_reads,ioctl_writes,peer_options"},
+		{name: "without rights", as: []string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all"}, scenarios: "options_set,ioctl_reads,ioctl_writes"},
+		{name: "without capabilities", as: []string{"setpriv", "--inh-caps=-all", "--bounding-set=-all"}, scenarios: "options_set,ioctl_reads,ioctl_writes"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if testing.Short() && tt.name != "IPv4" {
+				t.Skip("the other cases take longer")
+			}
+			l := newLab(t, "/usr/bin/python3", "setpriv")
+			at, to := "0.0.0.0", l.A.Addr()
+			if tt.v6 {
+				at, to = "::", l.A.Addr6()
+			}
+			env := []string{"env", "SOCKRANGES=1", "SOCKAPI=" + tt.scenarios}
+			tcp := l.sockapiAt(l.B, at, to, "7001", func(h *netnstest.Host, argv ...string) *netnstest.Process {
+				argv = slices.Concat(env, tt.as, argv)
+				return h.Go(t, argv[0], argv[1:]...)
+			})
+			// The launcher has all rights.
+			smc := l.sockapiAt(l.B, at, to, "7002", func(h *netnstest.Host, argv ...string) *netnstest.Process {
+				return l.under(h, slices.Concat(env, tt.as, argv)...)
+			})
+			differs := map[string]string{}
+			for k, v := range rangesDiffer {
+				for _, role := range []string{"server", "client"} {
+					if k := strings.Replace(k, "ROLE", role, 1); tcp[k] != nil {
+						differs[k] = v
+					}
+				}
+			}
+			sameAnswers(t, tcp, smc, differs)
+		})
 	}
 }

@@ -15,6 +15,7 @@ var features = []struct{ feature, test string }{
 	{"so do programs without a C library", "TestStaticGo"},
 	{"TLS works over SMC-R", "TestTLS"},
 	{"the socket API is as over TCP", "TestSocketAPI"},
+	{"so are all options, flags and ioctl requests", "TestSocketRanges"},
 	{"what was reported from the field is as over TCP", "TestField"},
 	{"all descriptors of a socket show the same connection", "TestCopies"},
 	{"a peer without SMC gets plain TCP", "TestOneSideOnly"},

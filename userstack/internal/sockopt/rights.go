@@ -39,8 +39,22 @@ var plainOptions = map[int][]int{
 // launcher asks for. Others have effects beyond the socket: their value points
 // into the memory of the caller or names a descriptor of it (SO_ATTACH_FILTER,
 // SO_ATTACH_BPF), or what they return can be longer than the buffer
-// (SO_GET_FILTER counts in instructions).
-var socketOptions = []int{unix.SO_PRIORITY, unix.SO_MARK, unix.SO_SNDBUFFORCE}
+// (SO_GET_FILTER counts in instructions). SO_PEERPIDFD gives a descriptor.
+// SO_BINDTODEVICE would change the way of the connection below. SO_TIMESTAMPING would put messages into
+// the error queue of the socket, which its other holders watch.
+var socketOptions = []int{
+	unix.SO_DEBUG, unix.SO_DONTROUTE, unix.SO_BROADCAST, unix.SO_NO_CHECK, unix.SO_PRIORITY, unix.SO_BSDCOMPAT, unix.SO_SNDBUFFORCE,
+	unix.SO_PASSCRED, unix.SO_PASSSEC, unix.SO_PASSPIDFD, unix.SO_PASSRIGHTS, unix.SO_PEERNAME, unix.SO_PEERSEC, unix.SO_PEERGROUPS,
+	unix.SO_MARK, unix.SO_RCVMARK, unix.SO_RCVPRIORITY, unix.SO_RXQ_OVFL, unix.SO_WIFI_STATUS, unix.SO_NOFCS,
+	unix.SO_SELECT_ERR_QUEUE, unix.SO_BUSY_POLL, unix.SO_PREFER_BUSY_POLL, unix.SO_BUSY_POLL_BUDGET, unix.SO_MAX_PACING_RATE,
+	unix.SO_BPF_EXTENSIONS, unix.SO_INCOMING_CPU, unix.SO_INCOMING_NAPI_ID, unix.SO_CNX_ADVICE, unix.SO_COOKIE, unix.SO_NETNS_COOKIE,
+	unix.SO_RESERVE_MEM, unix.SO_TXREHASH, unix.SO_DEVMEM_DONTNEED, unix.SO_INQ,
+}
+
+// Allowed reports whether WithRights sets and reads an option at all.
+func Allowed(level, name int) bool {
+	return level != unix.SOL_SOCKET || NeedsNoRights(level, name) || slices.Contains(socketOptions, name)
+}
 
 // NeedsNoRights reports whether an option is one of the often used ones that need no
 // capability. It returns false for other options, even if they need none.
@@ -54,7 +68,7 @@ func WithRights(r rights.Rights, set bool, level, name int, f func() error) erro
 	}
 	switch level {
 	case unix.SOL_SOCKET:
-		if !slices.Contains(socketOptions, name) {
+		if !Allowed(level, name) {
 			return syscall.EPERM
 		}
 	case unix.IPPROTO_TCP:

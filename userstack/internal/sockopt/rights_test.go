@@ -43,6 +43,8 @@ func TestWithRights(t *testing.T) {
 		{set, unix.SOL_SOCKET, unix.SO_KEEPALIVE, rawRight | adminRight, nil}, // set without a check of the rights
 		{set, unix.IPPROTO_TCP, unix.TCP_NODELAY, rawRight | adminRight, nil},
 		{set, unix.SOL_SOCKET, unix.SO_MARK, rawRight, nil},
+		{set, unix.SOL_SOCKET, unix.SO_DEBUG, rawRight, nil},
+		{get, unix.SOL_SOCKET, unix.SO_INCOMING_CPU, rawRight, nil},
 		{set, unix.IPPROTO_TCP, unix.TCP_CONGESTION, rawRight, nil},
 		{set, unix.IPPROTO_TCP, unix.TCP_MD5SIG, rawRight, nil},
 		{get, unix.IPPROTO_TCP, unix.TCP_REPAIR, rawRight, nil},

@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries the socket API on connections between two of it and prints what it
 gets, a line a question: the same over SMC-R and over TCP, but for what the
-test lists. Usage: sockapi.py server PORT | client ADDRESS PORT"""
+test lists. Usage: sockapi.py server|client ADDRESS PORT"""
 import array, errno, fcntl, os, select, signal, socket, struct, sys, tempfile, termios, time
+
+import sockranges
 
 S, T = socket.SOL_SOCKET, socket.IPPROTO_TCP
 SIOCOUTQ, SIOCATMARK = 0x5411, 0x8905
 SO_DOMAIN, SO_PROTOCOL = 39, 38
-scenarios = []
+scenarios = {}
 
 
 def scenario(f):
-    scenarios.append(f.__name__)
+    scenarios[f.__name__] = f
     return f
 
 
 class Side:
     """One side of a scenario: s is the connection, log prints an answer."""
 
-    def __init__(self, role, name, s, ctl):
-        self.role, self.name, self.s, self.ctl = role, name, s, ctl
+    def __init__(self, role, name, s, ctl, listener):
+        self.role, self.name, self.s, self.ctl, self.listener = role, name, s, ctl, listener
         self.client = role == "client"
 
     def log(self, what, value):
@@ -463,17 +465,22 @@ def dial(addr, port, limit=15):
 
 
 def main():
-    role, port = sys.argv[1], int(sys.argv[-1])
+    role, port, l = sys.argv[1], int(sys.argv[-1]), None
+    address = sys.argv[2]
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.alarm(100)
     if role == "server":
-        l = socket.create_server(("0.0.0.0", port))
+        l = socket.create_server((address, port), family=family)
         ctl, _ = l.accept()
     else:
-        ctl = dial(sys.argv[2], port)
+        ctl = dial(address, port)
     ctl.settimeout(20)
     only = os.environ.get("SOCKAPI")
-    for name in scenarios:
+    if os.environ.get("SOCKRANGES"):
+        scenarios.clear()
+        scenarios.update(sockranges.scenarios)
+    for name, run in scenarios.items():
         if only and name not in only.split(","):
             continue
         if role == "server":
@@ -482,6 +489,8 @@ def main():
                 l.setsockopt(T, socket.TCP_NODELAY, 1)
                 l.setsockopt(T, socket.TCP_KEEPIDLE, 77)
                 l.setsockopt(S, socket.SO_LINGER, struct.pack("ii", 1, 3))
+            if name == "saved_syn":
+                l.setsockopt(T, 27, 1)
             ctl.sendall(b"!")
             s, _ = l.accept()
             if name == "inherited":
@@ -490,13 +499,13 @@ def main():
                 l.setsockopt(S, socket.SO_LINGER, struct.pack("ii", 0, 0))
         else:
             assert ctl.recv(1) == b"!"
-            s = socket.socket()
-            s.connect((sys.argv[2], port))
+            s = socket.socket(family)
+            s.connect((address, port))
         s.settimeout(None)
         s.setsockopt(S, socket.SO_RCVTIMEO, struct.pack("ll", 5, 0))
-        x = Side(role, name, s, ctl)
+        x = Side(role, name, s, ctl, l)
         try:
-            globals()[name](x)
+            run(x)
         except Exception as e:
             x.log("FAILED", repr(e))
             raise
