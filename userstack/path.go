@@ -99,13 +99,6 @@ func (s *Stack) tryPathTo(local, remote netip.Addr) error {
 	return s.tryPath(&rt, remote)
 }
 
-// blockedPaths returns to how many peers RoCE does not pass.
-func (s *Stack) blockedPaths() int {
-	s.paths.mu.Lock()
-	defer s.paths.mu.Unlock()
-	return s.paths.known.Len(time.Now())
-}
-
 // pathDied takes the end of a link group over which nothing passes any more.
 func (s *Stack) pathDied(lan driver.LAN, err error) {
 	s.pathFailed(pathOf(&lan.Route, lan.Remote), serverPause, err)
