@@ -42,7 +42,7 @@ PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -se
 SOAK         = $(GO) run -buildvcs=false ./internal/testing/soak
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults field mutants bench bench-plots bench-rdma demo recording dashboard guest generate test-tools test-tools-all bench-tools clean
+.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults field test-suites suite-tools mutants bench bench-plots bench-rdma demo recording dashboard guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -75,6 +75,9 @@ help:
 	  '           RUN=regexp selects tests' \
 	  'field      situations from the field in each mode, compared with TCP;' \
 	  '           FIELDFLAGS="-cases oneshot -modes smc,local -v" selects' \
+	  'test-suites suites of others beneath smcr run, test by test as over TCP;' \
+	  '           SUITEFLAGS="-suites cpython,go -modes local -jobs test_socket", -list lists' \
+	  'suite-tools install what they need (Debian, root)' \
 	  'mutants    PKG="./userstack/wire …": changes of the code that its tests do not notice;' \
 	  '           SAMPLE=n tries n of each package, MUTANTFLAGS="-judge PACKAGE" and others' \
 	  'bench      SMC-R in user space beside kernel TCP, then the listings;' \
@@ -124,6 +127,15 @@ resets:
 field: build
 	$(say) 'situations from the field, in each mode as over TCP'
 	@$(GO) run -buildvcs=false ./internal/testing/field/smcrfield -smcr bin/smcr $(FIELDFLAGS)
+
+# Sources and builds are in ~/.cache/smcr/suites, the output of the jobs in bin/suites.
+test-suites: build
+	$(say) 'test suites of others, over TCP and beneath smcr run'
+	@$(GO) run -buildvcs=false ./internal/testing/suites/smcrsuites -smcr bin/smcr $(SUITEFLAGS)
+
+suite-tools:
+	$(say) 'programs and packages that the suites of others use'
+	@scripts/setup-test-tools suites
 
 # The rows of the table are in bin/faults.jsonl.
 faults:

@@ -37,6 +37,7 @@
 //
 // More than this takes too long for each change: more seeds and endless repetition (make
 // repeat), long runs (make soak, make connections, make flood), all faults (make faults),
+// situations from the field in all modes (make field), suites of others (make test-suites),
 // fuzzing (make fuzz), and the tests that the summary lists as skipped, with the way to run
 // them.
 //

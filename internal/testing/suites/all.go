@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suites
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// All returns the suites.
+func All() []Suite {
+	return []Suite{cpython(), goNet(), stunnel(), apache(), memcached(), redisUnits(), sockperf(), libuv(), curlTests()}
+}
+
+func cpython() Suite {
+	module := func(name string, limit time.Duration) Job {
+		return Job{
+			Name: name, Limit: limit, Parse: python,
+			// A timeout ends a test that hangs, and with it the module. VSOCK needs a hypervisor.
+			Argv: []string{"/usr/bin/python3", "-m", "test", "-v", "-i", "*VSOCK*", "--junit-xml", "$RESULTS", "--timeout", "120", name},
+			Dir:  "$WORK",
+			Only: func(tests []string) []string {
+				var args []string
+				for _, t := range tests {
+					args = append(args, "-m", t)
+				}
+				return args
+			},
+		}
+	}
+	// It refuses to run without that resource, though it stays on the host.
+	socketserver := module("test_socketserver", 2*time.Minute)
+	socketserver.Argv = slices.Insert(slices.Clone(socketserver.Argv), 3, "-u", "network")
+	return Suite{
+		Name:     "cpython",
+		Packages: []Package{{"/usr/lib/python3.11/test/test_socket.py", "libpython3.11-testsuite"}},
+		Version:  "/usr/bin/python3 --version",
+		Jobs: []Job{
+			module("test_socket", 5*time.Minute), module("test_ssl", 5*time.Minute), module("test_asyncio", 10*time.Minute),
+			socketserver, module("test_select", time.Minute), module("test_selectors", time.Minute), module("test_epoll", time.Minute), module("test_poll", 2*time.Minute),
+			module("test_httplib", 2*time.Minute), module("test_httpservers", 3*time.Minute), module("test_urllib2_localnet", 2*time.Minute), module("test_ftplib", 2*time.Minute),
+			module("test_smtplib", 2*time.Minute), module("test_imaplib", 3*time.Minute), module("test_poplib", 2*time.Minute),
+			module("test_xmlrpc", 2*time.Minute), module("test_asyncore", 2*time.Minute), module("test_asynchat", 2*time.Minute), module("test_telnetlib", 2*time.Minute),
+		},
+	}
+}
+
+func goNet() Suite {
+	var jobs []Job
+	var build strings.Builder
+	for _, p := range []string{"net", "crypto/tls", "net/http", "net/http/httptest", "net/http/httputil", "net/rpc", "net/textproto", "net/smtp"} {
+		file := strings.ReplaceAll(p, "/", "_") + ".test"
+		fmt.Fprintf(&build, "go test -c -o %s %s\n", file, p)
+		jobs = append(jobs, Job{
+			Name: p, Limit: 6 * time.Minute, Parse: golang, Dir: "$GOROOT/src/" + p,
+			Argv: []string{"$SOURCE/" + file, "-test.v=test2json", "-test.short", "-test.timeout=5m"},
+			Only: func(tests []string) []string {
+				top := map[string]bool{}
+				var names []string
+				for _, t := range tests {
+					t, _, _ = strings.Cut(t, "/")
+					if !top[t] {
+						top[t] = true
+						names = append(names, regexp.QuoteMeta(t))
+					}
+				}
+				return []string{"-test.run", "^(" + strings.Join(names, "|") + ")$"}
+			},
+		})
+	}
+	return Suite{Name: "go", Build: build.String(), Version: "go version", Jobs: jobs}
+}
+
+// script is a job whose both sides are a script of testdata.
+func script(name string, limit time.Duration) Job {
+	side := func(role string) []string {
+		return []string{"bash", "$SCRIPTS/" + name + ".sh", role, "$ADDR", "$WORK"}
+	}
+	return Job{Name: name, Server: side("server"), Argv: side("client"), Limit: limit, Parse: tapNames, Quick: true}
+}
+
+func stunnel() Suite {
+	j := script("stunnel", 4*time.Minute)
+	j.Parse = tap // 20 downloads of one name
+	return Suite{
+		Name: "stunnel", Version: "stunnel4 -version 2>&1 | grep ^stunnel",
+		Packages: []Package{{"/usr/bin/stunnel4", "stunnel4"}, {"/usr/bin/curl", "curl"}, {"/usr/bin/openssl", "openssl"}},
+		Jobs:     []Job{j},
+	}
+}
+
+func apache() Suite {
+	return Suite{
+		Name: "apache", Version: "apache2 -v | head -1",
+		Packages: []Package{{"/usr/sbin/apache2", "apache2-bin"}, {"/usr/bin/ab", "apache2-utils"}, {"/usr/bin/curl", "curl"}},
+		Jobs:     []Job{script("apache", 3*time.Minute)},
+	}
+}
+
+func sockperf() Suite {
+	return Suite{
+		Name: "sockperf", Version: "sockperf --version | head -1",
+		Packages: []Package{{"/usr/bin/sockperf", "sockperf"}},
+		Jobs:     []Job{script("sockperf", 2*time.Minute)},
+	}
+}
+
+// buildTools are what Debian's source packages in C need.
+var buildTools = []Package{{"/usr/bin/gcc", "gcc"}, {"/usr/bin/make", "make"}, {"/usr/bin/dpkg-source", "dpkg-dev"}, {"/usr/bin/autoreconf", "autoconf"}, {"/usr/bin/automake", "automake"}, {"/usr/bin/libtoolize", "libtool"}}
+
+func memcached() Suite {
+	s := Suite{
+		Name: "memcached", Source: "memcached", Version: "./memcached-debug -V",
+		Packages: append([]Package{{"/usr/include/event2/event.h", "libevent-dev"}}, buildTools...),
+		// The tests refuse to run as root in some places; memcached itself is told -u root by them.
+		Build: "[ -e configure ] || autoreconf -fi\n./configure -q && make -s memcached-debug",
+	}
+	for _, name := range strings.Fields(`64bit basic binary-get binary-sasl binary bogus-commands cas chunked-items daemonize dash-M dyn_chunk evictions expirations
+		flags flush-all getandtouch getset idle-timeout incrdecr inline_asciihdr issue_104 issue_108 issue_140 issue_14 issue_152 issue_163 issue_183 issue_192 issue_22 issue_260 issue_29
+		issue_3 issue_41 issue_42 issue_50 issue_61 issue_67 issue_68 issue_70 item_size_max line-lengths maxconns metaget misbehave multiversioning noreply quit refhang
+		shutdown slabhang stats-conns stats-detail stats touch udp unixsocket verbosity watcher whitespace`) {
+		s.Jobs = append(s.Jobs, Job{Name: name, Argv: []string{"perl", "-Ilib", "t/" + name + ".t"}, Dir: "$SOURCE", Limit: 2 * time.Minute, Parse: tap, Quick: name == "basic"})
+	}
+	return s
+}
+
+func redisUnits() Suite {
+	s := Suite{
+		Name: "redis", Source: "redis", Version: "redis-server --version",
+		Packages: []Package{{"/usr/bin/redis-server", "redis-server"}, {"/usr/bin/redis-cli", "redis-tools"}, {"/usr/bin/tclsh", "tcl"}, {"/usr/bin/dpkg-source", "dpkg-dev"}},
+		// The programs are those of the binary packages of the same source.
+		Build: "for p in server cli benchmark; do ln -sf /usr/bin/redis-$p src/; done; ln -sf /usr/bin/redis-server src/redis-sentinel",
+	}
+	for _, unit := range strings.Fields(`unit/limits unit/tracking unit/auth unit/protocol unit/quit unit/obuf-limits unit/pubsub unit/pubsubshard unit/introspection unit/introspection-2 unit/networking
+		unit/multi unit/pause unit/querybuf unit/pendingquerybuf unit/client-eviction unit/type/list unit/shutdown unit/wait integration/replication-2 integration/replication-3 integration/block-repl integration/redis-cli integration/redis-benchmark integration/psync2-reg`) {
+		s.Jobs = append(s.Jobs, Job{
+			Name: unit, Argv: []string{"tclsh", "tests/test_helper.tcl", "--single", unit, "--clients", "1", "--skipunit", "nothing"},
+			Dir: "$SOURCE", Limit: 4 * time.Minute, Parse: redis, Quick: unit == "unit/limits",
+		})
+	}
+	return s
+}
+
+func libuv() Suite {
+	return Suite{
+		Name: "libuv", Source: "libuv1", Version: "sed -n 's/^#define UV_VERSION_\\(MAJOR\\|MINOR\\|PATCH\\) *//p' include/uv/version.h | paste -sd.",
+		Packages: buildTools,
+		Build:    "sh autogen.sh && ./configure -q --disable-shared && make -s check TESTS=",
+		Jobs: []Job{{
+			// As nobody, since some tests want to be refused.
+			Name: "run-tests", Argv: []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "test/run-tests"}, Dir: "$SOURCE",
+			Env: []string{"UV_RUN_AS_ROOT=1", "HOME=/tmp", "TMPDIR=/tmp"}, Limit: 10 * time.Minute, Parse: tapNames,
+		}},
+	}
+}
+
+func curlTests() Suite {
+	s := Suite{
+		Name: "curl", Source: "curl", Version: "src/curl --version | head -1",
+		Packages: append([]Package{{"/usr/include/openssl/ssl.h", "libssl-dev"}, {"/usr/include/zlib.h", "zlib1g-dev"}}, buildTools...),
+		Build: `autoreconf -fi >/dev/null 2>&1
+./configure -q --disable-shared --with-openssl --without-libpsl --without-librtmp --without-brotli --without-zstd --without-libidn2 --without-nghttp2 --disable-ldap --disable-manual
+make -s && make -s -C tests`,
+	}
+	for _, part := range [][2]int{{1, 300}, {301, 700}, {701, 1199}, {1200, 1599}, {1600, 3100}} {
+		s.Jobs = append(s.Jobs, Job{
+			Name: fmt.Sprintf("%d to %d", part[0], part[1]), Dir: "$SOURCE/tests", Limit: 10 * time.Minute, Parse: curl,
+			Argv: []string{"perl", "runtests.pl", "-n", "-a", fmt.Sprint(part[0]), "to", fmt.Sprint(part[1])},
+		})
+	}
+	return s
+}
