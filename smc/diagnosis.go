@@ -76,6 +76,8 @@ const (
 	DiagCopied Diagnosis = 0x03fb0000
 	// DiagNoPath: RoCE does not pass between the hosts, although TCP does. Linux does not have this code.
 	DiagNoPath Diagnosis = 0x03fd0000
+	// DiagLocal: the peer is on this machine. Linux does not have this code, and it is never sent.
+	DiagLocal Diagnosis = 0x03fa0000
 	// DiagShort: connections to the peer were too short for SMC. Linux does not have this code, and it is never sent.
 	DiagShort Diagnosis = 0x03fe0000
 	// DiagSync: link group out of sync.
@@ -171,6 +173,8 @@ func (d Diagnosis) Text() string {
 		return "TCP options are copied back"
 	case DiagNoPath:
 		return "RoCE does not pass between the hosts: is UDP port 4791 open?"
+	case DiagLocal:
+		return "the peer is on this machine"
 	case DiagShort:
 		return "connections to the peer were too short for SMC"
 	case DiagSync:

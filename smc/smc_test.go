@@ -127,7 +127,7 @@ func TestDiagnosisText(t *testing.T) {
 		texts[text] = name
 		return true
 	})
-	if codes != 43 {
+	if codes != 44 {
 		t.Errorf("%d codes", codes)
 	}
 }

@@ -153,7 +153,7 @@ func ExampleDialer() {
 		c.Close()
 	}
 	// Output:
-	// not SMC-R: no route to the peer's RNIC
+	// not SMC-R: the peer is on this machine
 	// not on the network: true
 }
 

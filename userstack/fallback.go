@@ -48,6 +48,8 @@ func fallbackFor(err error) (f nl.ConnFallback) {
 		code = d.Code
 	case errors.Is(err, ErrStackClosed), errors.Is(err, devices.ErrClosed):
 		code = 0
+	case errors.Is(err, network.ErrThisHost):
+		code = smc.DiagLocal
 	case errors.Is(err, ErrNotOnLink):
 		code = smc.DiagNoRoute
 	case errors.Is(err, ErrNoOption):
@@ -69,7 +71,9 @@ func (s *Stack) staysTCP(o inside.Owner, fd int, client bool, err error) (reason
 		return 0, 0
 	}
 	var d *DeclineError
-	if !errors.As(err, &d) || d.uncounted {
+	if f.Reason == uint32(smc.DiagLocal) {
+		// The right thing, and no fallback.
+	} else if !errors.As(err, &d) || d.uncounted {
 		s.count(sideOf(client), f)
 	}
 	s.tcpSockets.Note(network.Cookie(fd), inside.TCPSocket{Owner: o, Fallback: f})

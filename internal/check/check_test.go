@@ -169,8 +169,11 @@ FAILED   route   no route to 10.1.0.2: network is unreachable
 skipped  device  depends on the failed step
 skipped  tcp     depends on the failed step
 `},
-		{"this host", userState(eth0), nil, func(w *world) { w.routes["10.1.0.2"] = route{NetDev: "lo", IsLocal: true} }, "10.1.0.2:80", 1,
-			"FAILED   route   10.1.0.2 is this host: SMC-R connects two different hosts\n"},
+		{"this host", userState(eth0), nil, func(w *world) { w.routes["10.1.0.2"] = route{NetDev: "lo", IsLocal: true} }, "10.1.0.2:80", 0,
+			"ok       route   10.1.0.2 is this machine: programs use TCP between their own sockets, see 'smcr explain local'\n"},
+		{"another network namespace of this machine", userState(eth0), nil, func(w *world) {
+			w.out = outcome{NotCandidate: smc.DiagLocal.Text(), Reason: smc.DiagLocal}
+		}, "10.1.0.2:80", 0, "ok       tcp     the peer is on this machine: programs use TCP between their own sockets, see 'smcr explain local'\n"},
 		{"a router", userState(eth0), nil, func(w *world) {
 			w.routes["10.1.0.2"] = route{NetDev: "eth0", Gateway: netip.MustParseAddr("10.9.0.1")}
 		}, "10.1.0.2:80", 1, "FAILED   route   10.1.0.2 is behind router 10.9.0.1: version 1 of SMC-R needs it in the same subnet\n"},
@@ -436,8 +439,9 @@ func TestReasons(t *testing.T) {
 					t.Errorf("%s: %+v", r.Name, s)
 				}
 			}
-			if reports[0].OK {
-				t.Errorf("%s: no step failed", r.Name)
+			// Within a machine, TCP is what is wanted.
+			if reports[0].OK != (r.Code == smc.DiagLocal) {
+				t.Errorf("%s: OK is %v", r.Name, reports[0].OK)
 			}
 		}
 	}

@@ -92,15 +92,6 @@ func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientC
 			return true, nil
 		}
 		return false, conn.Proceed()
-	case broker.EventLocal:
-		o.Took = time.Since(begin)
-		o.Local = localAddr(fd)
-		o.Announced, o.Here = true, true
-		err := conn.Proceed()
-		if ev.End != nil { // close in order: the peer's program reads end of file
-			err = errors.Join(err, ev.End.Close())
-		}
-		return true, err
 	case broker.EventReady:
 		if ev.Mode == broker.ModeTCP {
 			o.declined(ev)

@@ -68,7 +68,6 @@ type outcome struct {
 	NotCandidate string         // why the stack did not try SMC
 	Announced    bool           // the peer's SYN-ACK had the SMC option
 	SMC          bool           // the connection used SMC
-	Here         bool           // local connection: the peer is a program of this machine
 	Remote       bool           // the peer declined
 	Reason       smc.Diagnosis  // reason of the decline, or of NotCandidate
 	Text         string         // text of an error other than a decline
@@ -77,6 +76,9 @@ type outcome struct {
 	LinkGroup    nl.LinkGroupID // 0: not known
 	IBDev        string
 }
+
+// withinMachine says what carries a connection within a machine.
+const withinMachine = "programs use TCP between their own sockets, see 'smcr explain local'"
 
 // A checker checks one stack.
 type checker struct {
@@ -200,7 +202,7 @@ func (c *checker) path(context.Context, nl.Backend) bool {
 	c.route = r
 	switch {
 	case r.IsLocal:
-		return c.fail("route", "this-host", "try it from another host, or from another network namespace", "%s is this host: SMC-R connects two different hosts", c.remote)
+		return c.add("route", OK, "%s is this machine: %s", c.remote, withinMachine)
 	case r.Gateway.IsValid() && !c.v2:
 		return c.fail("route", "behind-router", "use an address of the peer in a subnet of this host; or version 2 of SMC, with an enterprise ID (smcr ueid add) on both hosts",
 			"%s is behind router %s: version 1 of SMC-R needs it in the same subnet", c.remote, r.Gateway)
@@ -212,6 +214,9 @@ func (c *checker) path(context.Context, nl.Backend) bool {
 
 // device finds the RoCE ports for the route by the rules of the stacks.
 func (c *checker) device(ctx context.Context, b nl.Backend) bool {
+	if c.route.IsLocal {
+		return c.add("device", Skipped, "not needed within a machine")
+	}
 	devices, err := b.Devices(ctx)
 	if err != nil {
 		return c.fail("device", "no-stack", "see 'smcr device list'", "%v", err)
@@ -288,6 +293,9 @@ func because(id, netdev string) string {
 // connect carries out the steps that need a connection: the TCP handshake, the option
 // in it, the CLC handshake.
 func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
+	if c.route.IsLocal {
+		return c.add("tcp", Skipped, "the option and the CLC handshake are not used within a machine")
+	}
 	if !c.hasPort {
 		how, ok := c.env.Answers(ctx, c.remote, c.route.NetDev)
 		if !ok {
@@ -304,6 +312,8 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 		return c.add("tcp", Skipped, "this backend cannot test connections")
 	case err != nil:
 		return c.fail("tcp", reasonIn(err.Error(), smc.DiagInternal), "", "%v", err)
+	case out.Reason == smc.DiagLocal:
+		return c.add("tcp", OK, "%s: %s", out.NotCandidate, withinMachine)
 	case out.NotCandidate != "":
 		return c.fail("option", reasonIn(out.NotCandidate, out.Reason), "", "the stack does not announce SMC: %s", out.NotCandidate)
 	case out.TCPError != nil:
@@ -323,8 +333,6 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	}
 	c.add("option", OK, "the peer announced SMC in the TCP handshake")
 	switch {
-	case out.Here:
-		return c.add("clc", OK, "the peer is a program of this machine: the connection is local, see 'smcr serve --no-local'")
 	case out.SMC && out.LinkGroup != 0:
 		return c.add("clc", OK, "SMC-R, link group %s over %s", out.LinkGroup, out.IBDev)
 	case out.SMC && out.IBDev != "":

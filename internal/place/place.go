@@ -20,8 +20,9 @@ const (
 	Takeover = "takeover"
 )
 
-// sockets are the names of the sockets. The last one is of an earlier release.
-var sockets = [...]string{Launchers, Commands, Takeover, "local"}
+// sockets are the names of the sockets, and of what else goes with the stack. The last one is
+// of an earlier release.
+var sockets = [...]string{Launchers, Commands, Takeover, addressesName, "local"}
 
 // private reports whether only root and the user of the stack may connect to a socket.
 func private(name string) bool { return name == Takeover }

@@ -212,7 +212,7 @@ var codes = []Reason{
 	},
 	{
 		Code: smc.DiagNoRoute, Name: "no-route", Text: "no route to the peer's RNIC",
-		Cause: "SMC-R does not reach the peer: there is no route to its address or to the address of its RNIC, it is behind a router without version 2, or it is this host.",
+		Cause: "SMC-R does not reach the peer: there is no route to its address or to the address of its RNIC, it is behind a router without version 2.",
 		Cure: []string{
 			"Check the route: 'ip route get ADDRESS' with the address of the peer, and with that of its RNIC.",
 			"Across routers, use version 2: 'smcr ueid add EID' with the same enterprise ID on both hosts.",
@@ -241,6 +241,15 @@ var codes = []Reason{
 			"Compare the MTU of the network devices of both hosts and of the path: 'ip link', and 'ping -M do -s 1472 ADDRESS' for an MTU of 1500.",
 			"Nothing else has to be done: connections use SMC-R again within a minute.",
 			"In a network that does not carry RoCE at all, leave the programs to TCP: 'smcr run --mode tcp -- PROGRAM'.",
+		},
+	},
+	{
+		Code: smc.DiagLocal, Name: "local", Text: "the peer is on this machine",
+		Cause: "Both programs are on this machine, in one network namespace or in two, so their connection is TCP between their own sockets. Within a machine the kernel's TCP is faster than software RoCE.",
+		Cure: []string{
+			"Nothing has to be done.",
+			"To join two programs of one network namespace directly, start both with 'smcr run --local'.",
+			"To test SMC-R on one machine, use two network namespaces, each with a stack of 'smcr serve --no-local'.",
 		},
 	},
 	{

@@ -213,26 +213,18 @@ var found = []Reason{
 		Cure:  []string{"Check the address, 'ip neigh' and the firewalls on the path.", "If the peer refuses the connection, start the server there: 'smcr run -- PROGRAM'."},
 	},
 	{
-		Name: "this-host", Title: "the peer is this host", Text: "it is this host", Also: []string{"is this host", "the address is one of this host"},
-		Cause: "The peer is an address of this host. SMC-R connects two different hosts; programs of one machine get a direct connection if both run under 'smcr run'.",
-		Cure: []string{
-			"Run the server under 'smcr run' too, and the stack without --no-local.",
-			"To test SMC-R, use another host or another network namespace.",
-		},
-	},
-	{
 		Name: "this-host-kernel", Text: "the kernel cannot keep users from passing descriptors to each other",
 		Cause: "Both programs are on this machine but belong to different users, and this kernel has no SO_PASSRIGHTS, without which a direct connection would not be safe.",
 		Cure:  []string{"Use Linux 6.16 or newer, or run both programs as the same user."},
 	},
 	{
-		Name: "this-host-no-program", Title: "the peer is this host, and no program under 'smcr run' listens there", Text: "and no program under 'smcr run' listens there",
-		Cause: "The server is on this host, but does not run under 'smcr run'.",
-		Cure:  []string{"Run the server under it: 'smcr run -- PROGRAM'."},
+		Name: "this-host-no-program", Title: "the peer is on this machine, and no program under 'smcr run --local' listens there", Text: "and no program under 'smcr run --local' listens there",
+		Cause: "The client was started with 'smcr run --local', and the server on this machine was not.",
+		Cure:  []string{"If the two should be joined directly, start both with 'smcr run --local'."},
 	},
 	{
-		Name: "this-host-server", Title: "the peer is this host, and the server was not started with --local", Text: "and the server was not started with --local",
-		Cause: "The client was started with 'smcr run --local', and the server on this host without --local.",
+		Name: "this-host-server", Title: "the peer is on this machine, and the server was not started with --local", Text: "and the server was not started with --local",
+		Cause: "The client was started with 'smcr run --local', and the server on this machine without --local.",
 		Cure:  []string{"If the two should be joined directly, start both with 'smcr run --local'."},
 	},
 	{

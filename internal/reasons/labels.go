@@ -39,6 +39,7 @@ var labels = map[smc.Diagnosis]string{
 	smc.DiagIndirect:        "routing_mismatch",
 	smc.DiagCopied:          "option_replayed",
 	smc.DiagNoPath:          "roce_blocked",
+	smc.DiagLocal:           "local",
 	smc.DiagShort:           "short_connections",
 	smc.DiagSync:            "out_of_sync",
 	smc.DiagPeerDeclined:    "peer_declined",

@@ -26,8 +26,12 @@ import (
 func summary(w io.Writer, s launch.Stats) {
 	tcp, failed := total(s.TCP), total(s.Failed)
 	fmt.Fprintf(w, "smcr: %s over SMC-R, %d over TCP", output.Count(s.ByMode[broker.ModeSMCR], "connection"), tcp)
-	if local := s.ByMode[broker.ModeLocal]; local > 0 {
+	joined := s.ByMode[broker.ModeLocal]
+	if local := s.Local + joined; local > 0 {
 		fmt.Fprintf(w, ", %d local", local)
+	}
+	if joined > 0 {
+		fmt.Fprintf(w, " (%d joined)", joined)
 	}
 	if failed > 0 {
 		fmt.Fprintf(w, ", %d failed", failed)

@@ -90,10 +90,10 @@ func TestLive(t *testing.T) {
 `, s.A, "smc_chk", "-d", "-C", addr)
 		// Nobody listens on this port, so the client has no connection.
 		s.prints(`.*     Failed, no connection\n\n`, s.A, "smc_chk", "-C", addr, "-p", "9")
-		// SMC-R has no connections from a host to itself.
+		// A host has no connections over SMC-R with itself.
 		s.prints(`Checking active link:    eth0
   Live test \(SMC-D and SMC-R, EXPERIMENTAL\)
-     Success, without SMC: joined directly within this machine
+     No SMC: connections within this machine are TCP
 
 `, s.A, "smc_chk", "-l", "eth0")
 		s.prints(`.*SMC-D not configured\n\n`, s.A, "smc_chk", "-s", "eth0")

@@ -331,7 +331,7 @@ func (l *listener) offered(a *accepted) bool {
 	// A SYN-ACK never has the option if the SYN does not have it. So the
 	// connection is TCP.
 	if b.ByOption() && !a.saved && a.readSYN() == synWithout {
-		s.leftToTCP(a.sock, false, noPeer)
+		s.acceptedTCP(a)
 		return true
 	}
 	var cc *broker.ClientConn
@@ -356,7 +356,11 @@ func (l *listener) offered(a *accepted) bool {
 		case ev.Kind == broker.EventLocal:
 			return l.offeredLocal(a, b, cc, ev)
 		case ev.Kind == broker.EventNotCandidate:
-			s.stats.tcp(ev.Text)
+			if ev.Text == ReasonLocal {
+				s.stats.local()
+			} else {
+				s.stats.tcp(ev.Text)
+			}
 			if ev.PeerSMC { // the rendezvous is over
 				a.left = ev.Reason == uint32(smc.DiagPeerNoSMC)
 				a.until = a.deferUntil()

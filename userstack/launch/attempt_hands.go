@@ -287,11 +287,15 @@ func (a *attempt) fail(n *notif, e syscall.Errno) bool {
 func (a *attempt) retire() { a.s.sockets.retire(a.conn) }
 
 func (a *attempt) counts(mode broker.Mode, why string) {
-	if mode == broker.ModeTCP {
+	switch {
+	case mode != broker.ModeTCP:
+		a.s.stats.mode(mode)
+	case why == ReasonLocal:
+		a.s.stats.local()
+		a.s.here.learn(time.Now(), a.remote.Addr())
+	default:
 		a.s.stats.tcp(why)
-		return
 	}
-	a.s.stats.mode(mode)
 }
 
 func (a *attempt) countsFailed(why string) { a.s.stats.failed(why) }

@@ -57,7 +57,13 @@ func (s *supervisor) connectSocket(n *notif, inode uint64, d *decision) {
 		s.rejoin(n, c)
 		return
 	}
-	if reason != "" {
+	switch reason {
+	case "":
+	case ReasonLocal:
+		s.stats.local()
+		s.cont(n)
+		return
+	default:
 		s.native(n, reason)
 		return
 	}
@@ -122,6 +128,8 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 		return nil, ReasonNoAccess
 	}
 	switch {
+	case s.staysHere(req.Remote.Addr()):
+		reason = ReasonLocal
 	case flowinfo != 0, domain == unix.AF_INET && !req.Remote.Addr().Is4(), domain == unix.AF_INET6 && req.Remote.Addr().Is4():
 		reason = ReasonSocketState // a flow label, or an error that the kernel must report
 	case s.landlock.Load():

@@ -89,7 +89,7 @@ func startCalls(how byte, addrs []string) (*callsProgram, error) {
 		Stdin: inr, Stdout: outw, Stderr: outw, Log: slog.New(slog.NewTextHandler(p, &slog.HandlerOptions{Level: slog.LevelError})),
 	}
 	go func() {
-		_, _, err := Run(ctx, cfg)
+		_, _, err := Run(ctx, apart(cfg))
 		_ = inr.Close()
 		_ = outw.Close()
 		p.ended <- err

@@ -87,7 +87,7 @@ func launchedWith(t testing.TB, ctx context.Context, cfg Config, stdin string) r
 	} else if cfg.Log == nil {
 		cfg.Log = slog.New(slog.NewTextHandler(&logWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	status, stats, err := Run(ctx, cfg)
+	status, stats, err := Run(ctx, apart(cfg))
 	_ = w.Close()
 	<-copied
 	_ = r.Close()
@@ -96,6 +96,15 @@ func launchedWith(t testing.TB, ctx context.Context, cfg Config, stdin string) r
 		t.Fatalf("Run(%q): %v\n%s", cfg.Argv, err, out.String())
 	}
 	return result{status, out.String(), stats}
+}
+
+// apart makes the addresses of this machine count as those of other hosts, unless the test
+// is about this machine: its peers are on the loopback device.
+func apart(cfg Config) Config {
+	if cfg.apart == nil {
+		cfg.apart = new(true)
+	}
+	return cfg
 }
 
 type logWriter struct{ t testing.TB }
@@ -217,7 +226,7 @@ func start(t *testing.T, cfg Config) *running {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		status, stats, err := Run(ctx, cfg)
+		status, stats, err := Run(ctx, apart(cfg))
 		if err != nil {
 			t.Errorf("Run(%q): %v", cfg.Argv, err)
 		}

@@ -13,19 +13,24 @@ import (
 // This file answers calls on connections that are known to be TCP, without the
 // stack. The stack is told later (see notes).
 
-// connectHere lets the kernel do a connect() to an address for which SMC is not
-// useful, and returns true. Otherwise it returns false. The receiver calls it.
+// connectHere lets the kernel do a connect() to an address of this machine, or to
+// one for which SMC is not useful, and returns true. Otherwise it returns false.
+// The receiver calls it.
 func (s *supervisor) connectHere(n *notif) bool {
-	if s.sessions.live() == nil {
-		return false
-	}
 	remote, _, err := n.sockaddr()
 	if err != nil || !remote.IsValid() {
 		return false
 	}
-	because, tcp := s.worth.now(time.Now(), remote)
-	if !tcp {
-		return false
+	var because outcome
+	local := s.staysHere(remote.Addr())
+	if !local {
+		tcp := false
+		if s.worth.any() && s.sessions.live() != nil {
+			because, tcp = s.worth.now(time.Now(), remote)
+		}
+		if !tcp {
+			return false
+		}
 	}
 	fd, inode, err := s.looks.copied(n)
 	if err != nil {
@@ -38,9 +43,20 @@ func (s *supervisor) connectHere(n *notif) bool {
 	if p, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || p != unix.IPPROTO_TCP {
 		return false
 	}
-	s.leftToTCP(fd, true, because)
+	switch {
+	case !local:
+		s.leftToTCP(fd, true, because)
+	case isClosed(fd): // otherwise the call makes no connection
+		s.stats.local()
+	}
 	s.cont(n)
 	return true
+}
+
+// isClosed reports whether a TCP socket is not connected and does not listen.
+func isClosed(fd int) bool {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	return err == nil && info.State == tcpClose
 }
 
 // acceptHere answers accept() of a non-blocking listener if there is no
@@ -88,7 +104,7 @@ func (s *supervisor) acceptHere(n *notif) bool {
 	case err != nil:
 		s.fail(n, errnoOf(err))
 	case a.readSYN() == synWithout:
-		s.leftToTCP(a.sock, false, noPeer)
+		s.acceptedTCP(a)
 		l.deliver(n, a)
 	default:
 		n.here = false

@@ -187,7 +187,7 @@ func (s *supervisor) mayBeQuick(n *notif) bool {
 	}
 	switch n.Nr {
 	case unix.SYS_CONNECT:
-		return s.worth.any() && !s.landlock.Load()
+		return !s.landlock.Load()
 	case unix.SYS_ACCEPT4, sysAccept:
 		return s.sockets.anyListener()
 	}

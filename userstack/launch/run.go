@@ -99,6 +99,7 @@ type Config struct {
 	// it is nil, nothing is logged.
 	Log    *slog.Logger
 	decide time.Duration // replaces decideTime in tests
+	apart  *bool         // in tests: whether no address is one of this machine
 
 	// Quiet, if set, is called when many connections have begun or ended and
 	// then none for some time. It can give memory of the heap back to the
@@ -183,6 +184,7 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		var sv *supervisor
 		sv, err = newSupervisor(sctx, ctx.Done(), listener, newSessions(cfg.Broker, cfg.Redial), cmp.Or(cfg.decide, decideTime), cfg.Quiet, !cfg.NoAdapt, log)
 		if err == nil {
+			sv.here.none = cfg.apart != nil && *cfg.apart
 			sv.early = !cfg.AllowIOUring // io_uring would accept placeholders
 		}
 		s = sv

@@ -16,6 +16,9 @@ type Stats struct {
 	// ByMode counts the connections that are not TCP, by broker.ModeSMCR and
 	// broker.ModeLocal.
 	ByMode map[broker.Mode]uint64
+	// Local counts connections that are TCP between the programs' own sockets because both
+	// ends are on this machine.
+	Local uint64
 	// TCP counts connections that run over TCP by the reason why.
 	TCP map[string]uint64
 	// Failed counts connection attempts whose failure the service reported, by the
@@ -60,6 +63,8 @@ const (
 	ReasonNetns = "no privilege in the program's network namespace"
 	// ReasonLandlock: a rule of Landlock would not apply to the launcher's sockets.
 	ReasonLandlock = "a program has limited its connections with Landlock"
+	// ReasonLocal: both ends are on this machine. Stats.Local counts it, not Stats.TCP.
+	ReasonLocal = "the peer is on this machine" // the text of smc.DiagLocal
 	// ReasonNotPlaced: a connection to a program of the same host could not be made
 	// local.
 	ReasonNotPlaced = "the stack answered too late for a local connection"
@@ -106,6 +111,12 @@ func count(m map[string]uint64, reason string) {
 func (c *counters) tcp(reason string) {
 	c.mu.Lock()
 	count(c.s.TCP, reason)
+	c.mu.Unlock()
+}
+
+func (c *counters) local() {
+	c.mu.Lock()
+	c.s.Local++
 	c.mu.Unlock()
 }
 

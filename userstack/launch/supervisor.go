@@ -35,6 +35,7 @@ type supervisor struct {
 	sessions *sessions
 	quiet    quiet
 	receiver *receiver
+	here     here
 	worth    *worth // nil: every connection tries SMC
 	notes    notes
 

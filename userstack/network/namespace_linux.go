@@ -25,6 +25,8 @@ type Namespace struct {
 	diag  SockDiag
 	done  chan struct{}
 
+	changes chan struct{} // see Changes
+
 	mu    sync.Mutex
 	links []netlink.Link // nil: to be read again
 	addrs []netlink.Addr
@@ -54,11 +56,15 @@ func Open() (*Namespace, error) {
 		policies.close()
 		return nil, err
 	}
-	n := &Namespace{h: h, ipsec: policies, diag: diag, done: make(chan struct{})}
+	n := &Namespace{h: h, ipsec: policies, diag: diag, done: make(chan struct{}), changes: make(chan struct{}, 1)}
 	forget := func(blind bool) {
 		n.mu.Lock()
 		n.links, n.addrs, n.blind = nil, nil, n.blind || blind
 		n.mu.Unlock()
+		select {
+		case n.changes <- struct{}{}:
+		default:
+		}
 	}
 	// Both channels are closed when done is closed.
 	lc, ac := make(chan netlink.LinkUpdate, 16), make(chan netlink.AddrUpdate, 16)
@@ -209,6 +215,20 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 	}
 	return rt, nil
 }
+
+// Addresses implements [Locator].
+func (n *Namespace) Addresses() (out []netip.Addr, err error) {
+	_, addrs, err := n.state()
+	for _, a := range addrs {
+		if p, ok := prefixFromIPNet(a.IPNet); ok {
+			out = append(out, p.Addr())
+		}
+	}
+	return out, err
+}
+
+// Changes implements [Locator].
+func (n *Namespace) Changes() <-chan struct{} { return n.changes }
 
 // Finds implements [Locator].
 func (n *Namespace) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {

@@ -5,6 +5,8 @@ package network
 import (
 	"errors"
 	"net/netip"
+
+	"smcr/smc"
 )
 
 // ErrNotOnLink means that SMC-R does not reach a destination: it is this host
@@ -13,8 +15,8 @@ import (
 var ErrNotOnLink = errors.New("network: destination is not on a directly attached network")
 
 // ErrThisHost is wrapped by the error of Network.Route for a remote address that
-// belongs to this network namespace.
-var ErrThisHost = errors.New("the address is one of this host")
+// belongs to this network namespace. The connection is TCP, which is the right thing.
+var ErrThisHost = errors.New(smc.DiagLocal.Text())
 
 // A Network answers questions about the addresses and netdevs of one network
 // namespace. [Namespace] asks the kernel; tests and simulations have their own.
@@ -30,8 +32,14 @@ type Network interface {
 	NetDevs() ([]NetDev, error)
 }
 
-// A Locator is a Network that also knows the TCP connections of its namespace.
+// A Locator is a Network that also knows the addresses and TCP connections of its
+// namespace.
 type Locator interface {
+	// Addresses lists the addresses of the network namespace.
+	Addresses() ([]netip.Addr, error)
+	// Changes returns a channel that gets a value after the addresses have changed. It has
+	// one reader.
+	Changes() <-chan struct{}
 	// Finds looks for a TCP connection of this network namespace by its addresses.
 	// ok reports whether there is one, and held whether a process has its socket.
 	Finds(local, remote netip.AddrPort) (held, ok bool, err error)

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/network"
 )
@@ -34,10 +33,10 @@ import (
 // options and listings, until an end of the pair is closed.
 
 // errNotLocal is wrapped by the reason why a connection to this host stays TCP.
-var errNotLocal = fmt.Errorf("%w: it is this host", userstack.ErrNotOnLink)
+var errNotLocal = network.ErrThisHost
 
 var (
-	errNoProgram = fmt.Errorf("%w, and no program under 'smcr run' listens there", errNotLocal)
+	errNoProgram = fmt.Errorf("%w, and no program under 'smcr run --local' listens there", errNotLocal)
 	errBound     = fmt.Errorf("%w, and a socket is bound to a device", errNotLocal)
 	errLinger    = fmt.Errorf("%w, and SO_LINGER is 0", errNotLocal)
 	errNotChosen = fmt.Errorf("%w, and the server was not started with --local", errNotLocal)
@@ -59,6 +58,9 @@ const (
 // candidate calls Candidate of the stack. If the peer is a program of this host, it
 // returns a localConn.
 func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, local netip.Addr, remote netip.AddrPort) (*localConn, error) {
+	if s.machine.has(remote.Addr()) {
+		return nil, errNotLocal
+	}
 	err := s.programs.Candidate(ownerOf(c.Launcher()), local, remote.Addr(), fd)
 	switch {
 	case !errors.Is(err, network.ErrThisHost):

@@ -28,6 +28,9 @@ func (here) Route(_, _ netip.Addr) (network.Route, error) {
 	return network.Route{}, fmt.Errorf("%w: %w", userstack.ErrNotOnLink, network.ErrThisHost)
 }
 
+func (here) Addresses() ([]netip.Addr, error) { return nil, nil }
+func (here) Changes() <-chan struct{}         { return nil }
+
 // Finds asks the kernel, as the real one does. A socket counts as held once it is
 // accepted.
 func (here) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {

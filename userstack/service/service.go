@@ -45,7 +45,8 @@ type Config struct {
 	// RLIMIT_NOFILE (see package quota), and broker.DefaultMaxSessions.
 	UserFDs, UserSessions int
 	// NoLocal disables pairs between two programs of this host, also if their launchers
-	// choose them.
+	// choose them. Between two network namespaces of this machine, programs use RoCE then,
+	// and TCP otherwise.
 	NoLocal bool
 	// Authorize, if set, may refuse a launcher with an error.
 	Authorize func(*broker.Launcher) error
@@ -85,6 +86,7 @@ type Service struct {
 	connector connector.Connector
 	sockets   programSockets
 	local     localTable
+	machine   machine
 
 	succession succession
 	history    history
@@ -155,6 +157,12 @@ func New(cfg Config) (_ *Service, err error) {
 	}
 	s.programs = programs.New(s.stack)
 	s.local.guard, s.connector.Guard = s.programs.Guard(), s.programs.Guard()
+	s.machine.log = s.log
+	if !cfg.NoLocal {
+		if err = s.machine.open(s.claim, s.programs.Locator()); err != nil {
+			return nil, errors.Join(err, s.stack.Close())
+		}
+	}
 	s.local.exists = func(name tuple) bool {
 		l := s.programs.Locator()
 		if l == nil {
@@ -312,6 +320,7 @@ func (s *Service) Run(ctx context.Context) error {
 	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: g, Quota: s.quota})
 	serve("the accept of commands", func() error { return ns.Serve(s.ctl) })
 	wg.Go(g.Func("the checks of listening sockets", func() { s.sockets.listeners.keep(ctx) }))
+	wg.Go(g.Func("the watch on the addresses", func() { s.machine.follow(ctx, s.programs.Locator()) }))
 	wg.Go(g.Func("the accept of later stacks", func() { s.succession.serve(ctx) }))
 	var err error
 	var tick <-chan time.Time // nil without an idle timeout

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -178,6 +179,10 @@ func (c *check) connect(ip netip.Addr, port uint16) {
 		c.debug("Client result: ")
 		select {
 		case <-client.connected:
+			if ownAddress(ip) {
+				c.Printf("     No SMC: connections within this machine are TCP\n")
+				return
+			}
 			c.Printf("     Failed  (TCP fallback), no reason is known\n")
 		default:
 			c.Printf("     Failed, no connection\n")
@@ -197,14 +202,21 @@ func (c *check) connect(ip netip.Addr, port uint16) {
 		c.Printf("     Success, using SMC-R\n")
 	case nl.ModeSMCD:
 		c.Printf("     Success, using SMC-D\n")
-	case nl.ModeLocal:
-		c.Printf("     Success, without SMC: joined directly within this machine\n")
 	default:
 		c.Printf("     Failed  (TCP fallback), reasons:\n          Client: %s\n", explain(conn.Fallback.Reason))
 		if conn.Fallback.Peer != 0 {
 			c.Printf("          Server: %s\n", explain(conn.Fallback.Peer))
 		}
 	}
+}
+
+// ownAddress reports whether ip is an address of this network namespace.
+func ownAddress(ip netip.Addr) bool {
+	addrs, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && p.Addr() == ip.Unmap().WithZone("")
+	})
 }
 
 // explain returns a decline code with its meaning.

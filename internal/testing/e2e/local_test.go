@@ -17,11 +17,11 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-var localRE = regexp.MustCompile(`(?m)^smcr: \d+ connections? over SMC-R, (\d+) over TCP(?:, (\d+) local)?`)
+var localRE = regexp.MustCompile(`(?m)^smcr: \d+ connections? over SMC-R, (\d+) over TCP(?:, (\d+) local(?: \((\d+) joined\))?)?`)
 
 var lateRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: (?:the stack answered too late|.*the launcher was told too late)`)
 
-// wantLocal checks that the summary of smcr run -v in a log has at least conns local
+// wantLocal checks that the summary of smcr run -v in a log has at least conns joined
 // connections and none over TCP. gone is the number of clients that may have ended before
 // they had their connections: their servers count these as TCP.
 func wantLocal(t testing.TB, log string, conns, gone int) {
@@ -31,7 +31,7 @@ func wantLocal(t testing.TB, log string, conns, gone int) {
 		t.Errorf("no summary of smcr run -v in\n%s", log)
 		return
 	}
-	local, _ := strconv.Atoi(m[2])
+	local, _ := strconv.Atoi(m[3])
 	tcp, _ := strconv.Atoi(m[1])
 	// A stack that opens its devices at that time may be too slow for the first ones.
 	late := 0
@@ -57,6 +57,15 @@ func (l *lab) wantIdle(h *netnstest.Host) {
 		return nil
 	}); err != nil {
 		l.t.Error(err)
+	}
+}
+
+// wantWithin checks that the summary of smcr run -v in a log has conns connections within the
+// machine, all of them TCP between the programs' own sockets, and no others.
+func wantWithin(t testing.TB, log string, conns int) {
+	t.Helper()
+	if want := fmt.Sprintf("smcr: 0 connections over SMC-R, 0 over TCP, %d local\n", conns); !strings.Contains(log, want) {
+		t.Errorf("want %q:\n%s", want, log)
 	}
 }
 
@@ -159,8 +168,8 @@ func TestLocalPrograms(t *testing.T) {
 				t.Helper()
 				if tt.local {
 					wantLocal(t, p.Log(), conns, gone)
-				} else if m := localRE.FindStringSubmatch(p.Log()); m == nil || m[2] != "" {
-					t.Errorf("pairs without --local:\n%s", p.Log())
+				} else if m := localRE.FindStringSubmatch(p.Log()); m == nil || m[3] != "" || m[2] == "" || m[1] != "0" {
+					t.Errorf("want connections within the machine alone:\n%s", p.Log())
 				}
 			}
 

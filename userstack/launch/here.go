@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// nearTime is how long an answer of the stack is used that an address belongs to
+	// another network namespace of this machine.
+	nearTime = 5 * time.Second
+	// maxNear is the largest number of such addresses.
+	maxNear = 1024
+)
+
+// here knows which addresses are of this machine. A connection to one of them is TCP between
+// the programs' own sockets, and nobody is asked about it. A wrong answer costs speed alone:
+// a socket that no stack has marked never announces SMC, so its bytes are never taken for
+// messages of CLC.
+type here struct {
+	none bool // in tests: no address is
+
+	mu    sync.Mutex
+	route int // rtnetlink socket; 0: not open
+	seq   uint32
+	buf   [512]byte // of a request, then of its answer
+	near  map[netip.Addr]time.Time // until when an answer is used
+}
+
+// has reports whether a connection to an address stays on this machine.
+func (h *here) has(a netip.Addr) bool { return !h.none && (h.owns(a) || h.isNear(time.Now(), a)) }
+
+// owns reports whether an address is one of this network namespace. Connections to the
+// unspecified address go to the loopback device.
+func (h *here) owns(a netip.Addr) bool {
+	a = a.Unmap()
+	switch {
+	case h.none, !a.IsValid():
+		return false
+	case a.IsLoopback(), a.IsUnspecified():
+		return true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routedHere(a)
+}
+
+// learn records that the stack said that an address is one of this machine.
+func (h *here) learn(now time.Time, a netip.Addr) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.near) >= maxNear || h.near == nil {
+		h.near = map[netip.Addr]time.Time{}
+	}
+	h.near[a.Unmap()] = now.Add(nearTime)
+}
+
+func (h *here) isNear(now time.Time, a netip.Addr) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	until, ok := h.near[a.Unmap()]
+	return ok && now.Before(until)
+}
+
+// A request for the route to an address: struct nlmsghdr, struct rtmsg, and the attributes
+// RTA_DST and RTA_OIF (linux/rtnetlink.h).
+const (
+	rtmsgAt   = unix.SizeofNlMsghdr
+	rtaAt     = rtmsgAt + unix.SizeofRtMsg
+	rtmTypeAt = rtmsgAt + 7 // rtm_type
+)
+
+// routedHere asks the kernel for the type of the route to a. The answer takes the kernel some
+// microseconds and no lock that another process can hold for long, and it is right at once
+// when an address is added or removed. Without an answer it returns false: the stack is asked.
+// h.mu is held.
+func (h *here) routedHere(a netip.Addr) bool {
+	if h.route == 0 {
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+		if err != nil {
+			return false
+		}
+		h.route = fd
+	}
+	h.seq++
+	req := appendRouteRequest(h.buf[:0], h.seq, a)
+	if _, err := unix.Write(h.route, req); err != nil {
+		return false
+	}
+	b := h.buf[:]
+	for {
+		// The kernel answers before the call above returns.
+		n, err := unix.Read(h.route, b)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return false
+		}
+		if typ, seq, ok := parseRoute(b[:n]); seq == h.seq {
+			return ok && typ == unix.RTN_LOCAL
+		}
+	}
+}
+
+// appendRouteRequest appends a request for the route to a.
+func appendRouteRequest(b []byte, seq uint32, a netip.Addr) []byte {
+	family, length := byte(unix.AF_INET), 4
+	if a.Is6() {
+		family, length = unix.AF_INET6, 16
+	}
+	size := rtaAt + 4 + length
+	zone := uint64(0)
+	if z := a.Zone(); z != "" {
+		zone, _ = strconv.ParseUint(z, 10, 32) // the number of a netdev
+		size += 8
+	}
+	e := binary.NativeEndian
+	b = e.AppendUint32(b, uint32(size))
+	b = e.AppendUint16(b, unix.RTM_GETROUTE)
+	b = e.AppendUint16(b, unix.NLM_F_REQUEST)
+	b = e.AppendUint32(b, seq)
+	b = e.AppendUint32(b, 0)
+	b = append(b, family, byte(8*length), 0, 0, 0, 0, 0, 0)
+	b = e.AppendUint32(b, 0)
+	b = e.AppendUint16(b, uint16(4+length))
+	b = e.AppendUint16(b, unix.RTA_DST)
+	if a.Is4() {
+		v := a.As4()
+		b = append(b, v[:]...)
+	} else {
+		v := a.As16()
+		b = append(b, v[:]...)
+	}
+	if a.Zone() != "" {
+		b = e.AppendUint16(b, 8)
+		b = e.AppendUint16(b, unix.RTA_OIF)
+		b = e.AppendUint32(b, uint32(zone))
+	}
+	return b
+}
+
+// parseRoute returns the type of the route in an answer, and the number of the request. ok is
+// false if it is an error, or no answer.
+func parseRoute(b []byte) (typ uint8, seq uint32, ok bool) {
+	if len(b) < rtmsgAt {
+		return 0, 0, false
+	}
+	e := binary.NativeEndian
+	seq = e.Uint32(b[8:])
+	if e.Uint16(b[4:]) != unix.RTM_NEWROUTE || len(b) < rtaAt {
+		return 0, seq, false
+	}
+	return b[rtmTypeAt], seq, true
+}
+
+// close closes the socket.
+func (h *here) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.route != 0 {
+		_ = unix.Close(h.route)
+		h.route = 0
+	}
+}
+
+// staysHere reports whether a connection to an address is TCP because the address is one of
+// this machine. With smcr run --local, the stack decides about those of this network
+// namespace.
+func (s *supervisor) staysHere(a netip.Addr) bool {
+	if b := s.sessions.live(); b != nil && b.Local() {
+		return !s.here.none && !s.here.owns(a) && s.here.isNear(time.Now(), a)
+	}
+	return s.here.has(a)
+}
+
+// acceptedTCP counts an accepted connection whose SYN did not announce SMC, and tells the
+// stack of it if its client is not of this machine.
+func (s *supervisor) acceptedTCP(a *accepted) {
+	if s.here.has(a.remote.Addr()) {
+		s.stats.local()
+		return
+	}
+	s.leftToTCP(a.sock, false, noPeer)
+}
