@@ -75,8 +75,8 @@ func TestFind(t *testing.T) {
 		"smcr: 1 over TCP: peer declined SMC-R: 0x03030002 (no SMC-R device)": "no-smcr-device",
 		"TCP 0x05000000/0x03070000": "other-subnet",
 		"smcr: 2 over TCP: the peer is on this machine, and no program under 'smcr run --local' listens there": "this-host-no-program",
-		"smcr: 2 over TCP: the stack does not answer": "no-stack",
-		"10.1.0.2 does not answer":                    "host-silent",
+		"smcr: 2 over TCP: the stack does not answer":                                                          "no-stack",
+		"10.1.0.2 does not answer": "host-silent",
 		"declined SMC-R: 0x03000000 (configuration error): 300 pending handshakes: the handshake limit is reached": "handshake-limit",
 	} {
 		got := ""

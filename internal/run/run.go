@@ -77,6 +77,12 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"Except in mode tcp, the program gets no privileges from set-user-ID files. In mode\n" +
 			"user it cannot use io_uring unless --io-uring is given; connections made through\n" +
 			"io_uring are always TCP. In mode kernel, sockets created through io_uring are TCP.\n\n" +
+			"Connections with programs of this machine are TCP between the programs' own sockets.\n" +
+			"With --local, those of two programs in one network namespace go directly from one to\n" +
+			"the other over a socketpair, if both run under 'smcr run --local'. This is faster for\n" +
+			"bulk data and round trips, and differs from TCP in some calls: see docs/sockets.md.\n" +
+			"The TCP connection below stays open and idle, and 'smcr connection list' shows the\n" +
+			"connection as LOCAL.\n\n" +
 			"--install copies smcr into a directory that a container of another image can mount,\n" +
 			"so that its program can run under 'smcr run'. It needs a static smcr.",
 		Example: "  smcr run -- curl http://10.1.0.5/\n" +
@@ -122,7 +128,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.BoolVar(&o.Kernel.Inet, "ipproto-smc", false, "kernel: keep the address family of the sockets and use protocol IPPROTO_SMC (Linux 6.11)")
 	fl.BoolVar(&o.IOUring, "io-uring", false, "user: allow the program to use io_uring; its io_uring connections are TCP")
 	fl.BoolVar(&o.NoAdapt, "no-adapt", false, "user: try SMC-R for every connection, even if many short ones in a row did not benefit")
-	fl.BoolVar(&o.Local, "local", false, "user: join connections with programs of this machine directly, if these run under 'smcr run --local' too")
+	fl.BoolVar(&o.Local, "local", false, "user: join connections within this network namespace by pairs of sockets, if the other program runs under\n'smcr run --local' too")
 	fl.StringVar(&o.Install, "install", "", "run no program: copy smcr to this `directory`, such as a volume of a pod, and end")
 	fl.StringArrayVar(&netdevs, "netdev", nil, "user, if smcr starts the stack: use only this `netdev` for RoCE; may be repeated")
 	fl.StringArrayVar(&assume, "assume-smc", nil, "user, if smcr starts the stack: assume that peers in this `prefix` use SMC; may be repeated")

@@ -80,10 +80,11 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"uses the port, the stack logs this once and continues with RoCE version 1. --roce\n" +
 			"v1 disables version 2 of both RoCE and SMC-R. With --roce v2, SMC-R version 1 uses\n" +
 			"RoCE version 2 too, and the peer must do the same.\n\n" +
-			"The bytes of a connection between two programs of this machine go directly from\n" +
-			"one to the other, over a socketpair, if both run under 'smcr run'. The TCP\n" +
-			"connection below stays open and idle. 'smcr connection list' shows such\n" +
-			"connections as LOCAL, without counting their bytes. --no-local disables this.\n\n" +
+			"Connections between two programs of this machine are TCP between their own sockets.\n" +
+			"For this, the stack writes the addresses of its network namespace to a file below\n" +
+			"/run/smcr, and reads those of the other stacks. With --no-local, programs of two\n" +
+			"network namespaces use RoCE, to try SMC-R on one machine; and 'smcr run --local',\n" +
+			"which joins two programs of one network namespace by a socketpair, has no effect.\n\n" +
 			"The stack serves every user of the host. With --allow-user and --allow-group, it\n" +
 			"serves only these users, the members of these groups, root and its own user; the\n" +
 			"programs of others use TCP. Limits for each user ensure that no user can exhaust\n" +
@@ -184,7 +185,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "end after this `time` without programs and connections; 0 means never")
 	fl.BoolVar(&o.NoDefaultEID, "no-default-eid", false, "start without the enterprise ID "+userstack.DefaultUEID+", which user-space stacks have in common")
 	fl.BoolVar(&o.Engine.Off, "no-engine", false, "use goroutines instead of the event loop to move data, for comparison")
-	fl.BoolVar(&o.NoLocal, "no-local", false, "do not connect two programs of this machine directly: use RoCE, or TCP within a network namespace")
+	fl.BoolVar(&o.NoLocal, "no-local", false, "use RoCE between network namespaces of this machine, and make no pairs for 'smcr run --local'")
 	fl.IntVar(&o.Engine.Threads, "threads", 0, "`number` of event loops, among which link groups are spread; 0 means one for each two processors")
 	fl.DurationVar(&o.Engine.Spin, "spin", engine.DefaultSpin, "look for more work for this `time` before the event loop sleeps; 0 means not at all")
 	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")

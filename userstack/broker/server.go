@@ -50,8 +50,7 @@ type Launcher struct {
 	Groups []uint32
 	// Command is the command line of the program, as the launcher gives it, for display.
 	Command string
-	// Local is true if connections with programs of this host are to be joined by a pair:
-	// see FlagLocal.
+	// Local is true if programs of this host are to be joined by pairs: see FlagLocal.
 	Local bool
 
 	rights rights.Rights
@@ -112,7 +111,6 @@ type Server struct {
 	// Opened and Ended, if set, are called at the begin and the end of each session.
 	Opened, Ended func(*Launcher)
 	// Local, if set, decides about Launcher.Local, which is what the launcher asked for.
-	// Nil means what it asked for.
 	Local func(*Launcher) bool
 	// Gone, if set, is called when the launcher has ended or has left the session, at once:
 	// before the end of the context of its handlers. No message of it is handled after that.

@@ -331,7 +331,7 @@ func (l *listener) offered(a *accepted) bool {
 	// A SYN-ACK never has the option if the SYN does not have it. So the
 	// connection is TCP.
 	if b.ByOption() && !a.saved && a.readSYN() == synWithout {
-		s.acceptedTCP(a)
+		l.overTCP(a)
 		return true
 	}
 	var cc *broker.ClientConn

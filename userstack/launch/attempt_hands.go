@@ -292,7 +292,7 @@ func (a *attempt) counts(mode broker.Mode, why string) {
 		a.s.stats.mode(mode)
 	case why == ReasonLocal:
 		a.s.stats.local()
-		a.s.here.learn(time.Now(), a.remote.Addr())
+		a.s.sessions.here.learn(time.Now(), a.remote.Addr())
 	default:
 		a.s.stats.tcp(why)
 	}

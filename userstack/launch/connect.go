@@ -128,7 +128,7 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 		return nil, ReasonNoAccess
 	}
 	switch {
-	case s.staysHere(req.Remote.Addr()):
+	case s.sessions.staysHere(req.Remote.Addr()):
 		reason = ReasonLocal
 	case flowinfo != 0, domain == unix.AF_INET && !req.Remote.Addr().Is4(), domain == unix.AF_INET6 && req.Remote.Addr().Is4():
 		reason = ReasonSocketState // a flow label, or an error that the kernel must report

@@ -57,7 +57,7 @@ func (s *supervisor) close() {
 	_ = s.connector.Close() // the goroutines that used it are gone
 	s.epolls.close()
 	s.looks.threads.close()
-	s.here.close()
+	s.sessions.here.close()
 	_ = unix.Close(s.stop)
 }
 

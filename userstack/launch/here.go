@@ -32,7 +32,7 @@ type here struct {
 	mu    sync.Mutex
 	route int // rtnetlink socket; 0: not open
 	seq   uint32
-	buf   [512]byte // of a request, then of its answer
+	buf   [512]byte                // of a request, then of its answer
 	near  map[netip.Addr]time.Time // until when an answer is used
 }
 
@@ -176,19 +176,19 @@ func (h *here) close() {
 // staysHere reports whether a connection to an address is TCP because the address is one of
 // this machine. With smcr run --local, the stack decides about those of this network
 // namespace.
-func (s *supervisor) staysHere(a netip.Addr) bool {
-	if b := s.sessions.live(); b != nil && b.Local() {
-		return !s.here.none && !s.here.owns(a) && s.here.isNear(time.Now(), a)
+func (x *sessions) staysHere(a netip.Addr) bool {
+	if b := x.live(); b != nil && b.Local() {
+		return !x.here.none && !x.here.owns(a) && x.here.isNear(time.Now(), a)
 	}
-	return s.here.has(a)
+	return x.here.has(a)
 }
 
-// acceptedTCP counts an accepted connection whose SYN did not announce SMC, and tells the
-// stack of it if its client is not of this machine.
-func (s *supervisor) acceptedTCP(a *accepted) {
-	if s.here.has(a.remote.Addr()) {
-		s.stats.local()
+// overTCP counts an accepted connection whose SYN did not announce SMC, and tells the stack of
+// it if its client is not of this machine.
+func (l *listener) overTCP(a *accepted) {
+	if l.s.sessions.here.has(a.remote.Addr()) {
+		l.s.stats.local()
 		return
 	}
-	s.leftToTCP(a.sock, false, noPeer)
+	l.s.leftToTCP(a.sock, false, noPeer)
 }

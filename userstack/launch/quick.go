@@ -22,7 +22,7 @@ func (s *supervisor) connectHere(n *notif) bool {
 		return false
 	}
 	var because outcome
-	local := s.staysHere(remote.Addr())
+	local := s.sessions.staysHere(remote.Addr())
 	if !local {
 		tcp := false
 		if s.worth.any() && s.sessions.live() != nil {
@@ -104,7 +104,7 @@ func (s *supervisor) acceptHere(n *notif) bool {
 	case err != nil:
 		s.fail(n, errnoOf(err))
 	case a.readSYN() == synWithout:
-		s.acceptedTCP(a)
+		l.overTCP(a)
 		l.deliver(n, a)
 	default:
 		n.here = false

@@ -184,7 +184,7 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		var sv *supervisor
 		sv, err = newSupervisor(sctx, ctx.Done(), listener, newSessions(cfg.Broker, cfg.Redial), cmp.Or(cfg.decide, decideTime), cfg.Quiet, !cfg.NoAdapt, log)
 		if err == nil {
-			sv.here.none = cfg.apart != nil && *cfg.apart
+			sv.sessions.here.none = cfg.apart != nil && *cfg.apart
 			sv.early = !cfg.AllowIOUring // io_uring would accept placeholders
 		}
 		s = sv

@@ -50,6 +50,7 @@ type sessions struct {
 	now    atomic.Pointer[Broker] // the last one
 	redial func(context.Context) (Session, error)
 	nudge  chan struct{} // there was a connection that could have used a stack
+	here   here          // the addresses for which no session is needed
 
 	// The fields that follow needs. They are set before it is called.
 	ctx   context.Context

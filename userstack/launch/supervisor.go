@@ -35,7 +35,6 @@ type supervisor struct {
 	sessions *sessions
 	quiet    quiet
 	receiver *receiver
-	here     here
 	worth    *worth // nil: every connection tries SMC
 	notes    notes
 

@@ -44,8 +44,9 @@
 //
 // # One host
 //
-// Two programs of one network namespace get the two ends of a socketpair (local.go).
-// Config.NoLocal disables this.
+// Connections within a machine are TCP, also those between network namespaces (machine.go).
+// Two programs of one network namespace get the two ends of a socketpair (local.go) if both
+// launchers chose this. Config.NoLocal disables both.
 //
 // # Rules
 //

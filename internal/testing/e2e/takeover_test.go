@@ -106,8 +106,8 @@ func (l *lab) received(h *netnstest.Host) (bytes int) {
 	return bytes
 }
 
-// placeOf returns the names in the directory of the stack of a host.
-func (l *lab) placeOf(h *netnstest.Host) (names []string) {
+// dirOf returns the directory of the stack of a host.
+func (l *lab) dirOf(h *netnstest.Host) string {
 	l.t.Helper()
 	var cookie string
 	if err := h.Do(func() error {
@@ -122,7 +122,13 @@ func (l *lab) placeOf(h *netnstest.Host) (names []string) {
 	}); err != nil {
 		l.t.Fatal(err)
 	}
-	entries, err := os.ReadDir(filepath.Join("/run/smcr", cookie))
+	return filepath.Join("/run/smcr", cookie)
+}
+
+// placeOf returns the names in the directory of the stack of a host.
+func (l *lab) placeOf(h *netnstest.Host) (names []string) {
+	l.t.Helper()
+	entries, err := os.ReadDir(l.dirOf(h))
 	if err != nil {
 		l.t.Fatal(err)
 	}
