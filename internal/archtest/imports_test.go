@@ -53,6 +53,8 @@ var edges = []struct {
 	{"userstack/internal/rights", []string{"guard"}},
 	{"userstack/internal/sockopt", []string{"userstack/internal/rights"}},
 	{"userstack/internal/epollset", []string{"guard"}},
+	{"userstack/internal/joined", nil},
+	{"userstack/internal/lastclose", nil},
 	{"userstack/internal/connector", []string{"userstack/internal/bounded", "userstack/internal/epollset", "guard"}},
 	{"userstack/internal/takeover", []string{"stats", "internal/retry"}},
 	{"userstack/broker", []string{"userstack/internal/bounded", "userstack/internal/rights", "guard", "quota", "internal/place", "internal/printable", "internal/retry"}},
@@ -80,7 +82,7 @@ var edges = []struct {
 		"nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
 	{"userstack/internal/programs", []string{"userstack", "userstack/internal/inside", "userstack/network", "userstack/tcpopt", "guard", "smc"}},
-	{"userstack/service", []string{"userstack", "userstack/internal/programs", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/internal/takeover", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place", "internal/retry"}},
+	{"userstack/service", []string{"userstack", "userstack/internal/programs", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/internal/joined", "userstack/internal/lastclose", "userstack/internal/takeover", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place", "internal/retry"}},
 	{"userstack/launch", []string{"userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/wire", "guard", "quota", "internal/place", "internal/retry"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
@@ -111,7 +113,7 @@ func testOnly(p string) bool { return match(roof, p) || matchAny(testKits, p) }
 var confined = map[string][]string{
 	"github.com/spf13/cobra/doc":     {"internal/gendocs"},
 	"github.com/spf13":               {"cmd/...", "internal/..."},
-	"github.com/cilium/ebpf":         {"userstack/tcpopt", "internal/testing/netnstest"},
+	"github.com/cilium/ebpf":         {"userstack/tcpopt", "userstack/internal/lastclose", "internal/testing/netnstest"},
 	"github.com/vishvananda/netlink": {"rdmaverbs/softroce", "userstack/network", "userstack/service", "internal/..."},
 	"github.com/KimMachineGun":       {"userstack"},
 	"charm.land":                     {"internal/top"},

@@ -103,11 +103,6 @@ var found = []Reason{
 		Cure:  []string{"Nothing has to be done: the next connection tries again.", "If it happens often, the machine is overloaded: give the stack more processor time."},
 	},
 	{
-		Name: "linger", Title: "the socket of a local connection has SO_LINGER 0", Text: "and SO_LINGER is 0",
-		Cause: "The peer is a program of this host, and the socket resets the connection on close, which a direct connection cannot do.",
-		Cure:  []string{"Set SO_LINGER after connect(), or leave the connection to TCP."},
-	},
-	{
 		Name: "many-files", Text: "the stack has too few descriptors", Also: []string{"descriptors of the stack: see", "the stack could not receive a descriptor", "sessions with the stack"},
 		Cause: "The stack has reached its limit of open files, or that of one user.",
 		Cure: []string{
@@ -211,6 +206,19 @@ var found = []Reason{
 		Name: "tcp-fails", Title: "there is no TCP connection to the host", Text: "no connection to",
 		Cause: "The TCP connection to the peer cannot be made, so there is nothing that SMC could use.",
 		Cure:  []string{"Check the address, 'ip neigh' and the firewalls on the path.", "If the peer refuses the connection, start the server there: 'smcr run -- PROGRAM'."},
+	},
+	{
+		Name: "this-host-closes", Title: "the stack cannot see when a program closes its end of a local connection", Text: "and the stack cannot see when a program closes its end",
+		Cause: "The programs chose 'smcr run --local', but the kernel does not tell the stack of the last close of a socket, without which a direct connection would end differently from TCP.",
+		Cure: []string{
+			"Start the stack as root, or with CAP_BPF and CAP_PERFMON, in the initial user namespace.",
+			"The kernel needs BTF (/sys/kernel/btf/vmlinux) and eBPF programs at its functions (fexit): Linux 5.13 or newer, and CONFIG_FUNCTION_TRACER.",
+		},
+	},
+	{
+		Name: "this-host-defers", Title: "the server on this host has set TCP_DEFER_ACCEPT", Text: "and the server has set TCP_DEFER_ACCEPT",
+		Cause: "The server wants connections only when there is data. The kernel sees data only if it goes over TCP, so the connection is not direct.",
+		Cure:  []string{"Nothing has to be done. Without TCP_DEFER_ACCEPT (nginx: deferred, Apache: AcceptFilter) the connection would be direct."},
 	},
 	{
 		Name: "this-host-kernel", Text: "the kernel cannot keep users from passing descriptors to each other",

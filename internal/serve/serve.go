@@ -172,6 +172,7 @@ func run(ctx context.Context, o *Options) error {
 	if cfg.Predecessor != nil {
 		web.inherit(ctx)
 	}
+	s.Loaded()
 	confineSelf(o.Process.NoFilter, cfg.Log)
 	web.serve(ctx)
 	cfg.Log.Info(servingMessage, "pid", os.Getpid(), "sockets", s.Dir())

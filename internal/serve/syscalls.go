@@ -68,10 +68,10 @@ var ioctlRequests = []uint32{
 }
 
 // bpfCommands are the commands of bpf that the stack uses after its start. It attaches the
-// programs that it has loaded before, and loads none (package tcpopt).
+// programs that it has loaded before, and loads none (packages tcpopt and lastclose).
 var bpfCommands = []uint32{
 	unix.BPF_MAP_LOOKUP_ELEM, unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_MAP_GET_NEXT_KEY, unix.BPF_OBJ_GET_INFO_BY_FD,
-	unix.BPF_LINK_CREATE,
+	unix.BPF_LINK_CREATE, unix.BPF_RAW_TRACEPOINT_OPEN, // the latter before Linux 5.18, see lastclose
 }
 
 // systemCalls returns all system calls that a stack that serves uses. What is not in the

@@ -90,7 +90,7 @@ func (h fuzzService) local(ctx context.Context, c *Conn) {
 	end := NewDescriptor(fds[0])
 	defer end.Close()
 	defer unix.Close(fds[1])
-	if placed, err := c.Local(ctx, end, 0); err == nil && placed {
+	if placed, err := c.Local(ctx, end); err == nil && placed {
 		_ = end.Close()
 		brief(ctx)
 	}

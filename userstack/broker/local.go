@@ -5,7 +5,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"syscall"
 )
 
 // A Diverter is a [Handler] that can carry the bytes of a local connection.
@@ -24,13 +23,9 @@ type Diverter interface {
 // reports whether the program has the end. If not, the program keeps the TCP socket, as
 // after Established(false). In Handler.Accept, Local replaces TakeOver and Ready, and does
 // not wait. A launcher that cannot give the end to the program closes it.
-//
-// reset is 0, or the error of a reset that has come before the program accepts. Then the
-// caller has written a byte into the pair from end, so that the close of the other end is a
-// reset.
-func (c *Conn) Local(ctx context.Context, end *Descriptor, reset syscall.Errno) (placed bool, err error) {
+func (c *Conn) Local(ctx context.Context, end *Descriptor) (placed bool, err error) {
 	c.local.Store(true)
-	m := Message{Type: TypeLocal, Mode: ModeLocal, Conn: c.id, Errno: int32(reset)}
+	m := Message{Type: TypeLocal, Mode: ModeLocal, Conn: c.id}
 	if err := end.Control(func(fd int) error { return c.ss.t.send(&m, fd) }); err != nil {
 		c.ss.t.shutdown()
 		return false, err

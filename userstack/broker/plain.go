@@ -22,6 +22,8 @@ var packageNames = []string{
 	"guard",
 	"header",
 	"inside",
+	"joined",
+	"lastclose",
 	"launch",
 	"linkgroup",
 	"mempool",

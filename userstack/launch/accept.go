@@ -180,7 +180,7 @@ func (a *accepted) conn(n *notif, s *supervisor) *conn {
 			s: s, broker: a.broker, cc: a.cc, domain: a.domain, remote: a.remote, local: localAddr(a.sock), tcp: -1,
 			calls: newCallQueue(),
 			phase: phaseCarried, pair: a.pair, swapped: true, unready: true,
-			report: outcomeReport{connected: true, err: a.broken, inPair: a.broken != 0},
+			report: outcomeReport{connected: true},
 		}
 		close(a.c.calls.over)
 	}

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,7 +68,6 @@ type accepted struct {
 	passed  bool               // the service has its end of the pair, or cannot get it
 	served  bool               // it has
 	local   bool               // a program has the other end of the pair
-	broken  syscall.Errno      // that program has reset the connection with this error
 	follows bool               // a goroutine follows c: it was not made for a call that waits
 
 	deferAccept int       // TCP_DEFER_ACCEPT of the listening socket, in seconds

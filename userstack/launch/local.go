@@ -13,14 +13,14 @@ import (
 )
 
 // A connection between two programs of one host is a socketpair, and each
-// program has one end. The service made it and passes the program's end
-// (broker.EventLocal). The launcher keeps no copy of an end, and there is
-// nothing to relay or to reset.
+// program has one end. The service made it, keeps descriptors of both ends, and
+// passes the program's end (broker.EventLocal). The launcher keeps no copy of an
+// end, and there is nothing to relay or to reset.
 
 // localPairOf makes a pair of the program's end alone; the launcher does not
 // have the other end.
 func localPairOf(d *broker.Descriptor, tcp int) (*pair, error) {
-	p := &pair{app: d.Take(), end: -1, sndbuf: pairSndbuf}
+	p := &pair{app: d.Take(), end: -1}
 	var st unix.Stat_t
 	if err := unix.Fstat(p.app, &st); err != nil {
 		p.close()
@@ -28,6 +28,9 @@ func localPairOf(d *broker.Descriptor, tcp int) (*pair, error) {
 	}
 	p.inode = st.Ino
 	p.carryOptions(tcp)
+	if p.sndbuf == 0 {
+		return p, nil // the service has set it
+	}
 	if err := p.setSndbuf(p.app); err != nil {
 		p.close()
 		return nil, os.NewSyscallError("setsockopt SO_SNDBUF", err)
@@ -97,14 +100,11 @@ func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 
 // # Detours
 //
-// Two cases do not work over the pair between two programs. For these the
-// connection takes a detour: the program's end is replaced by one end of a new
-// pair. The service gets the other end and the former end, and carries the
-// bytes between them, as over SMC-R.
-//	the program                  | why the pair does not work
-//	sets SO_LINGER to 0 seconds  | its close() does not reset a socketpair
-//	sends urgent data            | a second urgent byte makes the first one an
-//	                             | ordinary byte
+// Urgent data does not work over the pair between two programs: a second urgent
+// byte makes the first one an ordinary byte. So the connection takes a detour
+// first: the program's end is replaced by one end of a new pair. The service gets
+// the other end and the former end, and carries the bytes between them, as over
+// SMC-R.
 
 // takesDetour makes a local connection take a detour before call n continues.
 // If this is not possible, for example because the process has the descriptor
@@ -170,11 +170,8 @@ func (l *listener) offeredLocal(a *accepted, b Broker, cc *broker.ClientConn, ev
 		_ = cc.Cancel()
 		return false
 	}
-	a.cc, a.broker, a.local, a.broken = cc, b, true, ev.Errno
+	a.cc, a.broker, a.local = cc, b, true
 	l.s.stats.mode(broker.ModeLocal)
-	if a.broken != 0 {
-		l.s.stats.broken()
-	}
 	return true
 }
 

@@ -74,7 +74,7 @@ func (o *optionCall) answer() {
 
 // answerTCP answers the call with an option of the TCP socket.
 func (o *optionCall) answerTCP(get bool, level, name int) {
-	s, n, c := o.s, o.n, o.c
+	s, n := o.s, o.n
 	switch {
 	case get && level == unix.SOL_SOCKET && name == unix.SO_PEERNAME:
 		s.fail(n, errnoOf(o.peerName()))
@@ -95,9 +95,6 @@ func (o *optionCall) answerTCP(get bool, level, name int) {
 		}
 	default:
 		err := o.set(level, name)
-		if err == nil && level == unix.SOL_SOCKET && name == unix.SO_LINGER && c.isDirect() && n.setsAbort() {
-			c.takesDetour(n)
-		}
 		if err == nil && level == unix.SOL_SOCKET && slices.Contains(getOwn, uint32(name)) {
 			s.cont(n) // the kernel sets it on the pair's end, where the program reads it
 			return
@@ -355,11 +352,4 @@ func optionVerdict(level, name int, value []byte) (e syscall.Errno, known bool) 
 		return unix.EINVAL, true
 	}
 	return 0, true
-}
-
-// setsAbort reports whether a setsockopt() of SO_LINGER makes a later close() a
-// reset.
-func (n *notif) setsAbort() bool {
-	v, err := n.read(n.Args[3], 8, 0)
-	return err == nil && binary.NativeEndian.Uint32(v) != 0 && binary.NativeEndian.Uint32(v[4:]) == 0
 }

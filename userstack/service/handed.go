@@ -31,6 +31,7 @@ const (
 	tcpEstablished = 1
 	tcpSynSent     = 2
 	tcpClose       = 7
+	tcpCloseWait   = 8
 	tcpListen      = 10
 )
 

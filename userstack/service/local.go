@@ -12,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/joined"
 	"smcr/userstack/network"
 )
 
-// If both programs of a connection are on this host, no process carries its bytes:
-// each program gets one end of a socketpair. The service sees both TCP sockets, and
+// If both programs of a connection are on this host and have chosen it, no process carries
+// its bytes: each program gets one end of a socketpair. The service sees both TCP sockets, and
 // the kernel reports that they are the two ends of one connection.
 //
 //	client's handler (Connect)              | server's handler (Accept)
@@ -29,8 +30,8 @@ import (
 //	the client has closed                   | the program reads the end of the stream
 //	no accept here (see awaitAccept)        | -
 //
-// After that, the service has no end of the pair. It keeps the TCP sockets, for
-// options and listings, until an end of the pair is closed.
+// The service keeps both ends and both TCP sockets, so that a close looks like that of TCP:
+// see holder.
 
 // errNotLocal is wrapped by the reason why a connection to this host stays TCP.
 var errNotLocal = network.ErrThisHost
@@ -38,10 +39,11 @@ var errNotLocal = network.ErrThisHost
 var (
 	errNoProgram = fmt.Errorf("%w, and no program under 'smcr run --local' listens there", errNotLocal)
 	errBound     = fmt.Errorf("%w, and a socket is bound to a device", errNotLocal)
-	errLinger    = fmt.Errorf("%w, and SO_LINGER is 0", errNotLocal)
 	errNotChosen = fmt.Errorf("%w, and the server was not started with --local", errNotLocal)
 	errNotPlaced = fmt.Errorf("%w, and the launcher was told too late", errNotLocal)
 	errNotSealed = fmt.Errorf("%w, and the kernel cannot keep users from passing descriptors to each other (SO_PASSRIGHTS)", errNotLocal)
+	errNotHeld   = fmt.Errorf("%w, and the stack cannot see when a program closes its end", errNotLocal)
+	errDefers    = fmt.Errorf("%w, and the server has set TCP_DEFER_ACCEPT", errNotLocal)
 	errNotIdle   = errors.New("service: a TCP connection is not established and unused")
 )
 
@@ -67,6 +69,8 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		return nil, err
 	case !c.Launcher().Local:
 		return nil, errNotLocal
+	case s.local.defersAccept(remote.Port()):
+		return nil, errDefers
 	case !s.local.hasListener(remote.Port(), nil):
 		return nil, errNoProgram
 	}
@@ -83,18 +87,20 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		err = errNotSealed
 	}
 	if err == nil {
-		err = s.programs.CandidateHere(ownerOf(c.Launcher()), fd)
+		f.held, err = s.local.holder.add(p, q)
 	}
 	if err == nil {
-		if err = s.local.add(f); err != nil {
-			err = errors.Join(err, s.programs.Withdraw(fd))
-		}
+		err = s.programs.CandidateHere(ownerOf(c.Launcher()), fd)
 	}
 	if err != nil {
+		if f.held != nil {
+			f.held.forget()
+		}
 		_ = p.Close()
 		_ = q.Close()
 		return nil, err
 	}
+	s.local.add(f)
 	return f, nil
 }
 
@@ -103,14 +109,17 @@ func joinable(fd int) error {
 	if dev, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); err != nil || dev != 0 {
 		return errBound // the addresses alone would not identify the connection
 	}
-	if l, err := unix.GetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER); err == nil && l.Onoff != 0 && l.Linger == 0 {
-		return errLinger // the kernel would not turn the program's close into a reset
-	}
 	return nil
 }
 
-// soPassRights is SO_PASSRIGHTS (Linux 6.16).
-const soPassRights = 83
+const (
+	soPassRights = 83 // SO_PASSRIGHTS (Linux 6.16)
+	soBufLock    = 72 // SO_BUF_LOCK
+)
+
+// pairMemory is SO_SNDBUF of both ends, in bytes, unless a program sets it. It is about what
+// TCP grows to (net.ipv4.tcp_wmem), and the kernel charges it to the sender's cgroup.
+const pairMemory = 4 << 20
 
 // localPair makes the pair for two programs that may not trust each other. sealed
 // means that the kernel refuses to pass descriptors over the pair. Without it, the
@@ -123,6 +132,9 @@ func localPair() (p, q *broker.Descriptor, sealed bool, err error) {
 	sealed = true
 	for _, fd := range fds {
 		sealed = unix.SetsockoptInt(fd, unix.SOL_SOCKET, soPassRights, 0) == nil && sealed
+		// The kernel doubles the value.
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, pairMemory/2)
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, soBufLock, 0) // the program has not set it
 	}
 	return broker.NewDescriptor(fds[0]), broker.NewDescriptor(fds[1]), sealed, nil
 }
@@ -149,14 +161,17 @@ func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker
 		s.local.finish(f, outcomeTCP)
 		return false
 	}
+	f.held.begin(c, sock)
 	s.local.finish(f, outcomeLocal)
 	s.isLocal(c, sock, true)
 	if !s.awaitAccept(ctx, f) {
 		// The program's bytes go over TCP. If the kernel resets the TCP connection, the
 		// relay resets the program's end.
+		f.held.forget()
+		_ = f.p.Close()
 		return s.relayHere(ctx, c, sock, f.q)
 	}
-	s.local.side(ctx, &f.clientSide, sock)
+	f.held.keep(ctx, joined.Client, &f.clientSide)
 	return true
 }
 
@@ -169,27 +184,30 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 	}
 	hold(c, sock, s.cfg.MinKeepAlive).setSide(&f.serverSide)
 	_, err := f.serverSide.place(ctx, c)
-	_ = f.q.Close()
-	if err == nil {
-		select {
-		case <-f.finished:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
+	select {
+	case <-f.finished:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+		<-f.finished // soon: the client's launcher was asked before
 	}
-	result := s.local.outcome(f)
-	if err == nil && result == outcomeLocal {
+	switch s.local.outcome(f) {
+	case outcomeLocal:
+		// If the launcher has gone, the program has closed, as far as the client can see.
 		s.isLocal(c, sock, false)
-		s.local.side(ctx, &f.serverSide, sock)
+		f.held.placed(c, sock)
+		f.held.keep(ctx, joined.Server, &f.serverSide)
 		return true
-	}
-	s.local.mu.Lock()
-	s.local.noSide(f)
-	s.local.mu.Unlock()
-	if result == outcomeTCP {
+	case outcomeTCP:
+		_ = f.q.Close()
+		if err != nil {
+			_ = f.p.Close()
+			return false
+		}
 		return s.relayHere(ctx, c, sock, f.p)
+	default:
+		_ = f.q.Close()
+		return false
 	}
-	return false
 }
 
 // outcome returns the current result of a localConn.
@@ -214,12 +232,6 @@ func (s *Service) awaitAccept(ctx context.Context, f *localConn) bool {
 		return true
 	default:
 	}
-	tcp, stop, err := s.local.watch.tcp(f)
-	if err != nil {
-		s.log.Warn("cannot watch a connection", "err", err)
-	} else {
-		defer stop()
-	}
 	look := newAcceptCheck(s.programs.Locator(), &s.local, f)
 	for elsewhere := false; !elsewhere; {
 		select {
@@ -229,7 +241,7 @@ func (s *Service) awaitAccept(ctx context.Context, f *localConn) bool {
 			elsewhere = look.elsewhere()
 			continue
 		case <-f.refused:
-		case <-tcp: // the process that accepted uses TCP, or the connection has ended
+		case <-f.held.used: // the process that accepted uses TCP, or the connection has ended
 		case <-ctx.Done():
 		case <-s.ending.Done():
 		}

@@ -7,13 +7,13 @@ import (
 	"errors"
 	"net"
 	"os"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/joined"
 )
 
 // detour gives a program one end of a new pair in place of its end of a local
@@ -45,30 +45,21 @@ func (b *localBed) detour(c *broker.ClientConn, former net.Conn) net.Conn {
 }
 
 // lingerZero has a program set SO_LINGER to 0 seconds.
-func (b *localBed) lingerZero(c *broker.ClientConn) {
+func (b *localBed) lingerZero(c *broker.ClientConn, end net.Conn) {
 	b.t.Helper()
 	v := binary.NativeEndian.AppendUint32(nil, 1)
 	if err := c.SetOption(b.t.Context(), 0, unix.SOL_SOCKET, unix.SO_LINGER, append(v, 0, 0, 0, 0)); err != nil {
 		b.t.Fatal(err)
 	}
-}
-
-// awaitHangUp waits until an end of the only local connection is closed.
-func (b *localBed) awaitHangUp() {
-	b.t.Helper()
-	for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
-		hungUp := false
-		b.s.local.mu.Lock()
-		for _, f := range b.s.local.byID {
-			hungUp = hungUp || f.hungUp
-		}
-		b.s.local.mu.Unlock()
-		if hungUp {
-			return
-		}
-		if time.Now().After(end) {
-			b.t.Fatal("no end was closed")
-		}
+	// The call of the program goes on.
+	rc, err := end.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if cerr := rc.Control(func(fd uintptr) {
+		err = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	}); cerr != nil || err != nil {
+		b.t.Fatal(cerr, err)
 	}
 }
 
@@ -90,15 +81,18 @@ func wantProgramReset(t testing.TB, c *broker.ClientConn, end net.Conn) {
 	}
 }
 
-// TestLocalReset: a client resets a local connection, in each state of the server's side.
+// TestLocalReset: a client resets a local connection, in each state of both sides.
 func TestLocalReset(t *testing.T) {
 	for _, tt := range []struct {
-		name             string
-		accepted, detour bool
+		name                       string
+		accepted, detour, clientIs bool
 	}{
-		{"before the server accepts", false, false},
-		{"after the server has accepted", true, false},
-		{"during a detour of the server", true, true},
+		{"before the server accepts", false, false, false},
+		{"before the server accepts, on a detour", false, false, true},
+		{"after the server has accepted", true, false, false},
+		{"after the server has accepted, on a detour", true, false, true},
+		{"during a detour of the server", true, true, false},
+		{"during detours of both", true, true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			checkLeaks(t)
@@ -110,34 +104,44 @@ func TestLocalReset(t *testing.T) {
 			}
 			var sc *broker.ClientConn
 			var server net.Conn
-			accept := func(reset syscall.Errno) {
+			accept := func() {
 				sc = b.handOver(b.server, b.accept())
-				ev := next(t, sc, broker.EventLocal)
-				if ev.Errno != reset {
-					t.Errorf("the launcher is told of error %v, want %v", ev.Errno, reset)
-				}
-				server = b.end(ev)
+				server = b.end(next(t, sc, broker.EventLocal))
 			}
 			if tt.accepted {
-				accept(0)
+				accept()
 				exchange(t, client, server)
 			}
 			if tt.detour {
 				server = b.detour(sc, server)
 				exchange(t, client, server)
 			}
-			client = b.detour(cc, client)
-			b.lingerZero(cc)
+			if tt.clientIs {
+				client = b.detour(cc, client)
+			}
+			b.lingerZero(cc, client)
 			_ = client.Close()
 			if !tt.accepted {
-				b.awaitHangUp()
-				accept(unix.ECONNRESET)
-				wantProgramReset(t, nil, server)
-			} else {
-				wantProgramReset(t, sc, server)
+				b.await("the reset was seen", func() bool {
+					o := &b.s.local.holder
+					o.mu.Lock()
+					defer o.mu.Unlock()
+					for _, h := range o.byID {
+						return errors.Is(h.side[joined.Client].end.Control(func(int) error { return nil }), os.ErrClosed)
+					}
+					return false
+				})
+				accept()
 			}
+			if tt.detour {
+				wantProgramReset(t, sc, server)
+			} else {
+				wantProgramReset(t, nil, server)
+			}
+			_ = server.Close()
 			next(t, cc, broker.EventClosed)
 			next(t, sc, broker.EventClosed)
+			b.idle()
 		})
 	}
 }

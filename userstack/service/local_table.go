@@ -3,7 +3,6 @@
 package service
 
 import (
-	"context"
 	"net/netip"
 	"sync"
 	"time"
@@ -12,21 +11,20 @@ import (
 
 	"smcr/guard"
 	"smcr/userstack/broker"
-	"smcr/userstack/relay"
 )
 
 // tuple identifies a TCP connection by its addresses, as the client sees it.
 type tuple struct{ client, server netip.AddrPort }
 
 // A localConn is a connection whose two programs are, or may be, on this host. It
-// exists from before the client's SYN until an end of the pair is closed.
+// exists from before the client's SYN until the server has accepted it.
 type localConn struct {
 	table  *localTable
-	id     uint64
 	client *broker.Conn
 	sock   *broker.Descriptor // the client's TCP socket
 	port   uint16             // of the server
 	p, q   *broker.Descriptor // the pair: the client's end, the server's
+	held   *holding           // of both
 	sealed bool               // neither end can pass descriptors to the other
 
 	taken    chan struct{} // closed when the server's handler has it
@@ -37,8 +35,6 @@ type localConn struct {
 	name                   tuple // zero until the client's port is known
 	result                 outcome
 	accept                 bool // taken is closed
-	hungUp                 bool // one of the ends was closed
-	missing                int  // how many sides have not called side or noSide
 	clientSide, serverSide localSide
 }
 
@@ -49,13 +45,13 @@ type localTable struct {
 	exists func(tuple) bool
 	guard  *guard.Guard // nil: panics end the process, in tests
 
+	holder holder
+
 	mu      sync.Mutex
 	ports   map[uint16]map[uint32]bool // ports on which programs have listened, and their users
+	defers  map[uint16]bool            // ports of listeners with TCP_DEFER_ACCEPT
 	leaving map[uint16]map[*localConn]bool
 	pending map[tuple]*localConn
-	byID    map[uint64]*localConn
-	watch   pairWatch
-	closed  bool
 }
 
 // listens records that a program's socket is about to listen.
@@ -64,8 +60,10 @@ func (t *localTable) listens(fd int, uid uint32) {
 	if err != nil {
 		return
 	}
+	defers, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.deferring(ap.Port(), err == nil && defers != 0)
 	if t.ports == nil {
 		t.ports = map[uint16]map[uint32]bool{}
 	}
@@ -75,6 +73,27 @@ func (t *localTable) listens(fd int, uid uint32) {
 		t.ports[ap.Port()] = users
 	}
 	users[uid] = true
+}
+
+// deferring records whether a listener on a port has TCP_DEFER_ACCEPT. The kernel then
+// completes a connection when the client has sent data, which does not go over TCP if the
+// programs have a pair. The last listener counts. The caller holds mu.
+func (t *localTable) deferring(port uint16, defers bool) {
+	switch {
+	case !defers:
+		delete(t.defers, port)
+	case t.defers == nil:
+		t.defers = map[uint16]bool{port: true}
+	default:
+		t.defers[port] = true
+	}
+}
+
+// defersAccept reports whether a listener on a port has TCP_DEFER_ACCEPT.
+func (t *localTable) defersAccept(port uint16) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.defers[port]
 }
 
 // hasListener reports whether a program, of user uid if it is given, has listened on
@@ -94,7 +113,7 @@ func (t *localTable) hasListener(port uint16, uid *uint32) bool {
 // newLocalConn makes a localConn that is not in the table yet.
 func (t *localTable) newLocalConn(c *broker.Conn, sock *broker.Descriptor, port uint16, p, q *broker.Descriptor, sealed bool) *localConn {
 	f := &localConn{
-		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed, missing: 2,
+		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed,
 		taken: make(chan struct{}), finished: make(chan struct{}), refused: make(chan struct{}),
 	}
 	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide, placed: make(chan struct{})}
@@ -103,36 +122,16 @@ func (t *localTable) newLocalConn(c *broker.Conn, sock *broker.Descriptor, port 
 }
 
 // add adds a localConn whose TCP connection is about to be made.
-func (t *localTable) add(f *localConn) error {
+func (t *localTable) add(f *localConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.insert(f); err != nil {
-		return err
+	if t.leaving == nil {
+		t.leaving, t.pending = map[uint16]map[*localConn]bool{}, map[tuple]*localConn{}
 	}
 	if t.leaving[f.port] == nil {
 		t.leaving[f.port] = map[*localConn]bool{}
 	}
 	t.leaving[f.port][f] = true
-	return nil
-}
-
-// insert adds a localConn and watches the ends of its pair. The caller holds mu.
-func (t *localTable) insert(f *localConn) error {
-	if t.byID == nil {
-		t.leaving, t.pending = map[uint16]map[*localConn]bool{}, map[tuple]*localConn{}
-		t.byID = map[uint64]*localConn{}
-	}
-	if err := t.watch.add(t, f); err != nil {
-		return err
-	}
-	t.byID[f.id] = f
-	return nil
-}
-
-// gone removes a localConn that does not have to be watched any more. The caller
-// holds mu.
-func (t *localTable) gone(f *localConn) {
-	delete(t.byID, f.id)
 }
 
 // claim finds the localConn whose TCP connection ends in fd, an accepted socket of
@@ -248,11 +247,9 @@ func (t *localTable) finish(f *localConn, result outcome) {
 	f.result = result
 	close(f.finished)
 	if result == outcomeLocal {
-		// The last reference belongs to the program.
-		_ = unix.Close(f.p.Take())
 		return
 	}
-	t.noSide(f)
+	f.held.forget()
 	switch {
 	case f.accept && result == outcomeTCP: // the server's handler needs p
 	case f.accept:
@@ -295,7 +292,6 @@ func (t *localTable) guarded(f func()) func() {
 
 // drop closes the pair of a localConn that was not claimed. The caller holds mu.
 func (t *localTable) drop(f *localConn) {
-	t.gone(f)
 	go func() {
 		_ = f.p.Close()
 		_ = f.q.Close()
@@ -318,7 +314,6 @@ func (t *localTable) withdraw(f *localConn) bool {
 		return false
 	}
 	t.forget(f)
-	t.gone(f)
 	return true
 }
 
@@ -329,59 +324,24 @@ type localSide struct {
 	placed chan struct{} // closed when place has returned
 
 	// Guarded by localTable.mu.
-	c      *broker.Conn  // nil: not accepted yet
-	reset  bool          // the other side has reset the connection before place
-	leave  func()        // ends it; nil until its handler has returned
-	detour bool          // the service carries its bytes, and calls leave then
-	former *relay.Socket // its end of the pair during a detour
-	over   bool          // the service has called leave
+	c      *broker.Conn // nil: not accepted yet
+	detour bool         // the service carries its bytes
+	over   bool         // it does not any more
+	then   []func()     // to be called when over is set
 }
 
-// side lets one side of a localConn continue without its handler, until an end of the
-// pair is closed or the launcher ends.
-func (t *localTable) side(ctx context.Context, x *localSide, sock *broker.Descriptor) {
-	end := x.c.Keep()
-	var once sync.Once
-	leave := func() {
-		once.Do(func() {
-			_ = sock.Close()
-			end()
-		})
-	}
-	stop := context.AfterFunc(ctx, t.guarded(func() {
-		t.mu.Lock()
-		detour := x.detour && !x.over
-		t.mu.Unlock()
-		if !detour {
-			leave()
-		}
-	}))
+// divertedUntil reports whether the service carries the bytes of x. If so, f is called when
+// that is over.
+func (x *localSide) divertedUntil(f func()) bool {
+	t := x.f.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	x.leave = t.guarded(func() { stop(); leave() })
-	if x.over {
-		go x.leave()
+	if !x.detour || x.over {
+		return false
 	}
-	t.noSide(x.f)
+	x.then = append(x.then, f)
+	return true
 }
 
-// noSide counts a side of a localConn that is complete. The caller holds mu.
-func (t *localTable) noSide(f *localConn) {
-	f.missing--
-	t.review(f)
-}
-
-// review ends a localConn if an end of its pair is closed and both of its sides are
-// complete. The caller holds mu.
-func (t *localTable) review(f *localConn) {
-	if !f.hungUp || f.missing > 0 {
-		return
-	}
-	t.gone(f)
-	for _, x := range []*localSide{&f.clientSide, &f.serverSide} {
-		if leave := x.leave; leave != nil && !x.detour {
-			x.leave = nil
-			go leave()
-		}
-	}
-}
+// close ends the holding of pairs.
+func (t *localTable) close() error { return t.holder.close() }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"smcr/nl"
 	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/lastclose"
 	"smcr/userstack/network"
 )
 
@@ -81,6 +83,7 @@ func newLocalBed(t testing.TB) *localBed {
 	b := &localBed{serviceBed: newServiceBedOn(t, h, here{loopback{h}}, nil), socks: map[int]bool{}, gate: &openGate{}}
 	b.opt.gate = b.gate
 	b.local = true
+	b.s.local.holder.log, b.s.local.holder.closes = slog.New(slog.DiscardHandler), newCloses(t)
 	b.server = b.launcher(os.Geteuid())
 	b.listener = tcpSocket(t, 0)
 	if err := unix.Bind(b.listener, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
@@ -191,8 +194,8 @@ func (b *localBed) localRows(n int) {
 	}
 }
 
-// TestLocal: two programs get the ends of one pair. The service keeps the TCP sockets
-// until one of the ends is closed, and nothing after it.
+// TestLocal: two programs get the ends of one pair. The service keeps the TCP socket of each
+// until its program closes, and nothing after both have.
 func TestLocal(t *testing.T) {
 	for _, first := range []string{"client", "server", "both"} {
 		t.Run(first+" closes", func(t *testing.T) {
@@ -223,42 +226,31 @@ func TestLocal(t *testing.T) {
 				t.Errorf("read %d, %v", n, err)
 			}
 			b.localRows(2)
-			if first != "server" {
+			closeEnd := func(end net.Conn, c *broker.ClientConn) {
+				_ = end.Close()
+				next(t, c, broker.EventClosed)
+			}
+			switch first {
+			case "client":
+				closeEnd(p, cc)
+				// The options are those of a TCP socket in CLOSE-WAIT.
+				v, err := sc.GetOption(t.Context(), 0, unix.IPPROTO_TCP, unix.TCP_INFO, 104)
+				if err != nil || len(v) == 0 || v[0] != tcpCloseWait {
+					t.Errorf("TCP_INFO after the close of the peer: %v, %v", v, err)
+				}
+				closeEnd(q, sc)
+			case "server":
+				closeEnd(q, sc)
+				closeEnd(p, cc)
+			default:
 				_ = p.Close()
+				closeEnd(q, sc)
+				next(t, cc, broker.EventClosed)
 			}
-			if first != "client" {
-				_ = q.Close()
-			}
-			next(t, cc, broker.EventClosed)
-			next(t, sc, broker.EventClosed)
 			b.localRows(0)
+			b.idle()
 		})
 	}
-}
-
-// TestLocalUnseenClose: ends that are closed before the watch looks are found by what
-// it has left.
-func TestLocalUnseenClose(t *testing.T) {
-	checkLeaks(t)
-	b := newLocalBed(t)
-	cc, _, ev := b.connect(b.launcher(os.Geteuid()))
-	p := b.end(ev)
-	if err := cc.Proceed(); err != nil {
-		t.Fatal(err)
-	}
-	sc := b.handOver(b.server, b.accept())
-	q := b.end(next(t, sc, broker.EventLocal))
-	b.localRows(2)
-	b.s.local.mu.Lock() // deliver waits for it
-	_ = p.Close()
-	_ = q.Close()
-	for _, f := range b.s.local.byID {
-		f.hungUp = false
-	}
-	b.s.local.mu.Unlock()
-	b.s.local.sweep()
-	next(t, cc, broker.EventClosed)
-	next(t, sc, broker.EventClosed)
 }
 
 // TestLocalLateAccept: a client that writes, and closes, before the server accepts.
@@ -281,6 +273,7 @@ func TestLocalLateAccept(t *testing.T) {
 		t.Errorf("read %q, %v", got, err)
 	}
 	next(t, cc, broker.EventClosed)
+	_ = q.Close()
 	next(t, sc, broker.EventClosed)
 }
 
@@ -367,8 +360,15 @@ func TestLocalOtherProcess(t *testing.T) {
 func TestLocalOff(t *testing.T) {
 	for name, change := range map[string]func(b *localBed, fd int) error{
 		"not chosen": func(*localBed, int) error { return nil },
-		"SO_LINGER is 0": func(_ *localBed, fd int) error {
-			return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		"the stack does not see closes": func(b *localBed, _ int) error {
+			b.s.local.holder.why = lastclose.ErrNotPermitted
+			return nil
+		},
+		"the server defers accept": func(b *localBed, _ int) error {
+			if err := unix.SetsockoptInt(b.listener, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1); err != nil {
+				return err
+			}
+			return b.server.Listen(b.t.Context(), b.listener)
 		},
 		"bound to a device": func(_ *localBed, fd int) error {
 			return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, 1)

@@ -140,6 +140,10 @@ func New(cfg Config) (_ *Service, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("service: %w", err)
 	}
+	s.local.holder.log = s.log
+	if !cfg.NoLocal {
+		s.local.holder.load()
+	}
 	if err := s.takePart(); err != nil {
 		return nil, fmt.Errorf("service: %w", err)
 	}
@@ -157,6 +161,7 @@ func New(cfg Config) (_ *Service, err error) {
 	}
 	s.programs = programs.New(s.stack)
 	s.local.guard, s.connector.Guard = s.programs.Guard(), s.programs.Guard()
+	s.local.holder.guard = s.programs.Guard()
 	s.machine.log = s.log
 	if !cfg.NoLocal {
 		if err = s.machine.open(s.claim, s.programs.Locator()); err != nil {
@@ -213,6 +218,10 @@ func (s *Service) leave() error {
 	}
 	return s.claim.Close()
 }
+
+// Loaded waits until the service has loaded all eBPF programs. The process may give up the
+// right to load some afterwards.
+func (s *Service) Loaded() { _ = s.local.holder.available() }
 
 // Stack returns the stack.
 func (s *Service) Stack() *userstack.Stack { return s.stack }

@@ -128,6 +128,16 @@ func wantSummary(t testing.TB, log string, conns int) {
 	}
 }
 
+// joined has programs choose pairs within the host. The test is skipped if the kernel does not
+// tell a stack when a program closes its end.
+func (l *lab) joined(stack *netnstest.Process) {
+	l.t.Helper()
+	if strings.Contains(stack.Log(), "connections within the host stay TCP") {
+		l.t.Skip("needs eBPF programs at functions of the kernel (fexit)")
+	}
+	l.joins = true
+}
+
 // under starts a program under smcr run. All its connections try SMC-R, also short ones.
 func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()

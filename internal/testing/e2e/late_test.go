@@ -132,8 +132,7 @@ func TestLateAccept(t *testing.T) {
 func TestLateAcceptLocal(t *testing.T) {
 	const conns = 3
 	l := newLab(t, "/usr/bin/python3")
-	l.joins = true
-	l.serve(l.A)
+	l.joined(l.serve(l.A))
 	cmd := l.A.Command(t.Context(), bin("smcr"), "run", "--mode", "user", "-v", "--local", "--", "/usr/bin/python3", "-u", "-c", lateServer, l.A.Addr(), fmt.Sprint(conns))
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -38,8 +38,8 @@ func TestLocalDeaths(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
 		t.Run(sig.String(), func(t *testing.T) {
 			l := newContainers(t)
-			l.joins = true
 			from, stack := l.A, l.serve(l.A)
+			l.joined(stack)
 			server := l.probeServer()
 			// After this, the stacks have opened their devices.
 			terminate(t, l.localClient(from, l.probeArgv()...))
@@ -81,8 +81,8 @@ func TestLocalDeaths(t *testing.T) {
 // of its own user. Each user sees only the own process.
 func TestLocalUsers(t *testing.T) {
 	l := newContainers(t, "setpriv")
-	l.joins = true
 	stack := l.serve(l.A)
+	l.joined(stack)
 	server := l.probeServer()
 	client := l.localClient(l.A, as(hostileUser, l.probeArgv()...)...)
 	rows, err := l.rows(l.A, "connection")
