@@ -14,6 +14,8 @@ type Difference struct {
 	Test string
 	// TCP and Mode have the status of each run, in order.
 	TCP, Mode []Status
+	// Reason is why the difference stays, or "".
+	Reason string
 }
 
 // Always reports whether all runs of the mode differ from all runs of TCP.
@@ -22,7 +24,11 @@ func (d *Difference) Always() bool {
 }
 
 func (d *Difference) String() string {
-	return fmt.Sprintf("%s: %s; TCP: %s", d.Test, words(d.Mode), words(d.TCP))
+	s := fmt.Sprintf("%s: %s; TCP: %s", d.Test, words(d.Mode), words(d.TCP))
+	if d.Reason != "" {
+		s += ": " + d.Reason
+	}
+	return s
 }
 
 func words(all []Status) string {
@@ -79,10 +85,10 @@ func (r *Runner) Compare(ctx context.Context, s *Suite, j *Job, m Mode, tcp, mod
 	var all []Difference
 	names := differing(tcp.Tests, mode.Tests)
 	for _, n := range names {
-		all = append(all, Difference{Test: n, TCP: []Status{tcp.Tests.status(n)}, Mode: []Status{mode.Tests.status(n)}})
+		all = append(all, Difference{Test: n, TCP: []Status{tcp.Tests.status(n)}, Mode: []Status{mode.Tests.status(n)}, Reason: reasons[s.Name+" "+j.Name+" "+n]})
 	}
 	for range again {
-		left := slices.DeleteFunc(slices.Clone(all), func(d Difference) bool { return !d.Always() })
+		left := slices.DeleteFunc(slices.Clone(all), func(d Difference) bool { return !d.Always() || d.Reason != "" })
 		if len(left) == 0 {
 			break
 		}

@@ -35,9 +35,12 @@ func (t *Table) Add(j *Job, m Mode, o *Outcome, differences []Difference) {
 		cell = "NO TESTS"
 		t.bad++
 	}
-	always, once := 0, 0
+	always, once, known := 0, 0, 0
 	for _, d := range differences {
-		if d.Always() {
+		if d.Reason != "" {
+			known++
+			t.lines = append(t.lines, fmt.Sprintf("%s, %s: %s", m.Name, j.Name, &d))
+		} else if d.Always() {
 			always++
 			t.lines = append(t.lines, fmt.Sprintf("%s, %s: %s", m.Name, j.Name, &d))
 		} else {
@@ -46,6 +49,9 @@ func (t *Table) Add(j *Job, m Mode, o *Outcome, differences []Difference) {
 	}
 	if always > 0 {
 		cell += fmt.Sprintf(", %d DIFFER", always)
+	}
+	if known > 0 {
+		cell += fmt.Sprintf(", %d with a reason", known)
 	}
 	if once > 0 {
 		cell += fmt.Sprintf(", %d differed once", once)
