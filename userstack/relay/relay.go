@@ -126,6 +126,7 @@ type Relay struct {
 	reset       atomic.Bool   // the connection was reset, not closed
 	undelivered atomic.Bool   // data came after the program had closed its end
 	upRead      chan struct{} // closed when up does not read from the program any more
+	downOver    chan struct{} // closed when down has returned
 	rides       atomic.Bool   // both directions returned ErrRides
 	working     atomic.Int32  // how many directions are running
 }
@@ -161,7 +162,7 @@ func (r *Relay) detach() {
 // The connection is reset when stop is closed.
 func (r *Relay) Carry(stop <-chan struct{}) (rides bool) {
 	r.rides.Store(false)
-	r.upRead = make(chan struct{})
+	r.upRead, r.downOver = make(chan struct{}), make(chan struct{})
 	done := make(chan struct{})
 	r.working.Store(2)
 	go r.direction("the relay of what a program writes", r.up, done)
@@ -227,6 +228,10 @@ const (
 	drainIdle  = time.Second
 	drainLimit = 10 * time.Second
 	drainTick  = 10 * time.Millisecond
+
+	// restTime is how long what arrived before a reset may take to be written to the
+	// program, which has room for most of it.
+	restTime = 100 * time.Millisecond
 )
 
 // awaitOrphan waits for the end of a connection whose launcher has ended. What the program
@@ -345,6 +350,8 @@ func (r *Relay) up() (reset bool) {
 		if errors.Is(err, syscall.ECONNRESET) && r.App.HungUp() {
 			r.appHungUp.Store(true)
 			r.drain()
+		} else {
+			r.awaitRest()
 		}
 		r.cut()
 		return true
@@ -378,6 +385,17 @@ func (r *Relay) up() (reset bool) {
 	return false
 }
 
+// awaitRest lets down write what arrived before the connection was reset: a program reads that
+// first over TCP.
+func (r *Relay) awaitRest() {
+	t := time.NewTimer(restTime)
+	defer t.Stop()
+	select {
+	case <-r.downOver:
+	case <-t.C:
+	}
+}
+
 // linger0 reports whether a close by the program must reset the connection.
 func (r *Relay) linger0() bool {
 	if r.Linger0 != nil {
@@ -397,6 +415,7 @@ func (r *Relay) closedUnread() bool {
 // down moves what the peer sends to the program. It reports whether the connection was
 // reset.
 func (r *Relay) down() (reset bool) {
+	defer close(r.downOver)
 	_, err := r.Net.WriteTo(r.App)
 	if errors.Is(err, syscall.EPIPE) && !r.App.HungUp() {
 		// The program has shut down reading, and may still write.
