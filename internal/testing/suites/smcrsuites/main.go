@@ -147,10 +147,19 @@ func runSuite(ctx context.Context, r *suites.Runner, s *suites.Suite, sel *selec
 	return t, nil
 }
 
+// printed is how many differences of a job are printed while others run. The table has all that
+// were seen each time.
+const printed = 30
+
 // report prints what came of a job, while the others run.
 func report(j *suites.Job, m suites.Mode, o *suites.Outcome, differences []suites.Difference) {
 	fmt.Printf("    %-28s %-7s %5d tests %5.0f s  %s %s\n", j.Name, m.Name, len(o.Tests), o.Took.Round(time.Second).Seconds(), o.Ended, o.Over)
-	for _, d := range differences {
+	for i, d := range differences {
+		// A job that ended early lacks all later tests.
+		if i == printed {
+			fmt.Printf("        and %d more\n", len(differences)-printed)
+			break
+		}
 		fmt.Printf("        %s\n", &d)
 	}
 }
