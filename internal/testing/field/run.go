@@ -83,7 +83,8 @@ type Result struct {
 	Mode    Mode
 	// Answers is what each side printed, by "SIDE/QUESTION".
 	Answers answers
-	// Over counts the connections of both sides as smcr run reports them: smc, tcp, local.
+	// Over counts the connections of both sides as smcr run reports them: smc, tcp, local,
+	// and how many of the local ones were joined.
 	Over map[string]int
 	// Differences are the answers that are not those of TCP, one a line. Empty is good.
 	Differences []string
@@ -231,7 +232,7 @@ func (f *Field) listening(dir string, s *side) error {
 	})
 }
 
-var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP(?:, (\d+) local)?`)
+var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP(?:, (\d+) local(?: \((\d+) joined\))?)?`)
 
 // add adds what a side has printed, and how its program ended: by an exception, or by a
 // signal. Sides end themselves in other ways only where the case says so.
@@ -248,7 +249,7 @@ func (r *Result) add(s *side) {
 		r.Answers[s.role+"/ends with"] = []string{lines[max(at, 0)]}
 	}
 	if m := summaryRE.FindStringSubmatch(log); m != nil {
-		for i, name := range []string{"smc", "tcp", "local"} {
+		for i, name := range []string{"smc", "tcp", "local", "joined"} {
 			n := 0
 			_, _ = fmt.Sscan(m[i+1], &n)
 			r.Over[name] += n

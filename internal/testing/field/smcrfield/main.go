@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 	pattern := flags.String("cases", "", "run only the cases whose CASE/VARIANT matches the regular expression")
 	names := flags.String("modes", "", "run only these modes, separated by commas: "+strings.Join(modeNames(), ", "))
 	rounds := flags.Int("rounds", 1, "run everything so often")
-	verbose := flags.Bool("v", false, "print all output of what differs")
+	verbose := flags.Bool("v", false, "print all output of both sides")
 	if err := flags.Parse(args); err != nil {
 		return false, err
 	}
@@ -75,9 +75,9 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 					if !r.Good() {
 						good = false
 						fmt.Fprintf(os.Stderr, "BAD %s %s/%s\n", m.Name, c.Name, v)
-						if *verbose {
-							fmt.Fprintln(os.Stderr, r.Log)
-						}
+					}
+					if *verbose {
+						fmt.Fprintln(os.Stderr, r.Log)
 					}
 					results = append(results, r)
 				}
