@@ -225,6 +225,15 @@ var codes = []Reason{
 		Cure:  []string{"Give the netdevs of both RNICs the same prefix length: see 'ip address'.", "Compare the routes of both hosts: 'ip route get ADDRESS'."},
 	},
 	{
+		Code: smc.DiagLocal, Name: "local", Text: "the peer is on this machine",
+		Cause: "Both programs are on this machine, in one network namespace or in two, so their connection is TCP between their own sockets. Within a machine the kernel's TCP is faster than software RoCE.",
+		Cure: []string{
+			"Nothing has to be done.",
+			"To join two programs of one network namespace directly, start both with 'smcr run --local'.",
+			"To test SMC-R on one machine, use two network namespaces, each with a stack of 'smcr serve --no-local'.",
+		},
+	},
+	{
 		Code: smc.DiagCopied, Name: "option-replayed", Text: "TCP options are copied back", Also: []string{"copies the TCP option of SMC into its answer", "does not answer PROPOSAL"},
 		Cause: "The answer to the SYN had the TCP option of SMC, but the peer does not speak SMC: the peer, or a load balancer, firewall or proxy on the path, copies options that it does not know. Or the server has passed its listening socket to a process that does not run under 'smcr run'. The connection is TCP, and SMC is not announced to this address for a time: a minute at first, an hour at most.",
 		Cure: []string{
@@ -241,15 +250,6 @@ var codes = []Reason{
 			"Compare the MTU of the network devices of both hosts and of the path: 'ip link', and 'ping -M do -s 1472 ADDRESS' for an MTU of 1500.",
 			"Nothing else has to be done: connections use SMC-R again within a minute.",
 			"In a network that does not carry RoCE at all, leave the programs to TCP: 'smcr run --mode tcp -- PROGRAM'.",
-		},
-	},
-	{
-		Code: smc.DiagLocal, Name: "local", Text: "the peer is on this machine",
-		Cause: "Both programs are on this machine, in one network namespace or in two, so their connection is TCP between their own sockets. Within a machine the kernel's TCP is faster than software RoCE.",
-		Cure: []string{
-			"Nothing has to be done.",
-			"To join two programs of one network namespace directly, start both with 'smcr run --local'.",
-			"To test SMC-R on one machine, use two network namespaces, each with a stack of 'smcr serve --no-local'.",
 		},
 	},
 	{

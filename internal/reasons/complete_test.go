@@ -111,6 +111,8 @@ var notReasons = map[string]string{
 	"userstack/broker.errDescriptorLost":  "descriptorLost has the text for launchers",
 	"userstack/launch.errShared":          "counted as ReasonDuplicated",
 	"userstack/launch.errHidden":          "counted as ReasonNoAccess",
+	"userstack/launch.errTired":           "the socket is taken for one without duplicates",
+	"userstack/launch.errNoEnd":           "an answer to ioctl()",
 	"userstack/launch.errNotEpoll":        "epoll, not a connection",
 	"userstack/launch.errElsewhere":       "counted as ReasonNetns",
 	"userstack/launch.errBusy":            "counted as ReasonBusy",

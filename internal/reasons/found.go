@@ -173,7 +173,7 @@ var found = []Reason{
 	},
 	{
 		Name: "path-died", Title: "a connection was reset because RoCE does not pass any more", Text: "transport retries exceeded", Also: []string{"the peer did not answer TEST LINK"},
-		Cause: "The connection used SMC-R, and then nothing came from the peer over RoCE any more for as long as the stack waits ('smcr serve --stall-time'): the path is blocked, or packets of full size do not pass any more, or the host of the peer has ended.",
+		Cause: "The connection used SMC-R, and then nothing came from the peer over RoCE any more for as long as the stack waits ('smcr serve --stall-time 30s' sets it): the path is blocked, or packets of full size do not pass any more, or the host of the peer has ended.",
 		Cure: []string{
 			"Check that UDP port 4791 is open in both directions and that the MTU is right on the whole path.",
 			"Nothing else has to be done: the next connections are TCP, and use SMC-R again when RoCE passes.",

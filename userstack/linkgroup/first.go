@@ -32,9 +32,13 @@ func (f *firstContact) sendConfirmLink(l *Link, reply bool) {
 // LINK also proves that packets of the full path MTU pass, in both directions. The element
 // is not in use yet, and all of it is zero: nobody can see the write. The zeros are those at
 // the end of the local RMBE.
+//
+// Other stacks may not allow writes so early: a Linux client registers its RMB only when it has
+// CONFIRM LINK. The write would end the link. So it is made only to a stack of this module,
+// which alone tells its UDP port (see wire.VendorOUI).
 func (f *firstContact) provePath(l *Link) {
 	p := &f.named
-	if !f.g.cfg.ProvePath || p.Index == 0 {
+	if !f.g.cfg.ProvePath || p.Index == 0 || l.peer.UDPPort == 0 {
 		return
 	}
 	for _, c := range f.g.conns { // there is one at most

@@ -128,39 +128,49 @@ func TestProveEnds(t *testing.T) {
 }
 
 // TestProvePath: with ProvePath, a full packet of zeros goes to the end of the peer's element
-// before CONFIRM LINK and its reply.
+// before CONFIRM LINK and its reply, if the peer is a stack of this module.
 func TestProvePath(t *testing.T) {
 	for _, role := range []smc.Role{smc.Server, smc.Client} {
-		r := newRig(t, role, func(c *Config) { noTest(c); c.ProvePath = true })
-		r.begin()
-		if role == smc.Client {
-			r.recv(r.link, r.confirmLink(false, r.link))
+		for _, ours := range []bool{true, false} {
+			testProvePath(t, role, ours)
 		}
-		r.take()
-		var kinds []ActionKind
-		for _, a := range r.acts {
-			if a.Kind != ActWrite && a.Kind != ActSend {
-				continue
-			}
-			kinds = append(kinds, a.Kind)
-			if a.Kind != ActWrite {
-				continue
-			}
-			end := peerRMB.VAddr + uint64(peerRMB.Index)*16<<10
-			if a.Len != peerEnd.MTU.Bytes() || a.RemoteAddr+uint64(a.Len) != end || a.RKey != peerRMB.RKey || a.Token == 0 {
-				t.Errorf("%s: %d bytes to %#x under %s, token %d", role, a.Len, a.RemoteAddr, a.RKey, a.Token)
-			}
-			if p := a.Chunk.Data.(RMBPart); p.Handle != r.c.rmb.handle || p.Off != r.c.elem*r.c.rmb.size {
-				t.Errorf("%s: from %+v", role, p)
-			}
-			for _, b := range a.Chunk.Mem[a.Off:][:a.Len] {
-				if b != 0 {
-					t.Fatalf("%s: not zero", role)
-				}
+	}
+}
+
+func testProvePath(t *testing.T, role smc.Role, ours bool) {
+	params, want := peerRMB, []ActionKind{ActSend}
+	if ours {
+		params.Link.UDPPort, want = 50000, []ActionKind{ActWrite, ActSend}
+	}
+	r := newRig(t, role, func(c *Config) { noTest(c); c.ProvePath = true })
+	r.beginWith(params)
+	if role == smc.Client {
+		r.recv(r.link, r.confirmLink(false, r.link))
+	}
+	r.take()
+	var kinds []ActionKind
+	for _, a := range r.acts {
+		if a.Kind != ActWrite && a.Kind != ActSend {
+			continue
+		}
+		kinds = append(kinds, a.Kind)
+		if a.Kind != ActWrite {
+			continue
+		}
+		end := peerRMB.VAddr + uint64(peerRMB.Index)*16<<10
+		if a.Len != peerEnd.MTU.Bytes() || a.RemoteAddr+uint64(a.Len) != end || a.RKey != peerRMB.RKey || a.Token == 0 {
+			t.Errorf("%s: %d bytes to %#x under %s, token %d", role, a.Len, a.RemoteAddr, a.RKey, a.Token)
+		}
+		if p := a.Chunk.Data.(RMBPart); p.Handle != r.c.rmb.handle || p.Off != r.c.elem*r.c.rmb.size {
+			t.Errorf("%s: from %+v", role, p)
+		}
+		for _, b := range a.Chunk.Mem[a.Off:][:a.Len] {
+			if b != 0 {
+				t.Fatalf("%s: not zero", role)
 			}
 		}
-		if !slices.Equal(kinds, []ActionKind{ActWrite, ActSend}) {
-			t.Errorf("%s: %v", role, kinds)
-		}
+	}
+	if !slices.Equal(kinds, want) {
+		t.Errorf("%s: %v", role, kinds)
 	}
 }

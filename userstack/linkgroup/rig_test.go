@@ -206,7 +206,10 @@ func (r *rig) confirmLink(reply bool, l *Link) wire.ConfirmLink {
 }
 
 // begin goes as far as ConnectFirst.
-func (r *rig) begin() {
+func (r *rig) begin() { r.t.Helper(); r.beginWith(peerRMB) }
+
+// beginWith is begin with the CLC message of another peer.
+func (r *rig) beginWith(peer ConnParams) {
 	r.t.Helper()
 	if _, err := r.g.FirstLink(r.s.now); err != nil {
 		r.t.Fatal(err)
@@ -216,7 +219,7 @@ func (r *rig) begin() {
 	if r.c, err = r.g.NewConn(r.s.now, 0, 4096); err != nil {
 		r.t.Fatal(err)
 	}
-	if err := r.g.ConnectFirst(r.s.now, peerRMB); err != nil {
+	if err := r.g.ConnectFirst(r.s.now, peer); err != nil {
 		r.t.Fatal(err)
 	}
 }
