@@ -21,12 +21,14 @@ type SysInfo struct {
 	RoCEv2       bool   // its devices use RoCE version 2
 	StateFile    string // file that saves what commands change, or "" if nothing is saved
 	StateError   string // why nothing is saved
+	LocalJoin    string // which programs of one machine it joins, as a list in JSON, or "" for none
 }
 
-// The limits of StateFile and StateError, in bytes.
+// The limits of StateFile, StateError and LocalJoin, in bytes.
 const (
 	maxStateFile  = 4096
 	maxStateError = 256
+	maxLocalJoin  = 16384
 )
 
 func (s *SysInfo) encode(ae *attrEncoder) {
@@ -56,6 +58,9 @@ func (s *SysInfo) encode(ae *attrEncoder) {
 		}
 		if s.StateError != "" {
 			limited(ae, attrSysStateError, s.StateError, maxStateError)
+		}
+		if s.LocalJoin != "" {
+			limited(ae, attrSysLocalJoin, s.LocalJoin, maxLocalJoin)
 		}
 	}
 }
@@ -90,6 +95,8 @@ func (s *SysInfo) decode(ad *attrDecoder) error {
 			s.StateFile = text(ad)
 		case attrSysStateError:
 			s.StateError = text(ad)
+		case attrSysLocalJoin:
+			s.LocalJoin = text(ad)
 		}
 	}
 	return ad.Err()

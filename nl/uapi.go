@@ -123,6 +123,7 @@ const (
 	attrSysRoCE // bit 0: version 1, bit 1: version 2
 	attrSysStateFile
 	attrSysStateError
+	attrSysLocalJoin
 )
 
 // Attributes of an SMC-R link group nest.

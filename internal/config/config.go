@@ -41,6 +41,9 @@ type Config struct {
 	SEID *bool
 	// HSLimitation is the handshake limitation.
 	HSLimitation *bool
+	// LocalJoin says which programs of one machine are joined directly. Only a
+	// user-space stack has it, and takes it only from its configuration file.
+	LocalJoin []LocalJoin
 }
 
 // file is the YAML form.
@@ -49,6 +52,7 @@ type file struct {
 	UEIDs        *[]string `yaml:"ueids,omitempty"`
 	SEID         *bool     `yaml:"seid,omitempty"`
 	HSLimitation *bool     `yaml:"handshake_limitation,omitempty"`
+	Local        *local    `yaml:"local,omitempty"`
 }
 
 type entry struct {
@@ -179,15 +183,15 @@ func plain(s string) string {
 	}
 	return strings.NewReplacer(
 		"into []config.entry", "as a list of pnetids", "into config.entry", "as an entry of a pnetid",
-		"into config.file", "as a configuration", "into []string", "as a list", "into string", "as text",
-		"into bool", "as true or false", "into uint8", "as a port number", "!!", "",
+		"into config.file", "as a configuration", "into config.joined", "as an entry of join", "into config.local", "as the section local", "into []string", "as a list", "into string", "as text",
+		"into bool", "as true or false", "into uint8", "as a port number", "into uint16", "as a port number", "!!", "",
 	).Replace(s)
 }
 
 // meant returns the key that was probably meant, as the end of a message, or "".
 func meant(key string) string {
 	var keys []string
-	for _, t := range []reflect.Type{reflect.TypeFor[file](), reflect.TypeFor[entry]()} {
+	for _, t := range []reflect.Type{reflect.TypeFor[file](), reflect.TypeFor[entry](), reflect.TypeFor[local](), reflect.TypeFor[joined]()} {
 		for i := range t.NumField() {
 			name, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
 			keys = append(keys, name)
@@ -241,7 +245,7 @@ func (p *parser) line(key string, i int) int {
 func (p *parser) config(f *file) *Config {
 	// A key without a value is an error, because it could mean an empty list, which
 	// empties a table, or a missing section, which changes nothing.
-	for _, key := range []string{"pnetids", "ueids", "seid", "handshake_limitation"} {
+	for _, key := range []string{"pnetids", "ueids", "seid", "handshake_limitation", "local"} {
 		if n := p.find(key); n != nil && n.Tag == "!!null" {
 			p.fail(n.Line, "%s has no value: remove the key, or write [] for an empty list", key)
 		}
@@ -252,6 +256,9 @@ func (p *parser) config(f *file) *Config {
 	}
 	if f.UEIDs != nil {
 		c.UEIDs = p.ueids(*f.UEIDs)
+	}
+	if f.Local != nil {
+		c.LocalJoin = p.joins(f.Local.Join)
 	}
 	if f.SEID != nil && !*f.SEID && f.UEIDs != nil && len(*f.UEIDs) == 0 {
 		p.fail(p.line("seid", -1), "the system enterprise ID can be disabled only if there is a user-defined one")
@@ -346,6 +353,9 @@ func (c *Config) Complete(ueids ...string) *Config {
 	if d.HSLimitation == nil {
 		d.HSLimitation = new(bool)
 	}
+	if d.LocalJoin == nil {
+		d.LocalJoin = []LocalJoin{}
+	}
 	return &d
 }
 
@@ -366,6 +376,9 @@ func (c *Config) AppendYAML(b []byte) ([]byte, error) {
 	}
 	if c.UEIDs != nil {
 		f.UEIDs = &c.UEIDs
+	}
+	if c.LocalJoin != nil {
+		f.Local = &local{Join: joinedOf(c.LocalJoin)}
 	}
 	if f == (file{}) {
 		return b, nil

@@ -5,6 +5,7 @@ package config
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +60,7 @@ func TestParse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(&test.want, got); diff != "" {
+			if diff := cmp.Diff(&test.want, got, samePrefix); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -183,6 +184,15 @@ func anyConfig(t *rapid.T) *Config {
 		}
 		return on(rapid.Bool().Draw(t, name+" value"))
 	}
+	if rapid.Bool().Draw(t, "local") {
+		c.LocalJoin = append([]LocalJoin{}, rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) LocalJoin {
+			return LocalJoin{
+				Program: rapid.SampledFrom([]string{"redis-server", "no", "1e3", "[x", "ü\""}).Draw(t, "program"),
+				Port:    rapid.Uint16().Draw(t, "port"),
+				Prefix:  rapid.SampledFrom([]netip.Prefix{{}, netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::/0")}).Draw(t, "prefix"),
+			}
+		}).Filter(func(x LocalJoin) bool { return x != LocalJoin{} }), 0, 5, rapid.ID[LocalJoin]).Draw(t, "join")...)
+	}
 	c.SEID, c.HSLimitation = draw("seid"), draw("limitation")
 	if c.SEID != nil && c.UEIDs != nil && len(c.UEIDs) == 0 {
 		c.SEID = on(true)
@@ -202,7 +212,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, b)
 		}
-		if diff := cmp.Diff(c, got); diff != "" {
+		if diff := cmp.Diff(c, got, samePrefix); diff != "" {
 			t.Fatalf("-want +got:\n%s\n%s", diff, b)
 		}
 	})
@@ -212,6 +222,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(example))
 	f.Add([]byte("pnetids: []\n"))
 	f.Add([]byte("- &a [*a]"))
+	f.Add([]byte("local: {join: [{program: a, port: 1, prefix: 10.0.0.0/8}]}"))
 	f.Add([]byte("pnetids: &x [{pnetid: A, netdev: e}]\nueids: *x"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := Parse(b)
@@ -229,7 +240,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v in what was written:\n%s", err, out)
 		}
-		if diff := cmp.Diff(c, again); diff != "" {
+		if diff := cmp.Diff(c, again, samePrefix); diff != "" {
 			t.Fatalf("-want +got:\n%s", diff)
 		}
 	})

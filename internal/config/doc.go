@@ -14,6 +14,9 @@
 //	  - EXAMPLE.COM-1
 //	seid: true                    # smcr seid: proposed to peers
 //	handshake_limitation: false   # smcr hslimit
+//	local:                        # joined as with smcr run --local
+//	  join:
+//	    - {port: 6379, prefix: 127.0.0.0/8}
 //
 // A section describes a whole table: "pnetids: []" removes all pnetids. A missing
 // section changes nothing.

@@ -47,6 +47,13 @@ func Export(ctx context.Context, ctl nl.Control) (*Config, error) {
 	case known(err) != nil:
 		return nil, err
 	}
+	info, err := ctl.SysInfo(ctx)
+	if err = known(err); err != nil {
+		return nil, err
+	}
+	if c.LocalJoin, err = parseLocalJoin(info.LocalJoin); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 
@@ -102,6 +109,7 @@ type Plan struct {
 
 	before *Config
 	steps  []step
+	join   bool // the list local.join is not that of the stack
 }
 
 // Plan compares the stack with c, without a change.
@@ -110,7 +118,7 @@ func (c *Config) Plan(ctx context.Context, ctl nl.Control) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{before: now}
+	p := &Plan{before: now, join: c.LocalJoin != nil && !slices.Equal(c.LocalJoin, now.LocalJoin)}
 	if c.PNETs != nil {
 		p.pnets(now.PNETs, c.PNETs)
 	}

@@ -20,6 +20,7 @@ import (
 	"smcr/guard"
 	"smcr/internal/config"
 	"smcr/internal/sdnotify"
+	"smcr/userstack/service"
 )
 
 // configTimeout is the time limit for applying a configuration file.
@@ -33,6 +34,8 @@ type configurator struct {
 	control *persistentControl
 	log     *slog.Logger
 	notify  func(...string) error // tells the service manager
+	// join replaces the policy which programs of one machine are joined. It cannot fail.
+	join func([]service.LocalJoin)
 }
 
 // start applies the file, and the changes that commands made in an earlier stack. On
@@ -95,11 +98,33 @@ func (c *configurator) load(ctx context.Context) (digest string, found bool, err
 	if err != nil {
 		return "", false, fmt.Errorf("%s: %w", path, err)
 	}
+	c.setJoin(file.LocalJoin)
 	for _, ch := range changes {
 		c.log.Info("configuration", "change", ch.String())
 	}
 	c.log.Info("configuration read", "file", path, "changes", len(changes))
 	return digest, true, nil
+}
+
+// setJoin replaces the policy for joins, after all of the file was applied.
+func (c *configurator) setJoin(list []config.LocalJoin) {
+	if c.join == nil {
+		return
+	}
+	out := make([]service.LocalJoin, len(list))
+	for i, x := range list {
+		out[i] = service.LocalJoin(x)
+	}
+	c.join(out)
+}
+
+// formatJoin returns the policy for joins as SysInfo has it.
+func formatJoin(list []service.LocalJoin) string {
+	out := make([]config.LocalJoin, len(list))
+	for i, x := range list {
+		out[i] = config.LocalJoin(x)
+	}
+	return config.FormatLocalJoin(out)
 }
 
 // addEIDs adds the enterprise IDs that a stack has without a configuration file.

@@ -13,6 +13,7 @@ import (
 
 	"smcr/internal/config"
 	"smcr/nl"
+	"smcr/userstack/service"
 )
 
 // A persistentControl is the Control that a stack offers to commands. It saves what they
@@ -22,6 +23,8 @@ type persistentControl struct {
 	nl.Control // of the stack
 	log        *slog.Logger
 	v1, v2     bool // the versions of RoCE that were asked for
+
+	join func() []service.LocalJoin // the policy in use, for SysInfo
 
 	file *stateFile // nil: there is no directory for it
 
@@ -62,6 +65,9 @@ func (p *persistentControl) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 	}
 	if !info.RoCEv1 && !info.RoCEv2 {
 		info.RoCEv1, info.RoCEv2 = p.v1, p.v2
+	}
+	if p.join != nil {
+		info.LocalJoin = formatJoin(p.join())
 	}
 	if err := p.notSaved(); err != nil {
 		info.StateError = err.Error()

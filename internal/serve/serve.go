@@ -152,7 +152,8 @@ func run(ctx context.Context, o *Options) error {
 	defer web.end()
 	next := &successor{control: control, manager: manager, web: web, log: cfg.Log}
 	s.OnHandOver(next.freeze, next.commit)
-	conf := &configurator{path: o.Config, control: control, eids: o.eids(), log: cfg.Log, notify: manager.Send}
+	conf := &configurator{path: o.Config, control: control, eids: o.eids(), log: cfg.Log, notify: manager.Send, join: s.SetLocalJoin}
+	control.join = s.LocalJoin
 	// Signals are handled before the start is reported, so that an early SIGHUP
 	// does not end the stack, and an early SIGTERM ends it in order.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)

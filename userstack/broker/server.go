@@ -52,6 +52,8 @@ type Launcher struct {
 	Command string
 	// Local is true if programs of this host are to be joined by pairs: see FlagLocal.
 	Local bool
+	// Chosen is true if the launcher itself asked for that.
+	Chosen bool
 
 	rights rights.Rights
 	data   atomic.Value
@@ -220,7 +222,8 @@ func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) er
 	if m.Type != TypeHello {
 		return fmt.Errorf("%w: %v instead of hello", ErrMalformed, m.Type)
 	}
-	l.Command, l.Local = m.Text, m.Flags&FlagLocal != 0
+	l.Command, l.Chosen = m.Text, m.Flags&FlagLocal != 0
+	l.Local = l.Chosen
 	refuse := func(errno syscall.Errno, err error) error {
 		_ = t.send(&Message{Type: TypeWelcome, Size: Version, Errno: int32(errno), Text: plainText(err.Error())}, -1)
 		return err

@@ -42,7 +42,7 @@ func (s handler) Adopt(_ context.Context, l *broker.Launcher, sock *broker.Descr
 			return err
 		}
 		s.sockets.listeners.renewed()
-		if l.Local {
+		if s.joinsListener(l, fd) {
 			s.local.listens(fd, l.UID)
 		}
 		return nil

@@ -3,6 +3,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -159,6 +160,8 @@ type serviceBed struct {
 	end   func()          // ends ctx and waits for the sessions
 	wg    sync.WaitGroup
 	local bool // launchers choose pairs for connections within the host
+
+	command string // of the programs of launchers; "": program
 }
 
 func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)) *serviceBed {
@@ -261,7 +264,7 @@ func (b *serviceBed) launcher(uid int) *broker.Client {
 	if b.local {
 		flags = broker.FlagLocal
 	}
-	cl, err := broker.NewClient(b.ctx, ends[1], "program", flags)
+	cl, err := broker.NewClient(b.ctx, ends[1], cmp.Or(b.command, "program"), flags)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Des
 			return err
 		}
 		s.programs.Listens(ownerOf(l), fd)
-		if l.Local {
+		if s.joinsListener(l, fd) {
 			s.local.listens(fd, l.UID)
 		}
 		return nil
@@ -111,6 +111,9 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		local, err = socketAddr(unix.Getsockname(fd))
 		if err != nil {
 			return err
+		}
+		if !s.joins(c.Launcher(), req.Remote) {
+			return s.apart(c, fd, local.Addr(), req.Remote)
 		}
 		here, err = s.candidate(c, sock, fd, local.Addr(), req.Remote)
 		return err
@@ -302,7 +305,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		if release, err = s.sockets.claims.take(fd); err != nil {
 			return err
 		}
-		if here, err = s.local.claim(fd, c.Launcher()); err != nil {
+		if here, err = s.local.claim(fd, s.acceptor(c.Launcher(), fd)); err != nil {
 			return errors.Join(err, s.programs.OpenHere(fd)) // the program uses it as TCP now
 		}
 		if here != nil {

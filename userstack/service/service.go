@@ -86,6 +86,7 @@ type Service struct {
 	connector connector.Connector
 	sockets   programSockets
 	local     localTable
+	policy    localPolicy
 	machine   machine
 
 	succession succession
@@ -186,7 +187,7 @@ func New(cfg Config) (_ *Service, err error) {
 	s.server = broker.Server{
 		Handler: handler{s}, Log: s.log, Guard: s.programs.Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
 		Authorize: cfg.Authorize, ByOption: s.programs.ByOption(),
-		Local: func(l *broker.Launcher) bool { return l.Local && !cfg.NoLocal },
+		Local: s.mayJoin,
 		Opened: func(l *broker.Launcher) {
 			s.sockets.listeners.opened(l)
 			s.count(1)
