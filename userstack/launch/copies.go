@@ -50,7 +50,23 @@ const (
 // lone says that only the thread of n can make another one. stack is the session with the
 // stack that has the socket, or nil: a stack that this launcher has started, which descends
 // from it, does not count.
+//
+// It searches always. copied, for each connect(), does not.
 func (x *endIndex) unique(n *notif, inode uint64, stack Broker) (lone bool, err error) {
+	return x.uniqueIf(n, inode, stack, true)
+}
+
+// copied is unique for a socket that may be replaced if it is not known to have another
+// descriptor: it does not search if there are too many, and too little time has passed.
+func (x *endIndex) copied(n *notif, inode uint64, stack Broker) (lone bool, err error) {
+	lone, err = x.uniqueIf(n, inode, stack, false)
+	if errors.Is(err, errTired) {
+		return false, nil
+	}
+	return lone, err
+}
+
+func (x *endIndex) uniqueIf(n *notif, inode uint64, stack Broker, always bool) (lone bool, err error) {
 	tgid, err := x.looks.threads.tgid(n.tid())
 	if err != nil {
 		return false, err
@@ -61,7 +77,7 @@ func (x *endIndex) unique(n *notif, inode uint64, stack Broker) (lone bool, err 
 	}
 	for i := 0; ; i++ {
 		var elsewhere bool
-		lone, elsewhere, err = x.uniqueNow(n, tgid, inode, known)
+		lone, elsewhere, err = x.uniqueNow(n, tgid, inode, known, always)
 		if !elsewhere || err == nil || i == forkLooks {
 			return lone, err
 		}
@@ -71,8 +87,8 @@ func (x *endIndex) unique(n *notif, inode uint64, stack Broker) (lone bool, err 
 
 // uniqueNow is unique for a thread of process tgid. elsewhere says that the error is about
 // another process.
-func (x *endIndex) uniqueNow(n *notif, tgid int, inode uint64, stack int) (lone, elsewhere bool, err error) {
-	others, lone, err := x.others(n, tgid, inode, stack)
+func (x *endIndex) uniqueNow(n *notif, tgid int, inode uint64, stack int, always bool) (lone, elsewhere bool, err error) {
+	others, lone, err := x.others(n, tgid, inode, stack, always)
 	if err != nil || len(others) == 0 && tgid == n.tid() {
 		return lone, false, err
 	}
@@ -99,11 +115,11 @@ func (x *endIndex) uniqueNow(n *notif, tgid int, inode uint64, stack int) (lone,
 
 // others returns the descriptors of the socket in other processes than that of n. It
 // returns an error if this process has another one.
-func (x *endIndex) others(n *notif, tgid int, inode uint64, stack int) (others []endPlace, lone bool, err error) {
+func (x *endIndex) others(n *notif, tgid int, inode uint64, stack int, always bool) (others []endPlace, lone bool, err error) {
 	since := time.Now()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.begun.Before(since) && x.tired(since) {
+	if !always && x.begun.Before(since) && x.tired(since) {
 		return nil, false, errTired
 	}
 	x.search(since)
@@ -143,16 +159,6 @@ const kcmpFiles = 2
 func sameTable(a, b int) (same, known bool) {
 	r, _, e := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpFiles, 0, 0, 0)
 	return r == 0, e == 0
-}
-
-// copied is unique for a socket that may be replaced if it is not known to have another
-// descriptor.
-func (x *endIndex) copied(n *notif, inode uint64, stack Broker) (lone bool, err error) {
-	lone, err = x.unique(n, inode, stack)
-	if errors.Is(err, errTired) {
-		return false, nil
-	}
-	return lone, err
 }
 
 // reasonOfCopy returns why a connection is TCP after an error of unique.

@@ -5,7 +5,6 @@
 package launch
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"slices"
@@ -133,35 +132,33 @@ func TestDescendants(t *testing.T) {
 	}
 }
 
-// TestTired: long searches take a small share of the time, and what may be wrong without a
-// search is not done without one.
+// TestTired: searches of many descriptors take a small share of the time.
 func TestTired(t *testing.T) {
 	x := &endIndex{looks: newLooks(t.Context())}
 	n := &notif{}
 	n.PID = uint32(os.Getpid())
 	now := time.Now()
 	for _, tt := range []struct {
-		took, ago time.Duration
-		tired     bool
+		read  int
+		ago   time.Duration
+		tired bool
 	}{
-		{longSearch, 0, false},
-		{longSearch + 1, 0, true},
-		{time.Minute, 18 * time.Minute, true},
-		{time.Minute, 19 * time.Minute, false},
 		{0, 0, false},
+		{fewDescriptors, 0, false},
+		{fewDescriptors + 1, 0, true},
+		{10_000, time.Second - 1, true},
+		{10_000, time.Second, false},
 	} {
-		x.ended = now.Add(-tt.ago)
-		x.begun = x.ended.Add(-tt.took)
+		x.read, x.ended = tt.read, now.Add(-tt.ago)
 		if got := x.tired(now); got != tt.tired {
-			t.Errorf("a search of %v that ended %v ago: tired %v", tt.took, tt.ago, got)
+			t.Errorf("a search of %d that ended %v ago: tired %v", tt.read, tt.ago, got)
 		}
 	}
-	x.ended = time.Now()
-	x.begun = x.ended.Add(-time.Minute)
-	if _, err := x.unique(n, 1, nil); !errors.Is(err, errTired) {
-		t.Errorf("unique: %v", err)
+	x.read, x.ended = 1<<30, time.Now()
+	if lone, err := x.copied(n, 1, nil); lone || err != nil || x.read != 1<<30 {
+		t.Errorf("copied: %v, %v, it read %d", lone, err, x.read)
 	}
-	if lone, err := x.copied(n, 1, nil); lone || err != nil {
-		t.Errorf("copied: %v, %v", lone, err)
+	if _, err := x.unique(n, 1, nil); err != nil || x.read == 1<<30 {
+		t.Errorf("unique: %v, it read %d", err, x.read)
 	}
 }

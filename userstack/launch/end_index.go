@@ -24,6 +24,7 @@ type endIndex struct {
 	procs  processes
 	begun  time.Time // start of the search that filled at
 	ended  time.Time // its end
+	read   int       // the descriptors that it read
 	at     map[uint64]endPlace
 	more   map[uint64][]endPlace // the other descriptors of a socket that has several
 	hidden bool                  // a process of the program could not be searched
@@ -63,7 +64,7 @@ func (x *endIndex) search(since time.Time) {
 	}
 	clear(x.at)
 	clear(x.more)
-	x.hidden = false
+	x.hidden, x.read = false, 0
 	for _, pid := range x.procs.list() {
 		x.searchProcess(pid)
 	}
@@ -71,17 +72,17 @@ func (x *endIndex) search(since time.Time) {
 }
 
 const (
-	// longSearch is the time from which on a search is long: some hundred descriptors.
-	longSearch = 5 * time.Millisecond
-	// searchShare bounds the share of the time that long searches take, at 1 of so many.
-	searchShare = 20
+	// fewDescriptors are searched at each connect().
+	fewDescriptors = 512
+	// searchPause is the pause after a search of more, for each descriptor: twenty times what
+	// reading its link takes.
+	searchPause = 100 * time.Microsecond
 )
 
-// tired reports whether the last search was so long that it is too early for another one, by
-// which no connection is lost. x.mu is held.
+// tired reports whether the last search had so much to read that it is too early for another
+// one. x.mu is held.
 func (x *endIndex) tired(now time.Time) bool {
-	took := x.ended.Sub(x.begun)
-	return took > longSearch && now.Sub(x.ended) < (searchShare-1)*took
+	return x.read > fewDescriptors && now.Sub(x.ended) < time.Duration(x.read)*searchPause
 }
 
 // searchProcess adds the sockets of a process.
@@ -111,6 +112,7 @@ func (x *endIndex) searchTable(pid int, path string) (n int, err error) {
 	}
 	defer d.Close()
 	fds := numbersIn(d)
+	x.read += len(fds)
 	for _, fd := range fds {
 		ino, err := inodeAt(int(d.Fd()), fd)
 		if err != nil {
