@@ -102,6 +102,11 @@ func (h *Host) Dial(ctx context.Context, to netip.AddrPort, n int) ([]*Dialog, e
 
 // Listen listens on a TCP port of the host, and announces SMC to clients that do.
 func (h *Host) Listen(ctx context.Context, port uint16) (*net.TCPListener, error) {
+	return h.ListenAt(ctx, netip.AddrPortFrom(h.Links[0].IPv4, port))
+}
+
+// ListenAt is Listen at an IPv4 address of the host.
+func (h *Host) ListenAt(ctx context.Context, addr netip.AddrPort) (*net.TCPListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) error {
 		var merr error
 		err := rc.Control(func(fd uintptr) { merr = h.option.MarkListen(int(fd)) })
@@ -110,7 +115,7 @@ func (h *Host) Listen(ctx context.Context, port uint16) (*net.TCPListener, error
 	lc.SetMultipathTCP(false)
 	var l net.Listener
 	err := h.Do(func() (err error) {
-		l, err = lc.Listen(ctx, "tcp4", netip.AddrPortFrom(h.Links[0].IPv4, port).String())
+		l, err = lc.Listen(ctx, "tcp4", addr.String())
 		return err
 	})
 	if err != nil {

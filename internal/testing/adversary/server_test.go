@@ -4,6 +4,7 @@ package adversary
 
 import (
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -92,8 +93,10 @@ func TestLyingServer(t *testing.T) {
 	for i, a := range some(answers) {
 		t.Run(a.name, func(t *testing.T) {
 			s.t = t
-			// After a lie, A does not announce SMC to the port for some time.
-			ln, err := l.C.Listen(t.Context(), 7000+uint16(i))
+			// After a lie, A does not announce SMC to the address for some time.
+			addr := netip.AddrFrom4([4]byte{10, 77, 0, byte(100 + i)})
+			l.must(l.C.Command(t.Context(), "ip", "address", "add", addr.String()+"/24", "dev", l.C.Links[0].Name).Run())
+			ln, err := l.C.ListenAt(t.Context(), netip.AddrPortFrom(addr, 7000))
 			if err != nil {
 				t.Fatal(err)
 			}
