@@ -10,6 +10,7 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,7 @@ type bed struct {
 	servers map[string]*netnstest.Process
 	from    *netnstest.Host // of the clients
 	local   bool
+	run     []string // further flags of smcr run
 }
 
 // bedSpec describes a bed.
@@ -42,6 +44,7 @@ type bedSpec struct {
 	// oneHost puts the clients on the host of the servers. local makes both hosts one
 	// machine for their stacks.
 	oneHost, local bool
+	run            []string // further flags of smcr run
 }
 
 var bedSpecs = map[string]bedSpec{
@@ -50,6 +53,7 @@ var bedSpecs = map[string]bedSpec{
 	"9000-v1":  {mtu: 9000, stack: true, flags: []string{"--roce", "v1"}},
 	"9000-api": {mtu: 9000},
 	"local":    {mtu: 1500, stack: true, oneHost: true, local: true},
+	"joined":   {mtu: 1500, stack: true, oneHost: true, local: true, run: []string{"--local"}},
 	// Two containers of one machine.
 	"containers": {mtu: 1500, stack: true, local: true},
 }
@@ -73,7 +77,7 @@ func (r *runner) newBed(ctx context.Context, spec bedSpec) (*bed, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bed{Pair: pair, r: r, servers: make(map[string]*netnstest.Process), from: pair.B, local: spec.local}
+	b := &bed{Pair: pair, r: r, servers: make(map[string]*netnstest.Process), from: pair.B, local: spec.local, run: spec.run}
 	for _, h := range []*netnstest.Host{b.A, b.B} {
 		// Rows with many short connections must not run out of ports.
 		if _, err := h.Output(ctx, "sh", "-c", "echo 0 >/proc/sys/net/ipv4/tcp_max_tw_buckets; echo 1024 65535 >/proc/sys/net/ipv4/ip_local_port_range"); err != nil {
@@ -128,7 +132,12 @@ func (b *bed) argv(smc bool, argv ...string) []string {
 	if !smc || b.embedded() {
 		return argv
 	}
-	return append([]string{b.r.smcr, "run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)
+	return b.runArgv(append([]string{"--no-adapt", "--"}, argv...)...)
+}
+
+// runArgv returns the command line of smcr run with further arguments.
+func (b *bed) runArgv(args ...string) []string {
+	return slices.Concat([]string{b.r.smcr, "run", "--mode", "user", "-v"}, b.run, args)
 }
 
 // loadArgv returns the command line of the load program.
@@ -222,12 +231,29 @@ func (b *bed) counted(log []byte, least int) error {
 	if err != nil {
 		return err
 	}
+	if err := cannotJoin(log); err != nil {
+		return err
+	}
 	want, other := s.SMC, s.Local
 	if b.local {
 		want, other = other, want
 	}
 	if want < least || other+s.TCP != 0 {
 		return fmt.Errorf("%d connections were SMC-R, %d local, %d TCP:\n%s", s.SMC, s.Local, s.TCP, log)
+	}
+	return nil
+}
+
+// errCannotJoin means that this machine does not let a stack join programs, so that the rows
+// with --local would show TCP.
+var errCannotJoin = errors.New("the stack joins no programs here")
+
+// cannotJoin returns an error that wraps errCannotJoin if a launcher says so.
+func cannotJoin(log []byte) error {
+	for line := range bytes.Lines(log) {
+		if bytes.Contains(line, []byte("smcr explain this-host-closes")) {
+			return fmt.Errorf("%w: %s", errCannotJoin, bytes.TrimSpace(line))
+		}
 	}
 	return nil
 }
@@ -245,11 +271,12 @@ func (b *bed) client(ctx context.Context, smc bool, limit time.Duration, argv ..
 }
 
 // adaptive runs a client with the default of smcr run, which leaves connections to TCP
-// that gain nothing from SMC-R. At least this number must use SMC-R; 0 means none.
+// that gain nothing from SMC-R. At least this number must use SMC-R; 0 means none, as on one
+// machine.
 func (b *bed) adaptive(ctx context.Context, smc bool, least int, limit time.Duration, argv ...string) (*client, error) {
 	name := argv[0]
 	if smc {
-		argv = append([]string{b.r.smcr, "run", "--mode", "user", "-v", "--"}, argv...)
+		argv = b.runArgv(append([]string{"--"}, argv...)...)
 	}
 	c, err := b.startClient(ctx, &client{b: b}, nil, argv)
 	if err != nil {
@@ -262,6 +289,15 @@ func (b *bed) adaptive(ctx context.Context, smc bool, least int, limit time.Dura
 		return c, nil
 	}
 	s, err := bench.ParseSummary(c.err.Bytes())
+	if b.local {
+		if err == nil {
+			err = cannotJoin(c.err.Bytes())
+		}
+		if err == nil && (s.Local+s.TCP == 0 || s.SMC > 0) {
+			err = fmt.Errorf("%s: %d connections were SMC-R, %d local, %d TCP:\n%s", name, s.SMC, s.Local, s.TCP, &c.err)
+		}
+		return c, err
+	}
 	if err == nil && (s.TCP == 0 || s.SMC < least || least == 0 && s.SMC > 0) {
 		err = fmt.Errorf("%s: %d connections were SMC-R, %d TCP:\n%s", name, s.SMC, s.TCP, &c.err)
 	}
@@ -296,8 +332,9 @@ func (b *bed) roots(server string, smc bool) []int {
 func (r *runner) needTools() error {
 	want := []string{"nsenter"}
 	for row, programs := range map[string][]string{
-		"iperf3-1500": {"iperf3"}, "iperf3-9000": {"iperf3"}, "iperf3-v1": {"iperf3"}, "cpu-1500": {"iperf3"}, "local-iperf3": {"iperf3"}, "containers-iperf3": {"iperf3"},
-		"roundtrip-c": {"qperf"}, "local-roundtrip-c": {"qperf"},
+		"iperf3-1500": {"iperf3"}, "iperf3-9000": {"iperf3"}, "iperf3-v1": {"iperf3"}, "cpu-1500": {"iperf3"}, "local-iperf3": {"iperf3"}, "joined-iperf3": {"iperf3"}, "containers-iperf3": {"iperf3"},
+		"roundtrip-c": {"qperf"}, "local-roundtrip-c": {"qperf"}, "joined-roundtrip-c": {"qperf"},
+		"local-close": {"nginx", "wrk"}, "joined-close": {"nginx", "wrk"},
 		"redis": {"redis-server", "redis-benchmark"}, "redis-1": {"redis-server", "redis-benchmark"}, "redis-p16": {"redis-server", "redis-benchmark"},
 		"wrk": {"nginx", "wrk"}, "wrk-4": {"nginx", "wrk"}, "wrk-200": {"nginx", "wrk"},
 		"close": {"nginx", "wrk"}, "close-4": {"nginx", "wrk"}, "close-200": {"nginx", "wrk"}, "close-smc": {"nginx", "wrk"}, "close-nopeer": {"nginx", "wrk"},
