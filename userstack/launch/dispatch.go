@@ -105,7 +105,9 @@ func (s *supervisor) answer(n *notif) {
 		s.withConn(n, s.getname)
 	case unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT:
 		s.sockets.noteSavesSYN(n)
-		s.withConn(n, s.sockopt)
+		if !s.tellsDefer(n) {
+			s.withConn(n, s.sockopt)
+		}
 	case unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG:
 		s.withConn(n, s.sends)
 	case unix.SYS_RECVFROM, unix.SYS_RECVMSG:

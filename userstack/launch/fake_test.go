@@ -44,11 +44,13 @@ type fakeStack struct {
 	decide       time.Duration // not the stack's: how long the launcher waits for SO_ERROR
 	breakAfter   int64         // bytes from the peer after which connections break
 	byOption     bool          // the TCP option alone tells who speaks SMC
+	local        bool          // programs of the host are joined
 	closeDelay   time.Duration // between the end of a broken connection and Closed
 	listenGate   chan struct{} // if set, Listen waits until it is closed
 	acceptGate   chan struct{} // if set, each Accept takes one before it answers
 
 	connects, accepts, listens, options atomic.Int64
+	defers                              atomic.Int64 // sockets of Listen with TCP_DEFER_ACCEPT
 	noted                               atomic.Int64 // connections that it was not asked about
 	released, attached                  atomic.Int64
 	resets                              atomic.Int64 // SO_LINGER set so that a close resets
@@ -90,6 +92,9 @@ func (f *fakeStack) Listen(ctx context.Context, _ *broker.Launcher, sock *broker
 		return syscall.EOPNOTSUPP
 	}
 	return sock.Control(func(fd int) error {
+		if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT); err == nil && v > 0 {
+			f.defers.Add(1)
+		}
 		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN, 1)
 	})
 }
@@ -327,7 +332,7 @@ func (f *fakeStack) client() *broker.Client {
 	f.t.Helper()
 	ours, theirs := sessionPair(f.t)
 	ctx, cancel := context.WithCancel(context.Background())
-	srv := &broker.Server{Handler: f, ByOption: f.byOption}
+	srv := &broker.Server{Handler: f, ByOption: f.byOption, Local: func(*broker.Launcher) bool { return f.local }}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := srv.ServeConn(ctx, ours); err != nil && ctx.Err() == nil {

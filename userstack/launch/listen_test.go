@@ -46,3 +46,36 @@ func TestListenTwice(t *testing.T) {
 		}
 	}
 }
+
+// deferLater is a server that sets TCP_DEFER_ACCEPT after listen(), as Apache does.
+const deferLater = `
+import socket
+s = socket.socket()
+s.bind(('127.0.0.1', 0))
+s.listen()
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+assert s.getsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT) >= 1
+try: s.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, b'x')
+except OSError as e: assert e.errno == 22, e
+else: raise SystemExit('a short value is taken')
+`
+
+// TestDeferAcceptTold: before a program can rely on TCP_DEFER_ACCEPT, a stack that joins
+// programs of the host knows of it.
+func TestDeferAcceptTold(t *testing.T) {
+	needProgram(t, "python3")
+	for _, local := range []bool{true, false} {
+		stack := &fakeStack{t: t, local: local}
+		want := int64(1)
+		if local {
+			want = 2
+		}
+		if res := launchedWith(t, t.Context(), Config{Argv: []string{"timeout", "60", "python3", "-c", deferLater}, Broker: stack.client()}, ""); res.status != 0 {
+			t.Fatalf("local %v: status %d: %q", local, res.status, res.out)
+		}
+		if n, d := stack.listens.Load(), stack.defers.Load(); n != want || (d == 1) != local {
+			t.Errorf("local %v: %d calls of Listen, %d with the option, want %d", local, n, d, want)
+		}
+	}
+}

@@ -77,8 +77,8 @@ func (t *localTable) listens(fd int, uid uint32) {
 
 // deferring records whether a listener on a port has TCP_DEFER_ACCEPT. The kernel then
 // completes a connection when the client has sent data, which does not go over TCP if the
-// programs have a pair. The last listener counts. The option is not seen if a program sets it
-// after listen(). The caller holds mu.
+// programs have a pair. The last listener counts. A launcher repeats Listen when a program sets
+// the option later. The caller holds mu.
 func (t *localTable) deferring(port uint16, defers bool) {
 	switch {
 	case !defers:
