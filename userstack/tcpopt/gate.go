@@ -125,10 +125,6 @@ func (g *Gate) Send(fd int, msg []byte, last bool) error {
 		return err
 	}
 	defer g.p.release()
-	cork, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_CORK)
-	if err != nil {
-		return fmt.Errorf("tcpopt: TCP_CORK: %w", err)
-	}
 	// Write msg to the buffer, check that the buffer has only data of Send, and move
 	// the limit then. TCP keeps what the gate drops.
 	if err := sendAll(fd, msg); err != nil {
@@ -146,6 +142,11 @@ func (g *Gate) Send(fd int, msg []byte, last bool) error {
 		return err
 	}
 	g.m = m
+	// The program may set the option meanwhile, so there is no call between these.
+	cork, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_CORK)
+	if err != nil {
+		return fmt.Errorf("tcpopt: TCP_CORK: %w", err)
+	}
 	for _, v := range [...]int{0, cork} {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_CORK, v); err != nil {
 			return fmt.Errorf("tcpopt: TCP_CORK: %w", err)
