@@ -200,7 +200,7 @@ func newServiceBedOn(t testing.TB, h *simfabric.Host, network network.Network, t
 	}
 	b.s.cfg.Engines = cfg.Engines
 	b.s.ending, b.s.end = context.WithCancel(context.Background())
-	b.srv = &broker.Server{Handler: b.s}
+	b.srv = &broker.Server{Handler: b.s, Local: b.s.mayJoin}
 	ctx, cancel := context.WithCancel(context.Background())
 	b.ctx = ctx
 	b.end = func() { // as Run does

@@ -66,8 +66,10 @@ func TestLocalPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			checkLeaks(t)
 			b := newLocalBed(t)
-			b.local, b.srv.Local = false, b.s.mayJoin
+			b.local = false
+			b.s.local.mu.Lock()
 			b.s.local.ports = nil // of the launcher of the bed, which chose it
+			b.s.local.mu.Unlock()
 			b.s.SetLocalJoin(tt.policy(b.addr.Port()))
 			b.command = "/usr/bin/server -p 1"
 			server := b.launcher(os.Geteuid())
@@ -107,7 +109,7 @@ func TestLocalPolicy(t *testing.T) {
 // the policy has changed, and that the choice of a launcher needs no policy.
 func TestLocalPolicyOfLauncher(t *testing.T) {
 	b := newLocalBed(t)
-	b.local, b.srv.Local = false, b.s.mayJoin
+	b.local = false
 	local := func(command string) bool {
 		b.command = command
 		return b.launcher(os.Geteuid()).Local()
@@ -128,8 +130,8 @@ func TestLocalPolicyOfLauncher(t *testing.T) {
 	if !local("nginx") {
 		t.Error("a launcher that chose it is not joined")
 	}
-	b.s.cfg.NoLocal = true
-	if local("nginx") {
+	none := &Service{cfg: Config{NoLocal: true}}
+	if none.mayJoin(&broker.Launcher{Chosen: true}) {
 		t.Error("joined despite NoLocal")
 	}
 }
