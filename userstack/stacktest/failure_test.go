@@ -272,9 +272,10 @@ func TestClientReplaced(t *testing.T) {
 	})
 }
 
-// TestClientLostGroup removes the link group of the client only. The client answers the
-// server's ACCEPT with DECLINE "out of sync". Then the server tests its link group. The next
-// connection makes a new one at once, and the old one ends when nobody has answered.
+// TestClientLostGroup removes the link group of the client only. The server tests the link
+// before it names it in ACCEPT, since it has shown no sign of the client for some time, and
+// declines. The next connection makes a new group at once, and the old one ends when nobody has
+// answered.
 func TestClientLostGroup(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
