@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
@@ -33,12 +34,13 @@ func (f *firstContact) sendConfirmLink(l *Link, reply bool) {
 // is not in use yet, and all of it is zero: nobody can see the write. The zeros are those at
 // the end of the local RMBE.
 //
-// Other stacks may not allow writes so early: a Linux client registers its RMB only when it has
-// CONFIRM LINK. The write would end the link. So it is made only to a stack of this module,
-// which alone tells its UDP port (see wire.VendorOUI).
+// A server has registered its RMB before it sends CONFIRM LINK. But a client of Linux registers
+// its own only when it has got that, and an earlier write would end the link. So a server writes
+// only to a stack of this module, which alone tells its UDP port (see wire.VendorOUI). If the
+// client is such a stack, its own write finds a small MTU in version 1, too.
 func (f *firstContact) provePath(l *Link) {
 	p := &f.named
-	if !f.g.cfg.ProvePath || p.Index == 0 || l.peer.UDPPort == 0 {
+	if !f.g.cfg.ProvePath || p.Index == 0 || f.g.cfg.Role == smc.Server && l.peer.UDPPort == 0 {
 		return
 	}
 	for _, c := range f.g.conns { // there is one at most
