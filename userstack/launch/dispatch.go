@@ -35,6 +35,9 @@ func newSupervisor(ctx context.Context, cutOrphans <-chan struct{}, fd int, sess
 	s.tasks.guard.Count = s.stats.panicked
 	s.tasks.guard.Log, x.guard, poll.guard, s.quiet.guard = log, &s.tasks.guard, &s.tasks.guard, &s.tasks.guard
 	s.connector.Guard = &s.tasks.guard
+	if !sessions.here.none {
+		sessions.here.open()
+	}
 	sessions.ctx, sessions.log, sessions.tasks, sessions.renew = ctx, log, &s.tasks, s.renewAll
 	s.tasks.begin("the watch on the session with the stack", sessions.follow)
 	return s, nil

@@ -167,7 +167,7 @@ func (f *fakeStack) Connect(ctx context.Context, c *broker.Conn, sock *broker.De
 		f.released.Add(1)
 		return
 	}
-	f.carry(ctx, c, end, sock)
+	f.carry(c, end, sock)
 }
 
 // flag is what a service does to a socket that was held up while it connected it.
@@ -224,7 +224,7 @@ func (f *fakeStack) Accept(ctx context.Context, c *broker.Conn, sock *broker.Des
 	if _, err := c.Ready(ctx, mode, f.decline); err != nil {
 		return
 	}
-	f.carry(ctx, c, end, sock)
+	f.carry(c, end, sock)
 }
 
 // asked notes the peer of an accepted connection.
@@ -241,9 +241,9 @@ func (f *fakeStack) asked(sock *broker.Descriptor) {
 }
 
 // carry relays between the program's pair and the TCP socket.
-func (f *fakeStack) carry(ctx context.Context, c *broker.Conn, end, sock *broker.Descriptor) {
+func (f *fakeStack) carry(c *broker.Conn, end, sock *broker.Descriptor) {
 	f.attached.Add(1)
-	ctx = c.LauncherGone() // what the program wrote is sent though its launcher has gone
+	ctx := c.LauncherGone() // what the program wrote is sent though its launcher has gone
 	defer end.Close()
 	var app *relay.Socket
 	if err := end.Control(func(fd int) (err error) { app, err = endOf(fd); return err }); err != nil {

@@ -79,17 +79,26 @@ const (
 	rtmTypeAt = rtmsgAt + 7 // rtm_type
 )
 
-// routedHere asks the kernel for the type of the route to a. The answer takes the kernel some
-// microseconds and no lock that another process can hold for long, and it is right at once
-// when an address is added or removed. Without an answer it returns false: the stack is asked.
-// h.mu is held.
-func (h *here) routedHere(a netip.Addr) bool {
+// open opens the socket, if it is not open. A launcher opens it at its start, so that it has no
+// more descriptors after its first connection than before.
+func (h *here) open() bool {
 	if h.route == 0 {
 		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 		if err != nil {
 			return false
 		}
 		h.route = fd
+	}
+	return true
+}
+
+// routedHere asks the kernel for the type of the route to a. The answer takes the kernel some
+// microseconds and no lock that another process can hold for long, and it is right at once
+// when an address is added or removed. Without an answer it returns false: the stack is asked.
+// h.mu is held.
+func (h *here) routedHere(a netip.Addr) bool {
+	if !h.open() {
+		return false
 	}
 	h.seq++
 	req := appendRouteRequest(h.buf[:0], h.seq, a)

@@ -53,9 +53,12 @@ func recvBufSet(fd, n int) bool {
 // Cookie returns the kernel's cookie of the socket fd, which no other socket of
 // this boot has, or 0 if fd is not a socket.
 func Cookie(fd int) uint64 {
-	c, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
-	if err != nil {
-		return 0
+	// The kernel may lack memory for a moment. A socket without a cookie would be taken for
+	// one of somebody else.
+	for range 3 {
+		if c, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE); err == nil {
+			return c
+		}
 	}
-	return c
+	return 0
 }

@@ -3,10 +3,11 @@
 package service
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
-	"golang.org/x/sys/unix"
+	"smcr/userstack/network"
 )
 
 // errClaimed is the error of a socket that a launcher passes while another handshake
@@ -23,9 +24,9 @@ type claims struct {
 
 // take claims a socket, or returns errClaimed. release ends the claim and is never nil.
 func (c *claims) take(fd int) (release func(), err error) {
-	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
-	if err != nil {
-		return func() {}, fmt.Errorf("service: getsockopt SO_COOKIE: %w", err)
+	cookie := network.Cookie(fd)
+	if cookie == 0 {
+		return func() {}, errors.New("service: the socket has no cookie")
 	}
 	if c.announced != nil {
 		c.announced(cookie)

@@ -3,7 +3,6 @@
 package lastclose
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -216,6 +215,3 @@ func fetchOr(dst, src asm.Register, offset int16) asm.Instruction {
 
 // encodeEntry returns an entry without an address that is not reported.
 func encodeEntry() []byte { return make([]byte, entrySize) }
-
-// isReported reports whether the file of an entry was reported.
-func isReported(entry []byte) bool { return binary.NativeEndian.Uint64(entry[entryReported:]) != 0 }
