@@ -33,6 +33,9 @@ const (
 	// doubles with each further time, up to copyLast.
 	copyFirst = time.Minute
 	copyLast  = time.Hour
+	// copyDoubtful is the first time after ends without an answer, which a server may cause that
+	// has no descriptors left, for instance.
+	copyDoubtful = 5 * time.Second
 	// copyDoubts is how many connections in a row the peer must end without an answer to PROPOSAL. One
 	// alone may be that of a host or a stack that has ended.
 	copyDoubts = 2
@@ -48,7 +51,8 @@ const (
 //	the SYN-ACK has the probe         | the host         | nothing is announced to it for a time
 //	data instead of an answer to CLC  | address and port | the same
 //	silence instead of it             | address and port | the same
-//	the end instead of it             | address and port | the same, from the second in a row on
+//	the end instead of it             | address and port | the same, from the second in a row on, and
+//	                                  |                  | for a shorter time first
 //	the time is over                  |                  | the next connection announces SMC
 //	an answer to PROPOSAL             | address and port | forgotten
 type copies struct {
@@ -102,7 +106,11 @@ func (c *copies) found(now time.Time, key netip.AddrPort, sure bool) {
 	if now.Before(x.until) {
 		return // another connection of the same time has found it
 	}
-	x.pause = min(max(2*x.pause, copyFirst), copyLast)
+	least := copyDoubtful
+	if sure {
+		least = copyFirst
+	}
+	x.pause = min(max(2*x.pause, least), copyLast)
 	x.until = now.Add(x.pause)
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,6 +17,9 @@ import (
 // limitRoom is how many more descriptors a process may open in the runs of
 // TestDescriptorLimit: from none to more than one connection needs.
 const limitRoom = 8
+
+// limitTime is how long a process has no more.
+const limitTime = 5 * time.Second
 
 // TestDescriptorLimit takes the descriptors of a process away while it runs: the kernel
 // then refuses all calls that make one, and drops descriptors that a message carries.
@@ -45,7 +49,10 @@ func TestDescriptorLimit(t *testing.T) {
 			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: old.Max}, nil); err != nil {
 				t.Fatal(err)
 			}
+			// Over TCP too, connections wait for a server that has no descriptor for them.
+			again := time.AfterFunc(limitTime, func() { _ = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &old, nil) })
 			r, log := l.client(sweepConns, "-bytes", sweepBytes)
+			again.Stop()
 			r.Runs = 1
 			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &old, nil); err != nil {
 				t.Fatal(err)
