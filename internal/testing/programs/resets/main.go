@@ -269,11 +269,29 @@ func attackClient(ctx context.Context, address string, seed uint64) error {
 			return nil
 		}
 		go func() {
+			x := script{c.(*net.TCPConn), rand.New(rand.NewPCG(seed, i))}
+			defer done.Add(1)
+			if !announced(p, x.c) {
+				x.reset() // a client that does not try SMC now sends no PROPOSAL
+				return
+			}
 			_ = c.SetDeadline(time.Now().Add(longest))
-			script{c.(*net.TCPConn), rand.New(rand.NewPCG(seed, i))}.server()
-			done.Add(1)
+			x.server()
 		}()
 	}
+}
+
+// announced reports whether the peer of an accepted connection announced SMC.
+func announced(p *tcpopt.Program, c *net.TCPConn) (yes bool) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = rc.Control(func(fd uintptr) {
+		state, err := p.Peer(int(fd))
+		yes = err == nil && state == tcpopt.PeerSMC
+	})
+	return yes
 }
 
 // serveOne reads until the connection ends.
