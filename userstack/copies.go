@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"smcr/smc"
@@ -59,9 +58,6 @@ const (
 type copies struct {
 	mu sync.Mutex
 	at map[netip.AddrPort]*copying // port 0: each port of the host
-
-	resetsFrom time.Time // resets were counted from then on
-	resets     int
 }
 
 type copying struct {
@@ -147,31 +143,7 @@ func (c *copies) answered(remote netip.AddrPort) {
 
 // noAnswer records a rendezvous that ended with ErrNoAnswer.
 func (c *copies) noAnswer(now time.Time, remote netip.AddrPort, err error) {
-	if errors.Is(err, syscall.ECONNRESET) {
-		return // a server that does not understand PROPOSAL answers or closes; a host that is busy resets
-	}
 	c.found(now, portOf(remote), errors.Is(err, rendezvous.ErrProtocol) || errors.Is(err, os.ErrDeadlineExceeded))
-}
-
-// A reset instead of an answer may come of a listener whose launcher has ended, so the connection
-// is made again. But a peer that resets each connection gets no more than maxResets in resetTime.
-const (
-	maxResets = 8
-	resetTime = 10 * time.Second
-)
-
-// worthAnother reports whether a connection whose rendezvous ended with err is made again.
-func (c *copies) worthAnother(now time.Time, err error) bool {
-	if !errors.Is(err, syscall.ECONNRESET) {
-		return true
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now.Sub(c.resetsFrom) >= resetTime {
-		c.resetsFrom, c.resets = now, 0
-	}
-	c.resets++
-	return c.resets <= maxResets
 }
 
 // copiedSYN is the reason why the connection tcp, whose peer did not announce SMC, is TCP, if the

@@ -4,9 +4,9 @@ package userstack
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,7 +19,7 @@ func TestCopies(t *testing.T) {
 		host  = netip.MustParseAddrPort("10.0.0.1:80")
 		other = netip.MustParseAddrPort("10.0.0.1:81")
 		data  = fmt.Errorf("%w: %w", rendezvous.ErrNoAnswer, rendezvous.ErrProtocol)
-		end   = fmt.Errorf("%w: %w", rendezvous.ErrNoAnswer, io.EOF)
+		end   = fmt.Errorf("%w: %w", rendezvous.ErrNoAnswer, syscall.ECONNRESET)
 		none  = fmt.Errorf("%w: %w", rendezvous.ErrNoAnswer, os.ErrDeadlineExceeded)
 	)
 	for _, test := range []struct {

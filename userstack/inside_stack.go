@@ -67,9 +67,6 @@ func (i insideStack) SYNACK(fd int, remote netip.AddrPort) error {
 
 // NoAnswer implements inside.Stack.
 func (i insideStack) NoAnswer(remote netip.AddrPort, err error) error {
-	if !i.s.copies.worthAnother(time.Now(), err) {
-		return nil
-	}
 	i.s.copies.noAnswer(time.Now(), remote, err)
 	return copied()
 }
