@@ -311,6 +311,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		if here != nil {
 			return s.programs.OpenHere(fd)
 		}
+		if local, lerr := socketAddr(unix.Getsockname(fd)); lerr == nil {
+			s.sockets.listeners.asked(c.Launcher(), local.Port())
+		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs.PeerAnnounced(fd, remote.Addr())
 		}

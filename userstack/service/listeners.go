@@ -29,6 +29,9 @@ import (
 //	its last launcher has ended          | silent, at once     | reset, also those that come within seconds
 //	a process without launcher accepts   | silent from now on  | the accepted one is reset when that process
 //	 (it has read, or has written)       |                     | has read or written
+//	 and then its launchers ask again    | announces again     | -
+//	 (two times, or twice as often as    |                     |
+//	 the last time)                      |                     |
 //	a launcher adopts it, none had it    | announces again     | -
 //	closed                               | forgotten           | -
 //
@@ -51,6 +54,11 @@ const (
 	unlistened = 10 * time.Second
 	// keepLimit limits the connections that one check looks at.
 	keepLimit = 1024
+	// firstAsks is how many connections launchers must ask about, after a process without
+	// launcher has accepted one: the launcher may have lost a descriptor, and its program got
+	// a connection that nobody had asked about. The number doubles each time, up to mostAsks.
+	firstAsks = 2
+	mostAsks  = 1 << 16
 )
 
 // errManyListeners means that a listening socket stays native.
@@ -65,6 +73,9 @@ type markedSocket struct {
 	uid       uint32
 	since     time.Time // of the mark, or when its last launcher ended
 	foreign   bool      // a process without launcher accepts on it
+	port      uint16    // of it, if foreign
+	asks      int       // connections about which launchers must ask before foreign ends
+	need      int       // the value with which asks began
 }
 
 // orphan reports whether the socket must not announce SMC.
@@ -85,6 +96,7 @@ type listeners struct {
 	open  map[*broker.Launcher]map[uint64]*markedSocket // by the cookies of the sockets
 	known map[uint64]*markedSocket
 	users map[uint32]int
+	stray int // how many known ones are foreign
 
 	checking sync.Mutex                    // guards what follows, and is taken before mu
 	silent   map[network.LocalAddress]bool // true: this service has silenced it
@@ -178,6 +190,9 @@ func (t *listeners) drop(l *broker.Launcher, cookie uint64) {
 // forget removes a socket. The caller holds mu.
 func (t *listeners) forget(cookie uint64, x *markedSocket) {
 	delete(t.known, cookie)
+	if x.foreign {
+		t.stray--
+	}
 	for l := range x.launchers {
 		delete(t.open[l], cookie)
 	}
@@ -341,13 +356,37 @@ func (t *listeners) look(now time.Time, c network.Announced) {
 	}
 	t.mu.Lock()
 	first := !x.foreign
-	x.foreign, x.since = true, now
+	if first {
+		t.stray++
+	}
+	x.foreign, x.since, x.port = true, now, c.Local.Port()
+	x.need = min(max(firstAsks, 2*x.need), mostAsks)
+	x.asks = x.need
 	t.mu.Unlock()
 	if first {
 		t.wake()
 		t.checking.Unlock()
 		t.sweep(now)
 		t.checking.Lock()
+	}
+}
+
+// asked records that launcher l has asked about a connection that was accepted on a port.
+func (t *listeners) asked(l *broker.Launcher, port uint16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stray == 0 {
+		return // as almost always
+	}
+	for _, x := range t.open[l] {
+		if !x.foreign || x.port != port {
+			continue
+		}
+		if x.asks--; x.asks <= 0 {
+			x.foreign = false // the next check lets it announce
+			t.stray--
+			t.wake()
+		}
 	}
 }
 
