@@ -39,16 +39,27 @@ const (
 	// copyDoubts is how many connections in a row the peer must end without an answer to PROPOSAL. One
 	// alone may be that of a host or a stack that has ended.
 	copyDoubts = 2
-	// maxCopies limits the addresses that are remembered. Peers can add some, but no more
-	// than programs connect to.
-	maxCopies = 1024
+	// maxCopies limits the addresses that are remembered, and maxCopiesUser those of one user.
+	// Peers can add some, but no more than programs connect to.
+	maxCopies     = 1024
+	maxCopiesUser = 128
 )
+
+// anyUser is the user of what the SYN-ACK of a host shows: no user of this host can forge it.
+const anyUser = ^uint32(0)
+
+// copyKey names what is remembered. A user has the sockets of the user's connections, and can
+// spoil their rendezvous. So what a rendezvous shows is for the connections of this user alone.
+type copyKey struct {
+	uid uint32
+	at  netip.AddrPort // port 0: each port of the host
+}
 
 // copies has the addresses at which the option of SMC in a SYN-ACK means nothing. The zero value
 // is ready for use.
 //
-//	event                             | key              | then
-//	the SYN-ACK has the probe         | the host         | nothing is announced to it for a time
+//	event                             | key, of a user   | then
+//	the SYN-ACK has the probe         | the host, of all | nothing is announced to it for a time
 //	data instead of an answer to CLC  | address and port | the same
 //	silence instead of it             | address and port | the same
 //	the end instead of it             | address and port | the same, from the second in a row on, and
@@ -57,7 +68,7 @@ const (
 //	an answer to PROPOSAL             | address and port | forgotten
 type copies struct {
 	mu sync.Mutex
-	at map[netip.AddrPort]*copying // port 0: each port of the host
+	at map[copyKey]*copying
 }
 
 type copying struct {
@@ -67,20 +78,20 @@ type copying struct {
 }
 
 // hostOf returns the key for each port of a host.
-func hostOf(remote netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), 0)
+func hostOf(remote netip.AddrPort) copyKey {
+	return copyKey{anyUser, netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), 0)}
 }
 
-// portOf returns the key for one port.
-func portOf(remote netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())
+// portOf returns the key for one port and the connections of a user.
+func portOf(uid uint32, remote netip.AddrPort) copyKey {
+	return copyKey{uid, netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())}
 }
 
-// known reports whether nothing must be announced to remote.
-func (c *copies) known(now time.Time, remote netip.AddrPort) bool {
+// known reports whether a connection of a user must not be announced to remote.
+func (c *copies) known(now time.Time, uid uint32, remote netip.AddrPort) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, key := range [...]netip.AddrPort{hostOf(remote), portOf(remote)} {
+	for _, key := range [...]copyKey{hostOf(remote), portOf(uid, remote)} {
 		if x := c.at[key]; x != nil && now.Before(x.until) {
 			return true
 		}
@@ -90,12 +101,12 @@ func (c *copies) known(now time.Time, remote netip.AddrPort) bool {
 
 // found records that something copies options for key. If it is not sure, it takes several
 // times in a row.
-func (c *copies) found(now time.Time, key netip.AddrPort, sure bool) {
+func (c *copies) found(now time.Time, key copyKey, sure bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x := c.at[key]
 	if x == nil {
-		c.makeRoom()
+		c.makeRoom(key.uid)
 		x = &copying{}
 		c.at[key] = x
 	}
@@ -114,36 +125,48 @@ func (c *copies) found(now time.Time, key netip.AddrPort, sure bool) {
 	x.until = now.Add(x.pause)
 }
 
-// makeRoom makes room for one more address: the one whose time ends first is forgotten. The
-// caller holds mu.
-func (c *copies) makeRoom() {
+// makeRoom makes room for one more address of a user. The user's own one whose time ends first
+// is forgotten if they are too many; or if those of all are, one of the user with the most.
+// The caller holds mu.
+func (c *copies) makeRoom(uid uint32) {
 	if c.at == nil {
-		c.at = map[netip.AddrPort]*copying{}
+		c.at = map[copyKey]*copying{}
 	}
-	if len(c.at) < maxCopies {
-		return
+	users := map[uint32]int{}
+	for key := range c.at {
+		users[key.uid]++
 	}
-	var first netip.AddrPort
+	if users[uid] < maxCopiesUser {
+		if len(c.at) < maxCopies {
+			return
+		}
+		for u, n := range users {
+			if n > users[uid] || n == users[uid] && u < uid {
+				uid = u
+			}
+		}
+	}
+	var first copyKey
 	for key, x := range c.at {
-		if f := c.at[first]; f == nil || x.until.Before(f.until) {
+		if f := c.at[first]; key.uid == uid && (f == nil || x.until.Before(f.until)) {
 			first = key
 		}
 	}
 	delete(c.at, first)
 }
 
-// answered records an answer to PROPOSAL.
-func (c *copies) answered(remote netip.AddrPort) {
+// answered records an answer to PROPOSAL on a connection of a user.
+func (c *copies) answered(uid uint32, remote netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.at) > 0 {
-		delete(c.at, portOf(remote))
+		delete(c.at, portOf(uid, remote))
 	}
 }
 
-// noAnswer records a rendezvous that ended with ErrNoAnswer.
-func (c *copies) noAnswer(now time.Time, remote netip.AddrPort, err error) {
-	c.found(now, portOf(remote), errors.Is(err, rendezvous.ErrProtocol) || errors.Is(err, os.ErrDeadlineExceeded))
+// noAnswer records a rendezvous of a user that ended with ErrNoAnswer.
+func (c *copies) noAnswer(now time.Time, uid uint32, remote netip.AddrPort, err error) {
+	c.found(now, portOf(uid, remote), errors.Is(err, rendezvous.ErrProtocol) || errors.Is(err, os.ErrDeadlineExceeded))
 }
 
 // copiedSYN is the reason why the connection tcp, whose peer did not announce SMC, is TCP, if the

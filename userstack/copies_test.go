@@ -15,6 +15,7 @@ import (
 
 // TestCopies has a row for each line of the table of copies.
 func TestCopies(t *testing.T) {
+	const user = 1000
 	var (
 		host  = netip.MustParseAddrPort("10.0.0.1:80")
 		other = netip.MustParseAddrPort("10.0.0.1:81")
@@ -41,20 +42,23 @@ func TestCopies(t *testing.T) {
 		for _, err := range test.events {
 			switch err {
 			case nil:
-				c.answered(host)
+				c.answered(user, host)
 			case errCopied:
 				c.found(now, hostOf(host), true)
 			default:
-				c.noAnswer(now, host, err)
+				c.noAnswer(now, user, host, err)
 			}
 		}
-		if got := c.known(now, host); got != test.host {
+		if got := c.known(now, user, host); got != test.host {
 			t.Errorf("%s: known %v", test.name, got)
 		}
-		if got := c.known(now, other); got != test.other {
+		if got := c.known(now, user, other); got != test.other {
 			t.Errorf("%s: another port known %v", test.name, got)
 		}
-		if c.known(now.Add(copyFirst), host) {
+		if got := c.known(now, user+1, host); got != test.other {
+			t.Errorf("%s: to another user known %v", test.name, got)
+		}
+		if c.known(now.Add(copyFirst), user, host) {
 			t.Errorf("%s: still known after the time", test.name)
 		}
 	}
@@ -65,7 +69,7 @@ func TestCopies(t *testing.T) {
 		for range 3 {
 			c.found(now, hostOf(host), true)
 		}
-		if !c.known(now.Add(want-1), host) || c.known(now.Add(want), host) {
+		if !c.known(now.Add(want-1), user, host) || c.known(now.Add(want), user, host) {
 			t.Fatalf("not known for %v", want)
 		}
 		now = now.Add(want)
@@ -73,12 +77,24 @@ func TestCopies(t *testing.T) {
 			break
 		}
 	}
-	// The table is bounded, and what ends first is forgotten.
-	for i := range maxCopies + 10 {
-		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80)
-		c.noAnswer(now, addr, data)
+	// The table is bounded, and what ends first is forgotten. A user with too many displaces none
+	// of another.
+	c = copies{}
+	c.noAnswer(now, 1, host, data)
+	add := func(uid uint32, n int) {
+		for i := range n {
+			addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(uid), byte(i >> 8), byte(i)}), 80)
+			c.noAnswer(now.Add(time.Second), uid, addr, data)
+		}
 	}
-	if len(c.at) != maxCopies {
-		t.Errorf("%d addresses", len(c.at))
+	add(user, maxCopies+10)
+	if len(c.at) != maxCopiesUser+1 || !c.known(now, 1, host) {
+		t.Errorf("%d addresses, known %v", len(c.at), c.known(now, 1, host))
+	}
+	for i := range 2 * maxCopies / maxCopiesUser {
+		add(uint32(user+i), maxCopiesUser)
+	}
+	if len(c.at) != maxCopies || !c.known(now, 1, host) {
+		t.Errorf("%d addresses, known %v", len(c.at), c.known(now, 1, host))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/internal/inside"
 )
 
 // Dialer connects over a [Stack]. It extends [Stack.Dial] as net.Dialer extends net.Dial. It
@@ -75,7 +76,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 
 // dial connects once. With plain, SMC is not announced, because of it.
 func (d *Dialer) dial(ctx context.Context, nd net.Dialer, network, address string, plain *DeclineError) (net.Conn, error) {
-	s := d.Stack
+	s, uid := d.Stack, inside.OwnerFrom(ctx).UID
 	var unmarked atomic.Pointer[DeclineError]
 	own := controlOf(nd)
 	nd.Control, nd.ControlContext = nil, func(ctx context.Context, network, address string, rc syscall.RawConn) error {
@@ -86,7 +87,7 @@ func (d *Dialer) dial(ctx context.Context, nd net.Dialer, network, address strin
 		}
 		why := plain
 		if why == nil {
-			why = s.announce(nd.LocalAddr, address, rc, d.RequireSMC)
+			why = s.announce(uid, nd.LocalAddr, address, rc, d.RequireSMC)
 		}
 		if why == nil {
 			return nil
@@ -110,7 +111,7 @@ func (d *Dialer) dial(ctx context.Context, nd net.Dialer, network, address strin
 	case err != nil:
 	case smc:
 		if c, err = s.Client(ctx, tcp); errors.Is(err, ErrNoAnswer) {
-			s.copies.noAnswer(time.Now(), addrPort(tcp.RemoteAddr()), err)
+			s.copies.noAnswer(time.Now(), uid, addrPort(tcp.RemoteAddr()), err)
 		}
 	default:
 		why := cmp.Or(unmarked.Load(), s.copiedSYN(tcp))
@@ -137,13 +138,13 @@ func controlOf(nd net.Dialer) func(ctx context.Context, network, address string,
 	return nil
 }
 
-// announce marks a socket, so that its SYN announces SMC. With check, it first checks whether
+// announce marks a socket of a user, so that its SYN announces SMC. With check, it first checks whether
 // SMC-R could reach address at all.
-func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, check bool) *DeclineError {
+func (s *Stack) announce(uid uint32, local net.Addr, address string, rc syscall.RawConn, check bool) *DeclineError {
 	if s.opt.marker == nil && !check {
 		return nil
 	}
-	if s.copies.known(time.Now(), addrPort(tcpAddr(address))) {
+	if s.copies.known(time.Now(), uid, addrPort(tcpAddr(address))) {
 		return copied()
 	}
 	var merr error

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
@@ -57,7 +58,7 @@ func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf 
 		c, err = nil, fmt.Errorf("userstack: %w", perr)
 	}
 	if d, ok := errors.AsType[*DeclineError](err); role == smc.Client && (err == nil || ok && d.Remote) {
-		s.copies.answered(addrPort(tcp.RemoteAddr()))
+		s.copies.answered(inside.OwnerFrom(ctx).UID, addrPort(tcp.RemoteAddr()))
 	}
 	if err != nil {
 		s.account(role, 0, err)

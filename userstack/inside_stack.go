@@ -50,8 +50,8 @@ func (i insideStack) CanAnnounce(local, remote netip.Addr) error {
 }
 
 // Copies implements inside.Stack.
-func (i insideStack) Copies(remote netip.AddrPort) error {
-	if i.s.copies.known(time.Now(), remote) {
+func (i insideStack) Copies(uid uint32, remote netip.AddrPort) error {
+	if i.s.copies.known(time.Now(), uid, remote) {
 		return copied()
 	}
 	return nil
@@ -66,8 +66,8 @@ func (i insideStack) SYNACK(fd int, remote netip.AddrPort) error {
 }
 
 // NoAnswer implements inside.Stack.
-func (i insideStack) NoAnswer(remote netip.AddrPort, err error) error {
-	i.s.copies.noAnswer(time.Now(), remote, err)
+func (i insideStack) NoAnswer(uid uint32, remote netip.AddrPort, err error) error {
+	i.s.copies.noAnswer(time.Now(), uid, remote, err)
 	return copied()
 }
 

@@ -99,9 +99,12 @@ func (s *Stack) tryPathTo(local, remote netip.Addr) error {
 	return s.tryPath(&rt, remote)
 }
 
-// pathDied takes the end of a link group over which nothing passes any more.
-func (s *Stack) pathDied(lan driver.LAN, err error) {
-	s.pathFailed(pathOf(&lan.Route, lan.Remote), serverPause, err)
+// pathDied takes the end of a link group over which nothing passes any more. Perhaps TCP does not
+// pass either: the peer was without power. So the next connection finds out, in little time.
+func (s *Stack) pathDied(lan driver.LAN) {
+	s.paths.mu.Lock()
+	defer s.paths.mu.Unlock()
+	s.paths.known.Suspect(time.Now(), pathOf(&lan.Route, lan.Remote))
 }
 
 func (s *Stack) pathFailed(p pathmemory.Path, longest time.Duration, err error) {

@@ -54,7 +54,7 @@ type Config struct {
 
 	// PathDied is called when a link group has ended because RDMA does not pass any more on
 	// its way, although TCP does. It must not block. It may be nil.
-	PathDied func(lan LAN, err error)
+	PathDied func(lan LAN)
 }
 
 // GroupConfig is what a first contact decides for its link group.

@@ -160,7 +160,7 @@ func (g *Group) onDead(err error) {
 	g.owner.ended(g)
 	g.log.Info("link group ended", "reason", err)
 	if f := g.s.PathDied; f != nil && errors.Is(err, linkgroup.ErrPathDied) {
-		f(g.lan, err)
+		f(g.lan)
 	}
 	select {
 	case g.first <- errors.Join(linkgroup.ErrGroupDead, err):

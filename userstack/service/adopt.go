@@ -63,7 +63,7 @@ func (s handler) Refused(sock *broker.Descriptor) {
 // the server does not speak CLC: it has taken PROPOSAL for data. The program has sent nothing.
 // again returns false after another err.
 func again(s *Service, c *broker.Conn, sock *broker.Descriptor, remote netip.AddrPort, tcp *sharedTCP, restore func(), err error) bool {
-	why := s.programs.NoAnswer(remote, err)
+	why := s.programs.NoAnswer(c.Launcher().UID, remote, err)
 	if why == nil {
 		return false
 	}

@@ -105,7 +105,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if release, err = s.sockets.claims.take(fd); err != nil {
 			return err
 		}
-		if err = s.programs.Copies(req.Remote); err != nil {
+		if err = s.programs.Copies(c.Launcher().UID, req.Remote); err != nil {
 			return err
 		}
 		local, err = socketAddr(unix.Getsockname(fd))

@@ -37,6 +37,10 @@ func forgeAttempts(t *testing.T) int {
 	return n
 }
 
+// forgePorts returns how many ports n attempts need: one for each. The next ones to a port may
+// be TCP, since the rendezvous of this user with it end without an answer.
+func forgePorts(n int) string { return strconv.Itoa(n) }
+
 // TestForgedCLC: a user has the sockets on which the stack sends CLC messages. This user
 // cannot send a byte on such a socket before the connection is TCP, and the connections
 // of others are not disturbed. SMCR_E2E_FORGE is the number of connections.
@@ -50,7 +54,7 @@ func TestForgedCLC(t *testing.T) {
 			l := newLab(t, "setpriv")
 			stacks := []*netnstest.Process{l.serve(l.A), l.serve(l.B)}
 			addr := l.B.Addr() + ":5001"
-			server := l.under(l.B, bin("probe"), "server", addr)
+			server := l.under(l.B, bin("probe"), "server", addr, forgePorts(n))
 			if err := server.WaitOutput("listening", startTime); err != nil {
 				t.Fatal(err)
 			}
@@ -108,16 +112,14 @@ func (l *lab) forge(n int) string { return l.forgeTo(l.B.Addr()+":5001", n) }
 // forgeBoth makes users of both hosts forge messages on the same connections.
 func (l *lab) forgeBoth(n int) string {
 	l.t.Helper()
-	addr := l.B.Addr() + ":5002"
-	argv := as(otherUser, bin("hostile"), "forge-accepted", addr, strconv.Itoa(n))
+	addr := l.B.Addr() + ":6001"
+	argv := as(otherUser, bin("hostile"), "forge-accepted", addr, forgePorts(n))
 	p := l.B.Go(l.t, argv[0], argv[1:]...)
 	if err := p.WaitOutput("listening", startTime); err != nil {
 		l.t.Fatal(err)
 	}
 	said := l.forgeTo(addr, n)
-	if err := p.Wait(time.Minute); err != nil {
-		l.t.Errorf("%v\n%s", err, p.Log())
-	}
+	terminate(l.t, p)
 	return said
 }
 
@@ -134,23 +136,18 @@ func (l *lab) forgeTo(addr string, n int) string {
 // forgeAccepted makes the hostile user accept connections of another user.
 func (l *lab) forgeAccepted(n int) string {
 	l.t.Helper()
-	addr := l.A.Addr() + ":5002"
-	argv := as(hostileUser, bin("hostile"), "forge-accepted", addr, strconv.Itoa(n))
+	addr := l.A.Addr() + ":6001"
+	argv := as(hostileUser, bin("hostile"), "forge-accepted", addr, forgePorts(n))
 	p := l.A.Go(l.t, argv[0], argv[1:]...)
 	if err := p.WaitOutput("listening", startTime); err != nil {
 		l.t.Fatal(err)
 	}
-	const most = 100 // connections at a time
-	for left := n; left > 0; left -= most {
-		// The connections fail or are refused. Nothing else may happen.
-		c := l.under(l.B, bin("probe"), "client", addr, strconv.Itoa(min(left, most)))
-		if err := c.Wait(time.Minute); err != nil && !strings.Contains(err.Error(), "exit status") {
-			l.t.Fatalf("%v\n%s", err, c.Log())
-		}
+	// The connections fail or are refused. Nothing else may happen.
+	c := l.under(l.B, bin("probe"), "client", addr, strconv.Itoa(n), forgePorts(n))
+	if err := c.Wait(time.Minute); err != nil && !strings.Contains(err.Error(), "exit status") {
+		l.t.Fatalf("%v\n%s", err, c.Log())
 	}
-	if err := p.Wait(time.Minute); err != nil {
-		l.t.Errorf("%v\n%s", err, p.Log())
-	}
+	terminate(l.t, p)
 	return fmt.Sprint(len(p.Log()), " bytes of log")
 }
 

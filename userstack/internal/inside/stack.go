@@ -44,15 +44,15 @@ type Stack[C any] interface {
 	Closed() bool
 	// CanAnnounce returns why SMC cannot be announced to remote, or nil.
 	CanAnnounce(local, remote netip.Addr) error
-	// Copies returns why SMC must not be announced to remote, which CanAnnounce does not
+	// Copies returns why a connection of a user must not be announced to remote, which CanAnnounce does not
 	// know: at this address the option of SMC in a SYN-ACK means nothing.
-	Copies(remote netip.AddrPort) error
+	Copies(uid uint32, remote netip.AddrPort) error
 	// SYNACK returns an error like that of Copies if the SYN-ACK of the connected socket fd
 	// says so, and remembers that.
 	SYNACK(fd int, remote netip.AddrPort) error
-	// NoAnswer remembers that the rendezvous with remote has ended with err, which is
+	// NoAnswer remembers that the rendezvous of a user with remote has ended with err, which is
 	// userstack.ErrNoAnswer, and returns an error like that of Copies.
-	NoAnswer(remote netip.AddrPort, err error) error
+	NoAnswer(uid uint32, remote netip.AddrPort, err error) error
 	// Assumed reports whether remote speaks SMC according to the configuration. It is
 	// false if Option is not nil.
 	Assumed(remote netip.Addr) bool

@@ -172,21 +172,21 @@ func (p *Programs) PeerAnnounced(fd int, remote netip.Addr) (bool, error) {
 	return option.PeerSMC(fd)
 }
 
-// Copies returns why SMC must not be announced to remote: at this address the option of SMC in
-// a SYN-ACK means nothing.
-func (p *Programs) Copies(remote netip.AddrPort) error { return p.in.Copies(remote) }
+// Copies returns why a connection of a user must not be announced to remote: at this address the
+// option of SMC in a SYN-ACK means nothing.
+func (p *Programs) Copies(uid uint32, remote netip.AddrPort) error { return p.in.Copies(uid, remote) }
 
 // Copied returns an error like that of Copies if the peer of a program's connected socket fd has
 // copied the option of SMC from the SYN.
 func (p *Programs) Copied(fd int, remote netip.AddrPort) error { return p.in.SYNACK(fd, remote) }
 
-// NoAnswer returns why a connection must be made again, without announcing SMC, after the
+// NoAnswer returns why a connection of a user must be made again, without announcing SMC, after the
 // rendezvous has ended with err. It is nil if err is not userstack.ErrNoAnswer.
-func (p *Programs) NoAnswer(remote netip.AddrPort, err error) error {
+func (p *Programs) NoAnswer(uid uint32, remote netip.AddrPort, err error) error {
 	if !errors.Is(err, userstack.ErrNoAnswer) || p.in.Closed() {
 		return nil
 	}
-	return p.in.NoAnswer(remote, err)
+	return p.in.NoAnswer(uid, remote, err)
 }
 
 // NoSMC returns the error of a connection whose peer does not speak SMC, as far as

@@ -7,7 +7,7 @@
 //	hostile foreign ADDRESS
 //	hostile squat
 //	hostile forge ADDRESS N
-//	hostile forge-accepted ADDRESS N
+//	hostile forge-accepted ADDRESS PORTS
 //	hostile sweep FROM TO QPN PSN N
 //
 // exhaust uses as many resources of the stack in this network namespace as it can, until

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"sync"
@@ -89,7 +90,8 @@ type tally struct {
 
 // forge makes the stack connect sockets to addr, n times, and writes forged messages to
 // each as early and as often as it can. On every fourth socket, it also reads the
-// messages of the peer.
+// messages of the peer. Each attempt goes to the next port: after one, the stack may not
+// announce SMC to a port any more.
 func forge(addr netip.AddrPort, n int) error {
 	all := messages()
 	var t tally
@@ -106,7 +108,7 @@ func forge(addr netip.AddrPort, n int) error {
 			}
 			defer cl.Close()
 			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
-				if err := t.attempt(cl, addr, int(i), all[int(i)%len(all)], ways[int(i)/len(all)%len(ways)]); err != nil {
+				if err := t.attempt(cl, port(addr, int(i-1)), int(i), all[int(i)%len(all)], ways[int(i)/len(all)%len(ways)]); err != nil {
 					errs <- fmt.Errorf("attempt %d: %w", i, err)
 					return
 				}
@@ -121,6 +123,11 @@ func forge(addr netip.AddrPort, n int) error {
 	}
 	fmt.Printf("attempts: %d, not with SMC: %d, written: %d, failed: %d, over SMC: %d, without end: %d\n", n, t.tcp.Load(), t.wrote.Load(), t.failed.Load(), t.ready.Load(), t.late.Load())
 	return nil
+}
+
+// port returns the i-th address after addr.
+func port(addr netip.AddrPort, i int) netip.AddrPort {
+	return netip.AddrPortFrom(addr.Addr(), addr.Port()+uint16(i))
 }
 
 // attempt makes the stack connect one socket. Attempts with even numbers write before the
@@ -142,6 +149,7 @@ func (t *tally) attempt(cl *broker.Client, addr netip.AddrPort, i int, msg []byt
 	writer.Go(func() { t.write(fd, i, msg, way, over) })
 	defer writer.Wait()
 	defer close(over)
+	marked := false // the peer has announced SMC
 	timer := time.NewTimer(attemptTime)
 	defer timer.Stop()
 	for {
@@ -150,9 +158,13 @@ func (t *tally) attempt(cl *broker.Client, addr netip.AddrPort, i int, msg []byt
 			switch {
 			case !ok:
 				return cl.Err()
+			case ev.Kind == broker.EventNotCandidate && marked: // it is to be made again, over TCP
+				t.tcp.Add(1)
+				return nil
 			case ev.Kind == broker.EventNotCandidate, ev.Kind == broker.EventEstablished && !ev.PeerSMC:
 				return fmt.Errorf("event %d: %s: the test shows nothing", ev.Kind, ev.Text)
 			case ev.Kind == broker.EventEstablished:
+				marked = true
 				if err := c.Proceed(); err != nil {
 					return err
 				}
@@ -215,11 +227,12 @@ func (t *tally) write(fd, i int, msg []byte, way func(int, []byte) error, over <
 	}
 }
 
-// forgeAccepted listens at addr with a marked socket. It writes forged messages to each
-// connection that it accepts, before and after the stack gets it. It ends after n
-// connections.
-func forgeAccepted(addr netip.AddrPort, n int) error {
-	ctx := context.Background()
+// forgeAccepted listens at as many ports, from that of addr on, with marked sockets. It writes
+// forged messages to each connection that it accepts, before and after the stack gets it. It ends
+// with SIGTERM or SIGINT.
+func forgeAccepted(addr netip.AddrPort, ports int) error {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	defer stop()
 	cl, err := broker.DialStack(ctx, "forge")
 	if err != nil {
 		return err
@@ -227,52 +240,59 @@ func forgeAccepted(addr netip.AddrPort, n int) error {
 	defer cl.Close()
 	lc := net.ListenConfig{}
 	lc.SetMultipathTCP(false)
-	ln, err := lc.Listen(ctx, "tcp4", addr.String())
-	if err != nil {
-		return err
-	}
-	defer ln.Close()
-	lf, err := ln.(*net.TCPListener).File()
-	if err != nil {
-		return err
-	}
-	defer lf.Close()
-	if err := cl.Listen(ctx, int(lf.Fd())); err != nil {
-		return err
+	var accepts atomic.Int64
+	for i := range ports {
+		ln, err := lc.Listen(ctx, "tcp4", port(addr, i).String())
+		if err != nil {
+			return err
+		}
+		context.AfterFunc(ctx, func() { _ = ln.Close() })
+		lf, err := ln.(*net.TCPListener).File()
+		if err != nil {
+			return err
+		}
+		err = cl.Listen(ctx, int(lf.Fd()))
+		_ = lf.Close()
+		if err != nil {
+			return err
+		}
+		go func() {
+			for {
+				c, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				go forgeOn(cl, c.(*net.TCPConn), int(accepts.Add(1)))
+			}
+		}()
 	}
 	fmt.Println("listening")
-	all := messages()
-	var wg sync.WaitGroup
-	for i := range n {
-		c, err := ln.Accept()
-		if err != nil {
-			return err
-		}
-		f, err := c.(*net.TCPConn).File()
-		_ = c.Close()
-		if err != nil {
-			return err
-		}
-		wg.Go(func() {
-			defer f.Close()
-			fd, msg, way := int(f.Fd()), all[i%len(all)], ways[i/len(all)%len(ways)]
-			if i%3 == 0 {
-				_ = way(fd, msg)
-			}
-			if i%5 == 4 {
-				_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, 1)
-			}
-			if i%5 == 3 {
-				_ = unix.Shutdown(fd, unix.SHUT_RD)
-			}
-			if err := accepted(cl, fd, func() { _ = way(fd, msg) }); err != nil {
-				fmt.Fprintln(os.Stderr, "hostile: accepted:", err)
-			}
-		})
-	}
-	wg.Wait()
-	fmt.Println("done")
+	<-ctx.Done()
 	return nil
+}
+
+// forgeOn is one accepted connection of forgeAccepted.
+func forgeOn(cl *broker.Client, c *net.TCPConn, i int) {
+	f, err := c.File()
+	_ = c.Close()
+	if err != nil {
+		fatal(err)
+	}
+	defer f.Close()
+	all := messages()
+	fd, msg, way := int(f.Fd()), all[i%len(all)], ways[i/len(all)%len(ways)]
+	if i%3 == 0 {
+		_ = way(fd, msg)
+	}
+	if i%5 == 4 {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, 1)
+	}
+	if i%5 == 3 {
+		_ = unix.Shutdown(fd, unix.SHUT_RD)
+	}
+	if err := accepted(cl, fd, func() { _ = way(fd, msg) }); err != nil {
+		fmt.Fprintln(os.Stderr, "hostile: accepted:", err)
+	}
 }
 
 // accepted passes an accepted connection to the stack, and calls write until the stack

@@ -65,7 +65,7 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == "squat" {
 		fatal(squat())
 	}
-	fmt.Fprintln(os.Stderr, "usage: hostile exhaust|block KIND ADDRESS:PORT | hostile forge ADDRESS:PORT N | hostile forge-accepted ADDRESS:PORT N | hostile foreign ADDRESS:PORT | hostile squat | hostile sweep FROM TO QPN PSN N")
+	fmt.Fprintln(os.Stderr, "usage: hostile exhaust|block KIND ADDRESS:PORT | hostile forge ADDRESS:PORT N | hostile forge-accepted ADDRESS:PORT PORTS | hostile foreign ADDRESS:PORT | hostile squat | hostile sweep FROM TO QPN PSN N")
 	os.Exit(2)
 }
 

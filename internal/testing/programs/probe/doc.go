@@ -5,11 +5,14 @@
 // that close one direction, reset, or set options that need privileges. It uses package
 // net alone, is linked statically, and does not use SMC itself.
 //
-//	probe server ADDRESS
-//	probe client ADDRESS CONNECTIONS [-busy]
+//	probe server ADDRESS [PORTS]
+//	probe client ADDRESS CONNECTIONS [-busy | PORTS]
 //	probe halfclose ADDRESS BYTES
 //	probe abort ADDRESS
 //	probe rights ADDRESS
+//
+// With PORTS, server listens at so many ports from that of ADDRESS on, and client connects
+// to each of them in turn.
 //
 // They print one line for each event. SIGTERM closes all connections in order. It needs
 // no privileges.

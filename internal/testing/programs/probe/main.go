@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"strconv"
@@ -28,14 +29,17 @@ func main() {
 	time.AfterFunc(5*time.Minute, func() { fatal(errors.New("five minutes are over")) })
 	args := os.Args[1:]
 	switch {
-	case len(args) == 2 && args[0] == "server":
-		fatal(server(args[1]))
-	case (len(args) == 3 || len(args) == 4 && args[3] == "-busy") && args[0] == "client":
+	case (len(args) == 2 || len(args) == 3) && args[0] == "server":
+		fatal(server(addresses(args[1], args[2:])))
+	case (len(args) == 3 || len(args) == 4) && args[0] == "client":
 		n, err := strconv.Atoi(args[2])
 		if err != nil {
 			fatal(err)
 		}
-		fatal(client(args[1], n, len(args) == 4))
+		if busy := len(args) == 4 && args[3] == "-busy"; busy {
+			fatal(client(args[1:2], n, true))
+		}
+		fatal(client(addresses(args[1], args[3:]), n, false))
 	case len(args) == 3 && args[0] == "halfclose":
 		n, err := strconv.ParseInt(args[2], 10, 64)
 		if err != nil {
@@ -47,9 +51,28 @@ func main() {
 	case len(args) == 2 && args[0] == "rights":
 		fatal(rights(args[1]))
 	default:
-		fmt.Fprintln(os.Stderr, "usage: probe server ADDRESS | probe client ADDRESS CONNECTIONS [-busy] | probe halfclose ADDRESS BYTES | probe abort ADDRESS | probe rights ADDRESS")
+		fmt.Fprintln(os.Stderr, "usage: probe server ADDRESS [PORTS] | probe client ADDRESS CONNECTIONS [-busy | PORTS] | probe halfclose ADDRESS BYTES | probe abort ADDRESS | probe rights ADDRESS")
 		os.Exit(2)
 	}
+}
+
+// addresses returns addr with as many ports as the argument says, from its own on.
+func addresses(addr string, ports []string) (all []string) {
+	if len(ports) == 0 {
+		return []string{addr}
+	}
+	n, err := strconv.Atoi(ports[0])
+	if err != nil {
+		fatal(err)
+	}
+	first, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		fatal(err)
+	}
+	for i := range n {
+		all = append(all, netip.AddrPortFrom(first.Addr(), first.Port()+uint16(i)).String())
+	}
+	return all
 }
 
 func fatal(err error) {
@@ -79,45 +102,45 @@ func ending(err error) string {
 }
 
 // server sends back what it receives, until SIGTERM.
-func server(addr string) error {
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
+func server(addrs []string) error {
+	var (
+		wg        sync.WaitGroup
+		listeners []net.Listener
+		conns     sync.Map
+	)
+	for _, addr := range addrs {
+		ln, err := net.Listen("tcp", addr)
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, ln)
 	}
 	fmt.Println("listening")
-	var (
-		wg    sync.WaitGroup
-		conns sync.Map
-	)
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
 		<-term
-		ln.Close()
+		for _, ln := range listeners {
+			ln.Close()
+		}
 		conns.Range(func(c, _ any) bool { c.(net.Conn).Close(); return true })
 	}()
-	for {
-		c, err := ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		conns.Store(c, nil)
+	for _, ln := range listeners {
 		wg.Go(func() {
-			defer conns.Delete(c)
-			defer c.Close()
-			buf := make([]byte, 4096)
 			for {
-				n, err := c.Read(buf)
-				if err == nil {
-					_, err = c.Write(buf[:n])
-				}
-				if err != nil {
-					fmt.Printf("connection ended: %s\n", ending(err))
+				c, err := ln.Accept()
+				if errors.Is(err, net.ErrClosed) {
 					return
 				}
+				if err != nil {
+					fatal(err)
+				}
+				conns.Store(c, nil)
+				wg.Go(func() {
+					defer conns.Delete(c)
+					defer c.Close()
+					echo(c)
+				})
 			}
 		})
 	}
@@ -126,10 +149,25 @@ func server(addr string) error {
 	return nil
 }
 
+// echo sends back what it receives, and prints how the connection has ended.
+func echo(c net.Conn) {
+	buf := make([]byte, 4096)
+	for {
+		n, err := c.Read(buf)
+		if err == nil {
+			_, err = c.Write(buf[:n])
+		}
+		if err != nil {
+			fmt.Printf("connection ended: %s\n", ending(err))
+			return
+		}
+	}
+}
+
 // client opens n connections at the same time and exchanges a message on each. Then it
 // holds them until each has ended or SIGTERM arrives. With busy, it exchanges messages
 // meanwhile.
-func client(addr string, n int, busy bool) error {
+func client(addrs []string, n int, busy bool) error {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM, syscall.SIGINT)
 	var (
@@ -139,7 +177,7 @@ func client(addr string, n int, busy bool) error {
 	)
 	for i := range conns {
 		wg.Go(func() {
-			c, err := net.DialTimeout("tcp", addr, 30*time.Second)
+			c, err := net.DialTimeout("tcp", addrs[i%len(addrs)], 30*time.Second)
 			if err == nil {
 				conns[i] = c
 				err = exchange(c, byte(i))
