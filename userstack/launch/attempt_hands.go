@@ -232,9 +232,18 @@ func (a *attempt) native(n *notif, e syscall.Errno, begun bool) {
 	}
 }
 
+// carry passes the service its end of the pair first: what the program writes after the answer
+// belongs to the service, even if the launcher ends then.
 func (a *attempt) carry(n *notif, by carrier) {
+	passed := by != byService && by != byServiceTCP || a.pass()
+	a.noServiceEnd = by == byService && !passed
+	alone := by == byServiceTCP && !passed
+	if alone {
+		a.release() // if the session still exists, the service releases its copy
+	}
 	a.mu.Lock()
-	a.here = by == byLauncher
+	defer a.mu.Unlock()
+	a.here = by == byLauncher || alone
 	a.trial.oneHost = by == byNobody
 	if by == byService || by == byNobody {
 		a.trial.ready(a.begun)
@@ -242,16 +251,6 @@ func (a *attempt) carry(n *notif, by carrier) {
 	a.phase = phaseCarried
 	a.local = localAddr(a.tcp)
 	a.report.connected = n != nil && a.answer(n, 0)
-	a.mu.Unlock()
-	switch {
-	case by == byService:
-		a.noServiceEnd = !a.pass()
-	case by == byServiceTCP && !a.pass():
-		a.release() // if the session still exists, the service releases its copy
-		a.mu.Lock()
-		a.here = true
-		a.mu.Unlock()
-	}
 }
 
 func (a *attempt) fail(n *notif, e syscall.Errno) bool {
