@@ -268,15 +268,15 @@ func (s *kernelSupervisor) socketIn(tid int, o owner, domain, flags int) (fd int
 	}
 	defer f.Close()
 	fd = -1
-	guard.Elsewhere("a socket in another network namespace", func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+	guard.OnThread("a socket in another network namespace", func() (restored bool) {
 		if err = os.NewSyscallError("setns", unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)); err != nil {
-			return
+			return false
 		}
 		err, _ = o.make1(func() (err error) {
 			fd, err = s.k.socket(domain, flags)
 			return err
 		})
+		return false
 	})
 	return fd, err
 }

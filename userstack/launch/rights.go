@@ -94,6 +94,10 @@ func (o owner) makeHere(n *notif, f func() error) error {
 		return f()
 	}
 	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() { // it cannot end: see guard.OnThread
+		runtime.UnlockOSThread()
+		return o.make(f)
+	}
 	err, restored := o.make1(f)
 	if restored {
 		runtime.UnlockOSThread()

@@ -44,13 +44,13 @@ func (n *NetNS) Do(f func() error) error {
 		return f()
 	}
 	runtime.UnlockOSThread()
-	guard.Elsewhere("a call in the network namespace of the stack", func() {
-		runtime.LockOSThread() // without unlocking: the thread ends with the goroutine
+	guard.OnThread("a call in the network namespace of the stack", func() (restored bool) {
 		if err = unix.Setns(int(n.ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			err = fmt.Errorf("network: enter the network namespace of the stack: %w", err)
-			return
+			return false
 		}
 		err = f()
+		return false
 	})
 	return err
 }

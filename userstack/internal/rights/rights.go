@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
 
@@ -109,12 +108,9 @@ func (r Rights) Do(f func() error) error {
 // thread ends with that goroutine.
 func OnThread(f func() (err error, restored bool)) error {
 	var err error
-	guard.Elsewhere("a call with the rights of a program", func() {
-		runtime.LockOSThread() // after a panic, too, the thread ends
-		restored := false
-		if err, restored = f(); restored {
-			runtime.UnlockOSThread()
-		}
+	guard.OnThread("a call with the rights of a program", func() (restored bool) {
+		err, restored = f()
+		return restored
 	})
 	return err
 }
