@@ -23,6 +23,9 @@ import (
 //	           |                                  |            | group takes no connections
 //	           |                                  |            | until TEST LINK is answered
 //	unsure     | timer, nothing is under way      | unsure     | TEST LINK, timer ProofWait
+//	unsure     | timer, its link has failed and   | unsure     | TEST LINK on the other one,
+//	           | the group has another one        |            | timer ProofWait
+//	unsure     | timer, its link has failed       | ready      | ActConnReady ErrNoLink
 
 // prove has c wait for a sign of the peer on its link, if there was none lately or an exchange
 // is needed anyway.
@@ -69,10 +72,13 @@ func (t *linkTests) noSign() {
 		wait := t.g.cfg.Timers.ProofWait
 		if !t.g.now.Before(c.unsure.Add(wait)) {
 			if !c.link.usable() {
-				c.setReady(ErrNoLink)
-				return true
-			}
-			if c.link.sqLen > 0 {
+				l := t.g.links.leastUsed((*Link).usable)
+				if l == nil {
+					c.setReady(ErrNoLink)
+					return true
+				}
+				c.setLink(l)
+			} else if c.link.sqLen > 0 {
 				t.doubted = true
 				t.ask(c.link)
 				c.setReady(ErrNoSign)

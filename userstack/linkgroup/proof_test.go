@@ -127,6 +127,34 @@ func TestProveEnds(t *testing.T) {
 	}
 }
 
+// TestProveOther: a connection whose link has failed, and that was not moved then, proves another
+// link. It is ready without one only if there is none.
+func TestProveOther(t *testing.T) {
+	for _, other := range []bool{true, false} {
+		r := newRig(t, smc.Server, proving)
+		if other {
+			r.two(nil)
+		} else {
+			r.open()
+		}
+		r.wait(time.Second)
+		c := r.newUnsure(0)
+		was := c.Link()
+		was.closeQP()
+		r.wait(700 * time.Millisecond)
+		want := []error{}
+		if !other {
+			want = []error{ErrNoLink}
+		}
+		if got := r.readiness(c); !slices.EqualFunc(got, want, errors.Is) {
+			t.Errorf("ready %v, want %v", got, want)
+		}
+		if (c.Link() != was) != other {
+			t.Errorf("another link: %v, want %v", c.Link() != was, other)
+		}
+	}
+}
+
 // TestProvePath: with ProvePath, a full packet of zeros goes to the end of the peer's element
 // before the reply to CONFIRM LINK, and before CONFIRM LINK if the peer is a stack of this module.
 func TestProvePath(t *testing.T) {
