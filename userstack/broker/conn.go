@@ -182,11 +182,16 @@ const brokenTimeout = 3 * time.Second
 // Broken announces an abortive end: afterwards the caller closes its end of
 // the pair without reading from it again, and the program sees ECONNRESET
 // after what it was already sent (or errno in SO_ERROR), not an end of file.
-// Broken waits for the answer of the launcher, 3 seconds at most.
+// It tells the launcher the text of SetCloseReason, since the program may end before the connection
+// does. Broken waits for the answer of the launcher, 3 seconds at most.
 func (c *Conn) Broken(ctx context.Context, errno syscall.Errno) error {
 	ctx, cancel := context.WithTimeout(ctx, brokenTimeout)
 	defer cancel()
-	if err := c.send(&Message{Type: TypeBroken, Errno: int32(errno)}); err != nil {
+	m := Message{Type: TypeBroken, Errno: int32(errno)}
+	if s := c.closed.Load(); s != nil {
+		m.Text = *s
+	}
+	if err := c.send(&m); err != nil {
 		return err
 	}
 	_, err := c.await(ctx, TypeBrokenDone)

@@ -39,10 +39,10 @@ func TestConnectSMC(t *testing.T) {
 			}
 			return nil
 		})
+		c.SetCloseReason("link down")
 		if err := c.Broken(ctx, unix.ETIMEDOUT); err != nil {
 			t.Errorf("Broken: %v", err)
 		}
-		c.SetCloseReason("link down")
 	}}
 	cl := dial(t, serve(t, &Server{Handler: h}))
 	sock := tcpSocket(t)
@@ -79,7 +79,7 @@ func TestConnectSMC(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(pair[1])
-	wantEvent(t, c, Event{Kind: EventBroken, Errno: unix.ETIMEDOUT})
+	wantEvent(t, c, Event{Kind: EventBroken, Errno: unix.ETIMEDOUT, Text: "link down"})
 	if _, err := unix.Write(pair[0], []byte{0}); err != nil {
 		t.Fatal(err)
 	}

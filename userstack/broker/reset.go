@@ -4,7 +4,7 @@ package broker
 
 import "strings"
 
-// resetPrefix is the beginning of the Text of TypeClosed for a connection that was reset for a
+// resetPrefix is the beginning of the Text of TypeBroken and TypeClosed for a connection that was reset for a
 // reason that the service knows.
 const resetPrefix = "reset: "
 

@@ -23,6 +23,7 @@ func (c *conn) carried() {
 		defer close(c.detours.over)
 	}
 	defer c.trial.lasts()()
+	told := false // why the connection was reset
 	for {
 		if c.here {
 			c.relayed()
@@ -44,6 +45,10 @@ func (c *conn) carried() {
 			case broker.EventBroken:
 				c.closeOwn()
 				c.s.stats.broken()
+				if why := broker.ResetReason(ev.Text); why != "" {
+					c.s.stats.reset(why)
+					told = true
+				}
 				c.reset(ev.Errno)
 				c.drop()
 				if err := c.cc.BrokenDone(); err != nil {
@@ -62,7 +67,7 @@ func (c *conn) carried() {
 				c.closed(ev.Errno)
 				c.trial.end(ev.Carried)
 				c.s.stats.ended()
-				if why := broker.ResetReason(ev.Text); why != "" {
+				if why := broker.ResetReason(ev.Text); why != "" && !told {
 					c.s.stats.reset(why)
 				}
 				if ev.Text != "" {

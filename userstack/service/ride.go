@@ -70,6 +70,9 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	h.carryOptions(smc, carriage)
 	data.DropUrgent = func() { _ = c.DropUrgent(ctx) }
 	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, LauncherGone: c.LauncherGone().Done(), Broken: func(e syscall.Errno) {
+		if carriage != nil {
+			c.SetCloseReason(broker.ResetText(carriage.ResetReason()))
+		}
 		_ = c.Broken(context.WithoutCancel(ctx), e)
 		markUnread(app)
 	}}

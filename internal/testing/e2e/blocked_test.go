@@ -136,6 +136,10 @@ func TestRoCEBlocked(t *testing.T) {
 			if smcr, _ := overSMCR(t, log); smcr != 0 {
 				t.Errorf("%d connections over SMC-R", smcr)
 			}
+			out, err := l.try(l.B, "--backend", "user", "check", l.A.Addr()+":7")
+			if err == nil || !strings.Contains(out, "UDP port 4791") {
+				t.Errorf("smcr check: %v\n%s", err, out)
+			}
 			if took[0] > slow(time.Second) {
 				t.Errorf("the first connection took %v", took[0])
 			}

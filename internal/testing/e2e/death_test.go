@@ -183,6 +183,7 @@ func TestVanishedHost(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.wantReset(client, vanishedBusy)
+		l.wantWhy(client, "1 reset: transport retries exceeded (see 'smcr explain path-died')")
 		if err := l.Uncut(0); err != nil {
 			t.Fatal(err)
 		}
@@ -203,6 +204,7 @@ func TestVanishedHost(t *testing.T) {
 		}
 		start := time.Now()
 		l.wantReset(client, vanishedIdle)
+		l.wantWhy(client, "1 reset: the peer did not answer TEST LINK (see 'smcr explain path-died')")
 		l.wantReset(server, vanishedIdle-time.Since(start))
 		l.wantNoConnections(l.A, l.B)
 		if err := l.Uncut(0); err != nil {
@@ -234,6 +236,14 @@ func (l *lab) wantReset(p *netnstest.Process, d time.Duration) {
 	l.t.Logf("noticed after %v: %s", time.Since(start).Round(time.Millisecond), saw)
 	if !strings.HasSuffix(saw, "ended: reset") && !strings.HasSuffix(saw, "ended: broken pipe") {
 		l.t.Errorf("it saw %q, want a reset", saw)
+	}
+}
+
+// wantWhy checks that the summary of smcr run -v says why a connection was reset.
+func (l *lab) wantWhy(p *netnstest.Process, why string) {
+	l.t.Helper()
+	if err := p.WaitOutput(why, endTime); err != nil {
+		l.t.Errorf("%v, in\n%s", err, p.Log())
 	}
 }
 
