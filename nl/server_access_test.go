@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	_ "smcr/internal/testing/firstthread"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"

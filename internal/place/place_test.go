@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	_ "smcr/internal/testing/firstthread"
 )
 
 // other is a user without privileges.

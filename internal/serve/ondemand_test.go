@@ -21,6 +21,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/place"
+	_ "smcr/internal/testing/firstthread"
 	"smcr/internal/testing/netnstest"
 	"smcr/userstack/service"
 )

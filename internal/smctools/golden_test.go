@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	_ "smcr/internal/testing/firstthread"
 )
 
 // build compiles the program and links it to all its names.

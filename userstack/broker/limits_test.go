@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	_ "smcr/internal/testing/firstthread"
 	"smcr/internal/testing/socktest"
 	"smcr/quota"
 )

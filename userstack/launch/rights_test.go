@@ -22,6 +22,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	_ "smcr/internal/testing/firstthread"
 )
 
 // someone is a user without privileges.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/place"
+	_ "smcr/internal/testing/firstthread"
 	"smcr/internal/testing/netnstest"
 	"smcr/nl"
 	"smcr/userstack"

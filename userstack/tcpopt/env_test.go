@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	_ "smcr/internal/testing/firstthread"
 	"smcr/internal/testing/netnstest"
 )
 

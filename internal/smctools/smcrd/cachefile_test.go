@@ -16,6 +16,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/smctools/tool"
+	_ "smcr/internal/testing/firstthread"
 	"smcr/nl/nltest"
 )
 

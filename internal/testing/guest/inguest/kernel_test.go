@@ -13,6 +13,7 @@ import (
 	"smcr/nl/nltest"
 
 	"golang.org/x/sys/unix"
+	_ "smcr/internal/testing/firstthread"
 )
 
 func TestMain(m *testing.M) {
