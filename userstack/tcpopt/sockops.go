@@ -95,9 +95,7 @@ func (a sockOps) active() {
 	a.placeLabel("active_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
 	// The gate exists before any process can send. Plain TCP has no gate.
-	a.emit(asm.JNE.Imm(regResult, int32(PeerSMC), "active_plain"))
-	a.unlessHere("active_gate")
-	a.placeLabel("active_plain")
+	a.emit(asm.JEq.Imm(regResult, int32(PeerSMC), "active_gate"))
 	a.flags(flagGated, 0)
 	a.placeLabel("active_gate")
 	a.gateBase()
@@ -121,30 +119,6 @@ func (a sockOps) gateBase() {
 		asm.StoreMem(regMark, markBase, asm.R1, asm.Word),
 		asm.StoreImm(regMark, markLimit, 0, asm.Word),
 	)
-}
-
-// unlessHere jumps to label unless the connection has the same address at both ends, so
-// that it is within this host. It uses R1 and R2.
-func (a sockOps) unlessHere(label string) {
-	v4, same := a.unique("v4"), a.unique("same")
-	equal := func(remote, local int16) {
-		a.emit(
-			asm.LoadMem(asm.R1, regCtx, remote, asm.Word),
-			asm.LoadMem(asm.R2, regCtx, local, asm.Word),
-			asm.JNE.Reg(asm.R1, asm.R2, label),
-		)
-	}
-	a.emit(
-		asm.LoadMem(asm.R1, regCtx, opsFamily, asm.Word),
-		asm.JEq.Imm(asm.R1, unix.AF_INET, v4),
-	)
-	for i := int16(0); i < 16; i += 4 {
-		equal(opsRemoteIP6+i, opsLocalIP6+i)
-	}
-	a.emit(asm.Ja.Label(same))
-	a.placeLabel(v4)
-	equal(opsRemoteIP4, opsLocalIP4)
-	a.placeLabel(same)
 }
 
 func (a sockOps) passive() {
@@ -200,9 +174,6 @@ func (a sockOps) passive() {
 		asm.And.Imm(asm.R3, flagGateListen),
 		asm.JEq.Imm(asm.R3, 0, "passive_flags"),
 	)
-	a.unlessHere("passive_gate")
-	a.emit(asm.Ja.Label("passive_flags"))
-	a.placeLabel("passive_gate")
 	a.emit(asm.Or.Imm(asm.R4, flagGated))
 	a.placeLabel("passive_flags")
 	a.emit(asm.StoreMem(regMark, markFlags, asm.R4, asm.Word))
