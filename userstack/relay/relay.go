@@ -231,7 +231,7 @@ const (
 
 	// restTime is how long what arrived before a reset may take to be written to the
 	// program, which has room for most of it.
-	restTime = 100 * time.Millisecond
+	restTime = 2 * time.Second
 )
 
 // awaitOrphan waits for the end of a connection whose launcher has ended. What the program
