@@ -198,8 +198,8 @@ func (n *notif) write(addr uint64, b []byte) error {
 		if err != nil {
 			return err
 		}
-		defer unix.Close(mem)
-		return store(mem, addr, b)
+		defer mem.close()
+		return mem.store(addr, b)
 	})
 }
 

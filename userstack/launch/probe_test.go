@@ -53,6 +53,7 @@ var probes = map[string]func(args []string) error{
 	"deaf":        probeDeaf,
 	"calls":       probeCalls,
 	"unlucky":     probeUnlucky,
+	"protected":   probeProtected,
 
 	"kernelsockets": probeKernelSockets,
 	"kernelecho":    probeKernelEcho,

@@ -185,30 +185,6 @@ func readMem(tid int, addr uint64, b []byte) error {
 	return nil
 }
 
-// memory opens the memory of n's process for writing. It returns an error if
-// the call is over, so that a recycled thread id cannot be written to.
-func (n *notif) memory() (fd int, err error) {
-	fd, err = withRoom(func() (int, error) {
-		return unix.Open("/proc/"+strconv.Itoa(int(n.PID))+"/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return -1, err
-	}
-	if !n.valid() {
-		_ = unix.Close(fd)
-		return -1, unix.ENOENT
-	}
-	return fd, nil
-}
-
-// store writes b to address addr. fd is the memory of a process.
-func store(fd int, addr uint64, b []byte) error {
-	if n, err := unix.Pwrite(fd, b, int64(addr)); err != nil || n != len(b) {
-		return unix.EFAULT
-	}
-	return nil
-}
-
 // parseSockaddr decodes the address given to connect(). flowinfo is that of
 // IPv6, 0 otherwise. Families other than IPv4 and IPv6 give an invalid
 // address.
@@ -284,14 +260,14 @@ func (n *notif) storeSockaddr(addr, lenAddr uint64, sa []byte) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(mem)
+	defer mem.close()
 	if m := min(int(size), len(sa)); m > 0 {
-		if err := store(mem, addr, sa[:m]); err != nil {
+		if err := mem.store(addr, sa[:m]); err != nil {
 			return err
 		}
 	}
 	binary.NativeEndian.PutUint32(l[:], uint32(len(sa)))
-	return store(mem, lenAddr, l[:])
+	return mem.store(lenAddr, l[:])
 }
 
 // writeOption stores a socket option's value as getsockopt does.
@@ -306,7 +282,7 @@ func (n *notif) storeOption(value []byte) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(mem)
+	defer mem.close()
 	var l [4]byte
 	if err := readMem(int(n.PID), n.Args[4], l[:]); exhausted(err) {
 		return err
@@ -319,12 +295,12 @@ func (n *notif) storeOption(value []byte) error {
 	}
 	value = value[:min(len(value), int(size))]
 	if len(value) > 0 {
-		if err := store(mem, n.Args[3], value); err != nil {
+		if err := mem.store(n.Args[3], value); err != nil {
 			return err
 		}
 	}
 	binary.NativeEndian.PutUint32(l[:], uint32(len(value)))
-	return store(mem, n.Args[4], l[:])
+	return mem.store(n.Args[4], l[:])
 }
 
 func toAddrPort(sa unix.Sockaddr) netip.AddrPort {
