@@ -264,18 +264,20 @@ func TestLocalEndings(t *testing.T) {
 				}
 			}
 			for _, first := range []joined.Side{joined.Client, joined.Server} {
-				b := newLocalBed(t)
-				pair := b.overPair(first)
-				tt.do(pair)
-				if got := pair.saw; fmt.Sprint(got) != fmt.Sprint(want) {
-					t.Errorf("the %v is the first program:\npair %q\nTCP  %q", first, got, want)
-				}
-				for _, fd := range []*int{&pair.a, &pair.b} {
-					if *fd >= 0 {
-						pair.close(fd)
+				t.Run(first.String(), func(t *testing.T) {
+					b := newLocalBed(t)
+					pair := b.overPair(first)
+					tt.do(pair)
+					if got := pair.saw; fmt.Sprint(got) != fmt.Sprint(want) {
+						t.Errorf("the %v is the first program:\npair %q\nTCP  %q", first, got, want)
 					}
-				}
-				b.idle()
+					for _, fd := range []*int{&pair.a, &pair.b} {
+						if *fd >= 0 {
+							pair.close(fd)
+						}
+					}
+					b.idle()
+				})
 			}
 		})
 	}

@@ -16,9 +16,19 @@ import (
 	"smcr/userstack/internal/lastclose"
 )
 
-// kernelCloses loads the programs for the kernel's reports once for all tests. TestMain calls
-// it first, because its descriptors stay open.
-var kernelCloses = sync.OnceValues(lastclose.Load)
+// kernelCloses loads the programs for the kernel's reports once for all tests, and attaches
+// them. TestMain calls it first, because its descriptors stay open.
+var kernelCloses = sync.OnceValues(func() (*lastclose.Watch, error) {
+	w, err := lastclose.Load()
+	if err != nil {
+		return nil, err
+	}
+	// A number that no socket has: so a test neither attaches nor detaches them.
+	if err := w.Add(^uint64(0)); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+})
 
 // newCloses returns what reports last closes: the kernel, if it does, otherwise polledCloses.
 func newCloses(t testing.TB) lastCloses {
@@ -34,7 +44,15 @@ func newCloses(t testing.TB) lastCloses {
 	return nil
 }
 
-// sharedCloses stays open.
+// TestKernelReportsCloses is skipped if the tests of this package make do with polledCloses.
+func TestKernelReportsCloses(t *testing.T) {
+	if _, ok := newCloses(t).(sharedCloses); !ok {
+		_, err := kernelCloses()
+		t.Skip(err)
+	}
+}
+
+// sharedCloses stays open. One service at a time reads its reports.
 type sharedCloses struct{ *lastclose.Watch }
 
 func (sharedCloses) Close() error { return nil }
