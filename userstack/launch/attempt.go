@@ -111,6 +111,7 @@ func (a *attempt) run(timeout time.Duration) {
 func (a *attempt) cleanup() {
 	a.sub.stop()
 	a.sub = nil
+	a.steps.dropOffer()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	select {

@@ -22,6 +22,10 @@ const (
 	// failedTime is how long a failed attempt keeps the TCP socket, so that a
 	// call of the program can get it back.
 	failedTime = 2 * time.Second
+	// joinTime limits the wait for a call with which the end that the service made can be
+	// placed. It is longer than on an idle machine, because the connection is TCP without
+	// such a call. A program that writes does not wait.
+	joinTime = time.Second
 )
 
 // stage is the state of an attempt to make a connection.
@@ -45,6 +49,9 @@ const (
 	stageOrphan
 	// stageOwn: the launcher makes the TCP connection. The program has the pair.
 	stageOwn
+	// stageJoin: the service has made an end for the program, which has the pair. A call of
+	// the program is needed to place the end. If none comes, it is TCP.
+	stageJoin
 	// stageGive: it is TCP, and the program has the pair. A call of the program is
 	// needed to give it its socket. If none comes, the service carries the bytes.
 	stageGive
@@ -74,8 +81,14 @@ const (
 //	                  | the socket was     |                                                |
 //	                  | duplicated         |                                                |
 //	withdraw          | service gone       | await the end of the service                   | orphan
-//	tcp held          | local              | place its end, also for that of the pair       | over
-//	                  |                    | if it cannot be done: as no SMC                | over, give-own
+//	tcp held          | local              | if a call waits: place its end, also for that  | over
+//	                  |                    | of the pair; if it cannot be done: as no SMC   | over, give-own
+//	                  |                    | if placed: drain, wait for a call              | join
+//	join              | a call             | place its end; if it cannot be done, or the    | over
+//	                  |                    | program wrote: as in give-own                  |
+//	join              | wrote, time over,  | as in give-own                                 | over
+//	                  | programs ended     |                                                |
+//	join              | service gone       | wait for a call                                | give-own
 //	swap              | a call             | place, proceed                                 | clc
 //	swap              | time over          | cancel, fail                                   | failed, over
 //	clc               | ready, SMC         | drain, the service carries                     | over
@@ -102,6 +115,7 @@ type steps struct {
 	begun    bool // connect() has returned EINPROGRESS
 	early    bool // see stoppedCall.early
 	decide   time.Duration
+	offer    *broker.Descriptor // stageJoin: the end that the service made
 }
 
 func (x *steps) over() bool { return x.stage == stageOver }
@@ -200,8 +214,19 @@ func (x *steps) goCLC() {
 }
 
 // local handles an end that the service made. It closes the end if it cannot
-// place it.
+// place it, now or with the next call.
 func (x *steps) local(end *broker.Descriptor) {
+	x.dropGone()
+	if x.stage <= stageHeld && x.n == nil && x.placed() && end != nil {
+		x.stage, x.offer = stageJoin, end
+		if !x.drain() {
+			x.failed(unix.ECONNABORTED, "")
+			return
+		}
+		x.watch()
+		x.await(joinTime)
+		return
+	}
 	can := x.stage <= stageHeld && x.n != nil && end != nil
 	if end != nil {
 		defer end.Close() //nolint:errcheck // unless it is taken
@@ -220,6 +245,36 @@ func (x *steps) local(end *broker.Descriptor) {
 		x.counts(broker.ModeTCP, ReasonNotPlaced)
 		x.release()
 		x.giveBack(byLauncher)
+	}
+}
+
+// join places the end that the service made with call n, unless the program already wrote into
+// the pair.
+func (x *steps) join(n *notif) {
+	if x.wrote() || !x.placeLocal(n, x.nonblock, x.offer) {
+		x.notJoined(ReasonNotPlaced)
+		x.give(n)
+		return
+	}
+	x.counts(broker.ModeLocal, "")
+	x.proceed()
+	x.end()
+	x.carry(x.n, byNobody)
+}
+
+// notJoined makes an attempt in stageJoin one that is TCP.
+func (x *steps) notJoined(why string) {
+	x.dropOffer()
+	x.counts(broker.ModeTCP, why)
+	x.release()
+	x.stage = stageGiveOwn
+}
+
+// dropOffer closes the end that the service made, if nobody has taken it.
+func (x *steps) dropOffer() {
+	if x.offer != nil {
+		_ = x.offer.Close()
+		x.offer = nil
 	}
 }
 
@@ -277,8 +332,11 @@ func (x *steps) goNative() {
 	x.native(x.n, e, x.begun)
 }
 
-// carryNow ends the wait for a call in stageGive and stageGiveOwn.
+// carryNow ends the wait for a call in stageGive, stageGiveOwn and stageJoin.
 func (x *steps) carryNow() {
+	if x.stage == stageJoin {
+		x.notJoined(ReasonNotPlaced)
+	}
 	by := byServiceTCP
 	if x.stage == stageGiveOwn {
 		by = byLauncher
@@ -310,6 +368,8 @@ func (x *steps) serviceGone() {
 	switch {
 	case x.stage == stageGive:
 		x.stage = stageGiveOwn
+	case x.stage == stageJoin:
+		x.notJoined(ReasonNoService)
 	case x.stage == stageWithdraw:
 		x.stage = stageOrphan
 		x.awaitServiceEnd()
@@ -362,7 +422,7 @@ func (x *steps) held() {
 // timedOut is called when the time of await is over.
 func (x *steps) timedOut() {
 	switch x.stage {
-	case stageGive, stageGiveOwn:
+	case stageGive, stageGiveOwn, stageJoin:
 		x.carryNow()
 	case stageSwap:
 		// The peer expects a CLC proposal on a socket that the program holds.
@@ -376,9 +436,8 @@ func (x *steps) timedOut() {
 
 // pairChanged is called when the program closed the pair or wrote into it.
 func (x *steps) pairChanged() {
-	giving := x.stage == stageGive || x.stage == stageGiveOwn
 	switch {
-	case giving && (!x.hungUp() || x.wrote()): // also written and closed
+	case x.giving() && (!x.hungUp() || x.wrote()): // also written and closed
 		x.carryNow()
 	case x.stage < stageFailed:
 		x.cancel()
@@ -387,10 +446,15 @@ func (x *steps) pairChanged() {
 	}
 }
 
+// giving reports whether the program has the pair, and only a call of it is missing.
+func (x *steps) giving() bool {
+	return x.stage == stageGive || x.stage == stageGiveOwn || x.stage == stageJoin
+}
+
 // programEnded is called when all programs have ended. What one of them wrote before it
 // ended is still sent.
 func (x *steps) programEnded() {
-	if (x.stage == stageGive || x.stage == stageGiveOwn) && (!x.hungUp() || x.wrote()) {
+	if x.giving() && (!x.hungUp() || x.wrote()) {
 		x.carryNow()
 	}
 }

@@ -36,6 +36,12 @@ func (x *steps) offered(l *stoppedCall) {
 		}
 		x.give(l.n)
 		return
+	case stageJoin:
+		if keep {
+			x.keep(l)
+		}
+		x.join(l.n)
+		return
 	case stageFailed:
 		if x.placed() {
 			x.swapBack(l.n)
