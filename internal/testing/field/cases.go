@@ -108,4 +108,11 @@ var Modes = []Mode{
 // Differs has the differences from TCP that stay, each with its reason: what was seen in a
 // mode for a question of a case, by "MODE CASE/VARIANT SIDE/QUESTION". docs/sockets.md
 // explains them to users.
-var Differs = map[string]string{}
+var Differs = map[string]string{
+	// A unix socket refuses an address, and a filter does not see that of sendmsg.
+	"joined sendto/all client/sendmsg": "EISCONN",
+	"joined sendto/all server/data":    "b'abcf'",
+	// The kernel shuts down the peer's writing together with reading.
+	"joined firstwrite/shut_rd client/first write":  "EPIPE",
+	"joined firstwrite/shut_rd client/second write": "EPIPE",
+}

@@ -33,7 +33,7 @@ const (
 // client of the stack in user space, then its server.
 var kernelPackages = []string{
 	"internal/cli", "internal/run",
-	"internal/testing/guest", "internal/testing/guesttest", "internal/testing/interop", "internal/testing/rdmainterop",
+	"internal/testing/guest", "internal/testing/guesttest", "internal/testing/interop", "internal/testing/joinedtest", "internal/testing/rdmainterop",
 }
 
 // racePackages are the packages in which many goroutines share state. `make test`

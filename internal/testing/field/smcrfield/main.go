@@ -36,6 +36,7 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 	smcr := flags.String("smcr", "bin/smcr", "the program under test")
 	pattern := flags.String("cases", "", "run only the cases whose CASE/VARIANT matches the regular expression")
 	names := flags.String("modes", "", "run only these modes, separated by commas: "+strings.Join(modeNames(), ", "))
+	quick := flags.Bool("quick", false, "run only the variants of the short form")
 	rounds := flags.Int("rounds", 1, "run everything so often")
 	verbose := flags.Bool("v", false, "print all output of both sides")
 	if err := flags.Parse(args); err != nil {
@@ -61,7 +62,7 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 		for i := range field.Cases {
 			c := &field.Cases[i]
 			for _, v := range c.Variants {
-				if !only.MatchString(c.Name + "/" + v) {
+				if !only.MatchString(c.Name+"/"+v) || *quick && !slices.Contains(c.Quick, v) {
 					continue
 				}
 				for _, m := range field.Modes {

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package joinedtest tests connections that are joined (smcr run --local), in a guest (package
+// guest): many kernels of test machines refuse the eBPF programs of package lastclose, and
+// connections with --local stay TCP there.
+//
+// One guest runs the compiled tests of package lastclose and the local tests of package
+// service, which must not be skipped there, and then smcr itself: that connections of unmodified
+// programs are joined, and show what TCP shows (package field); that none fails and none stays
+// TCP while the guest is busy; and what another user can do.
+//
+// It has tests only. No privileges are needed. The tests are skipped where guests cannot be
+// booted.
+package joinedtest
