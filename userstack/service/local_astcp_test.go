@@ -235,6 +235,15 @@ var endings = []struct {
 		p.poll(p.b)
 		p.read(p.b)
 	}, nil},
+	{"shut down for reading, the peer writes and closes", func(p *twoPrograms) {
+		p.shut(p.a, unix.SHUT_RD)
+		p.poll(p.b)
+		p.write(p.b, 1)
+		p.write(p.a, 10)
+		p.read(p.b)
+		p.close(&p.b)
+		p.read(p.a)
+	}, map[string]string{"write 1": "write broken pipe", "read 1, EOF": "read 0, EOF"}},
 	{"one of two descriptors is closed", func(p *twoPrograms) {
 		dup, err := unix.FcntlInt(uintptr(p.a), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {

@@ -306,15 +306,18 @@ func (t *localTable) claimed(f *localConn) bool {
 	return f.accept
 }
 
-// withdraw makes it impossible to claim a localConn. It reports false if it was
-// claimed before.
+// withdraw makes it impossible to claim a localConn, which is TCP then. It reports false if it was
+// claimed before. The connection is remembered: if a launcher was only late, its program must get
+// what is in the TCP connection, which has no CLC messages.
 func (t *localTable) withdraw(f *localConn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.accept {
 		return false
 	}
+	t.nameIt(f)
 	t.forget(f)
+	t.remember(f)
 	return true
 }
 

@@ -356,6 +356,34 @@ func TestLocalOtherProcess(t *testing.T) {
 	}
 }
 
+// TestLocalLateLauncher: a launcher that asks so late about a connection that the service thinks
+// another process has accepted it. Its program gets over TCP what the client sends.
+func TestLocalLateLauncher(t *testing.T) {
+	checkLeaks(t)
+	b := newLocalBed(t)
+	cc, _, ev := b.connect(b.launcher(os.Geteuid()))
+	p := b.end(ev)
+	if err := cc.Proceed(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(p, "early"); err != nil {
+		t.Fatal(err)
+	}
+	sock := b.accept()
+	b.await("the client's bytes are in the TCP connection", func() bool { return waiting(sock) > 0 })
+	next(t, b.handOver(b.server, sock), broker.EventNotCandidate)
+	q, err := fileConn(sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	got := make([]byte, len("early"))
+	if _, err := io.ReadFull(q, got); err != nil || string(got) != "early" {
+		t.Errorf("read %q, %v", got, err)
+	}
+	exchange(t, p, q)
+}
+
 // TestLocalOff: a launcher that did not choose pairs, and what else leaves a connection within a host to TCP.
 func TestLocalOff(t *testing.T) {
 	for name, change := range map[string]func(b *localBed, fd int) error{
