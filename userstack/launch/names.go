@@ -45,21 +45,32 @@ func (c *conn) peer(n *notif) (netip.AddrPort, syscall.Errno) {
 	phase, inPair, over := c.phase, c.report.inPair, c.over
 	c.mu.Unlock()
 	// The program sees the reset before the service sends its last event.
-	if phase != phaseCarried || inPair && (over || c.cut(n)) {
+	if phase != phaseCarried || inPair && (over || c.cut(n)) || c.isDirect() && c.wasReset(n) {
 		return netip.AddrPort{}, unix.ENOTCONN
 	}
 	return c.remote, 0
 }
 
 // cut reports whether the other end of the program's end, which n concerns, is closed.
-func (c *conn) cut(n *notif) bool {
+func (c *conn) cut(n *notif) bool { return c.polls(n)&unix.POLLHUP != 0 }
+
+// wasReset reports whether the other program has reset a connection without a process between the
+// two, and the program has not read the error yet. A shutdown in both directions is no reset.
+func (c *conn) wasReset(n *notif) bool { return c.polls(n)&unix.POLLERR != 0 }
+
+// polls returns the events of the program's end, which n concerns, that are always reported.
+func (c *conn) polls(n *notif) int16 {
 	c.mu.Lock()
 	inode := c.pair.inode
 	c.mu.Unlock()
 	fd, err := c.s.looks.socket(n, n.tid(), n.fdArg(), inode, lookPatience)
 	if err != nil {
-		return false
+		return 0
 	}
 	defer unix.Close(fd)
-	return pollHup(fd)
+	p := []unix.PollFd{{Fd: int32(fd)}}
+	if _, err := unix.Poll(p, 0); err != nil {
+		return 0
+	}
+	return p[0].Revents
 }

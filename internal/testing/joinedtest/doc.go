@@ -6,7 +6,7 @@
 //
 // One guest runs the compiled tests of package lastclose and the local tests of package
 // service, which must not be skipped there, and then smcr itself: that connections of unmodified
-// programs are joined, and show what TCP shows (package field); that none fails and none stays
+// programs are joined, and show what TCP shows (package field); that none fails and few stay
 // TCP while the guest is busy; and what another user can do.
 //
 // It has tests only. No privileges are needed. The tests are skipped where guests cannot be
