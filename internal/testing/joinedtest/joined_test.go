@@ -160,7 +160,7 @@ for i in range(int(sys.argv[1])):
     c = socket.create_connection(("127.0.0.1", 7100), timeout=120 if i % 2 else None)
     c.sendall(b"%d" % i)
     if c.recv(100) != b"%d" % i:
-        sys.exit("connection %d: wrong answer" % i)
+        sys.exit("connection %d: not the answer" % i)
     c.shutdown(socket.SHUT_WR)
     if c.recv(100) != b"":
         sys.exit("connection %d: no end" % i)
@@ -236,8 +236,15 @@ func testPrograms(t *testing.T, b *bed) {
 		server := b.start(t, "listening", b.python(0, server)...)
 		b.start(t, "loops", "sh", "-c", fmt.Sprintf("for i in $(seq %d); do while :; do :; done & done; echo loops; wait", loops))
 		// A launcher or the stack that gets no time for seconds leaves connections to TCP.
-		wantMostJoined(t, b.run(t, b.python(0, client, fmt.Sprint(conns))...), conns)
-		wantMostJoined(t, server(), conns)
+		ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
+		defer cancel()
+		r, err := b.Run(ctx, b.python(0, client, fmt.Sprint(conns))...)
+		served := server()
+		if err != nil {
+			t.Fatalf("%v\n%s\nthe server:\n%s", err, r.Stdout, served)
+		}
+		wantMostJoined(t, r.Stdout+r.Stderr, conns)
+		wantMostJoined(t, served, conns)
 	})
 	t.Run("Users", func(t *testing.T) {
 		server := b.start(t, "listening", b.python(0, server)...)
