@@ -21,7 +21,7 @@ FUZZTIME    ?= 30s
 TIME        ?= 30m
 FLOODTIME   ?= 5m
 REPEATTIME  ?= 30m
-TESTTIMEOUT ?= 25m
+TESTTIMEOUT ?= 35m
 # Connections that make connections opens and closes.
 N           ?= 1000000
 # Connections that make resets has reset.

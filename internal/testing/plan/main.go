@@ -17,7 +17,7 @@ func main() {
 	flag.StringVar(&o.goTool, "go", "go", "the `program` go")
 	flag.IntVar(&o.seeds, "seeds", 3000, "run `N` seeds of the simulation; plan test runs a tenth of them")
 	flag.IntVar(&o.guests, "guests", 2, "run `N` tests with a Linux kernel at the same time")
-	flag.StringVar(&o.timeout, "timeout", "25m", "time `limit` for the tests of one package")
+	flag.StringVar(&o.timeout, "timeout", "35m", "time `limit` for the tests of one package")
 	flag.StringVar(&o.only, "run", "", "run the end-to-end tests that match this `regexp`")
 	list := flag.Bool("list", false, "print the steps and run nothing")
 	flag.Usage = func() {
