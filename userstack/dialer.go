@@ -138,8 +138,8 @@ func controlOf(nd net.Dialer) func(ctx context.Context, network, address string,
 	return nil
 }
 
-// announce marks a socket of a user, so that its SYN announces SMC. With check, it first checks whether
-// SMC-R could reach address at all.
+// announce marks a socket of a user, so that its SYN announces SMC. With check, it first checks
+// whether SMC-R could reach address at all.
 func (s *Stack) announce(uid uint32, local net.Addr, address string, rc syscall.RawConn, check bool) *DeclineError {
 	if s.opt.marker == nil && !check {
 		return nil

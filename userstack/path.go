@@ -101,10 +101,13 @@ func (s *Stack) tryPathTo(local, remote netip.Addr) error {
 
 // pathDied takes the end of a link group over which nothing passes any more. Perhaps TCP does not
 // pass either: the peer was without power. So the next connection finds out, in little time.
-func (s *Stack) pathDied(lan driver.LAN) {
+func (s *Stack) pathDied(lan driver.LAN) { s.suspectPath(pathOf(&lan.Route, lan.Remote)) }
+
+// suspectPath has the next connection find out, in little time, whether RoCE passes.
+func (s *Stack) suspectPath(p pathmemory.Path) {
 	s.paths.mu.Lock()
 	defer s.paths.mu.Unlock()
-	s.paths.known.Suspect(time.Now(), pathOf(&lan.Route, lan.Remote))
+	s.paths.known.Suspect(time.Now(), p)
 }
 
 func (s *Stack) pathFailed(p pathmemory.Path, longest time.Duration, err error) {
@@ -226,9 +229,7 @@ func (u *pathUse) longest() time.Duration {
 // failed takes the failure of an LLC exchange. It reports whether RoCE does not pass.
 func (u *pathUse) failed(err error) bool {
 	if errors.Is(err, linkgroup.ErrNoSign) {
-		u.s.paths.mu.Lock()
-		u.s.paths.known.Suspect(time.Now(), u.is)
-		u.s.paths.mu.Unlock()
+		u.s.suspectPath(u.is)
 	}
 	if !silentPath(err) {
 		return false

@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
+	_ "smcr/internal/testing/firstthread"
 	"smcr/internal/testing/netnstest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	_ "smcr/internal/testing/firstthread"
 )
 
 // build compiles the program and links it to all its names.

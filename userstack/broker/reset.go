@@ -4,8 +4,8 @@ package broker
 
 import "strings"
 
-// resetPrefix is the beginning of the Text of TypeBroken and TypeClosed for a connection that was reset for a
-// reason that the service knows.
+// resetPrefix is the beginning of the Text of TypeBroken and TypeClosed for a connection that was
+// reset for a reason that the service knows.
 const resetPrefix = "reset: "
 
 // ResetText returns the Text of TypeClosed for a connection that was reset: with why, or without

@@ -68,9 +68,5 @@ func (c *conn) polls(n *notif) int16 {
 		return 0
 	}
 	defer unix.Close(fd)
-	p := []unix.PollFd{{Fd: int32(fd)}}
-	if _, err := unix.Poll(p, 0); err != nil {
-		return 0
-	}
-	return p[0].Revents
+	return polled(fd)
 }

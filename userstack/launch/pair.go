@@ -276,10 +276,15 @@ func setRaw(fd, level, name int, b []byte) error {
 }
 
 // pollHup reports whether the other end of the pair was closed.
-func pollHup(fd int) bool {
+func pollHup(fd int) bool { return polled(fd)&unix.POLLHUP != 0 }
+
+// polled returns the events of fd that are always reported, now: POLLHUP and POLLERR.
+func polled(fd int) int16 {
 	p := []unix.PollFd{{Fd: int32(fd)}}
-	_, err := unix.Poll(p, 0)
-	return err == nil && p[0].Revents&unix.POLLHUP != 0
+	if _, err := unix.Poll(p, 0); err != nil {
+		return 0
+	}
+	return p[0].Revents
 }
 
 // uncertain reports whether the program, which has the other end, may still

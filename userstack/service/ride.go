@@ -69,10 +69,15 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	}
 	h.carryOptions(smc, carriage)
 	data.DropUrgent = func() { _ = c.DropUrgent(ctx) }
-	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, LauncherGone: c.LauncherGone().Done(), Broken: func(e syscall.Errno) {
+	setReset := func() {
+		why := ""
 		if carriage != nil {
-			c.SetCloseReason(broker.ResetText(carriage.ResetReason()))
+			why = carriage.ResetReason()
 		}
+		c.SetCloseReason(broker.ResetText(why))
+	}
+	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, LauncherGone: c.LauncherGone().Done(), Broken: func(e syscall.Errno) {
+		setReset()
 		_ = c.Broken(context.WithoutCancel(ctx), e)
 		markUnread(app)
 	}}
@@ -93,18 +98,14 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 			case err != nil:
 				c.SetCloseReason("internal error of the stack")
 			case reset:
-				c.SetCloseReason(broker.ResetText(carriage.ResetReason()))
+				setReset()
 			}
 		})
 		return true
 	}
 	defer leave()
 	if r.Run(s.ending.Done()) {
-		why := ""
-		if carriage != nil {
-			why = carriage.ResetReason()
-		}
-		c.SetCloseReason(broker.ResetText(why))
+		setReset()
 	}
 	safe = true
 	return false

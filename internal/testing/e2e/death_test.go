@@ -118,8 +118,7 @@ func (l *lab) wantWorks() {
 func (l *lab) wantWorksSoon() {
 	l.t.Helper()
 	start := time.Now()
-	port := 8081
-	for ; time.Since(start) < time.Minute; port++ {
+	for port := 8081; time.Since(start) < time.Minute; port++ {
 		w := l.watch()
 		n := l.transfer(port)
 		if wire := w.stop(l.t); wire.SMCSYNs > 0 && wire.roce.Payload >= n {

@@ -49,13 +49,17 @@ func TestOneWay(t *testing.T) {
 				t.Parallel()
 				kernel, user := newBedOf(t, bed.setup)
 				d := directions(kernel, user)[i]
+				one := []string{"k0", "u1"}[i] // the device by default
+				if bed.apart {
+					one = "u0"
+				}
 				port := uint16(5600)
 				for sends, s := range map[string]*side{"client": d.client, "server": d.server} {
 					if s == kernel && !all {
 						continue
 					}
 					for _, device := range []string{"u0", "u1", "k0", "k1"} {
-						if !all && device != map[bool]string{true: "u0", false: []string{"k0", "u1"}[i]}[bed.apart] {
+						if !all && device != one {
 							continue
 						}
 						port++
