@@ -42,7 +42,7 @@ PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -se
 SOAK         = $(GO) run -buildvcs=false ./internal/testing/soak
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults field test-suites suite-tools mutants bench bench-plots bench-rdma demo recording dashboard guest generate test-tools test-tools-all bench-tools clean
+.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults field test-suites services suite-tools mutants bench bench-plots bench-rdma demo recording dashboard guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -54,7 +54,7 @@ help:
 	  'deb, rpm   a package for ARCH=$(ARCH) in $(DIST)' \
 	  'dist       archives for $(ARCHES) in $(DIST),' \
 	  '           with checksums and bills of materials (CycloneDX)' \
-	  'test       each package and each feature: at most 6 minutes on 2 processors' \
+	  'test       each package and each feature: about ten minutes on 2 processors' \
   'test-all   everything: lint, long tests, race detector, Linux kernels in QEMU' \
 	  'lint       gofmt, go vet, staticcheck, generated files' \
 	  'cross      build and vet for arm64 and s390x' \
@@ -75,6 +75,7 @@ help:
 	  '           RUN=regexp selects tests' \
 	  'field      situations from the field in each mode, compared with TCP;' \
 	  '           FIELDFLAGS="-cases oneshot -modes smc,local -v" selects' \
+	  'services   eight units of Debian under smcr run, with a real systemd; SERVICEFLAGS=' \
 	  'test-suites suites of others beneath smcr run, test by test as over TCP;' \
 	  '           SUITEFLAGS="-suites cpython,go -modes local -jobs test_socket", -list lists' \
 	  'suite-tools install what they need (Debian, root)' \
@@ -132,6 +133,12 @@ field: build
 test-suites: build
 	$(say) 'test suites of others, over TCP and beneath smcr run'
 	@$(GO) run -buildvcs=false ./internal/testing/suites/smcrsuites -smcr bin/smcr $(SUITEFLAGS)
+
+# Eight units of Debian under smcr run, with a real systemd. Writes the table of docs/tasks.md with
+# SERVICEFLAGS=-update.
+services:
+	@scripts/setup-test-tools test-all
+	@env SMCR_TEST_ALL_SERVICES=1 $(GO) test -buildvcs=false -timeout $(TESTTIMEOUT) -v -run '^TestServices$$' ./internal/testing/packages $(SERVICEFLAGS)
 
 suite-tools:
 	$(say) 'programs and packages that the suites of others use'

@@ -47,7 +47,7 @@ func codecs() map[string]func() attrCodec {
 func samples() map[string]attrCodec {
 	v2 := &V2Common{Version: 2, Release: 1, OS: smc.OSZOS, EID: "EID", PeerHost: "peer"}
 	return map[string]attrCodec{
-		"SysInfo":   &SysInfo{2, 1, true, true, "host", "IBM-SYSZ-ISMSEID00000000", "smcr", "1.2", 77, 1000, true, true, "/run/smcr/state-1.yaml", "no space", `[{"port":1}]`},
+		"SysInfo":   &SysInfo{2, 1, true, true, "host", "IBM-SYSZ-ISMSEID00000000", "smcr", "1.2", 77, 1000, true, true, "/run/smcr/state-1.yaml", "no space", `[{"port":1}]`, []string{"no port", "no right"}},
 		"TraceAsk":  &TraceRequest{1, true, TraceCDC, 0x100},
 		"TraceHead": &traceHead{1, 1 << 40},
 		"TraceConn": &TraceConn{
@@ -63,7 +63,7 @@ func samples() map[string]attrCodec {
 		"LinkGroupD": &LinkGroupD{1, 2, 3, 4, 5, 0x123, 7, "NET2", 0xffff, 9, 10, v2},
 		"Link": &Link{
 			ID: 1, IBDev: "rxe0", IBPort: 1, GID: smc.GID{1}, PeerGID: smc.GID{2}, Conns: 3, NetDev: 4,
-			UID: LinkUID{1, 2, 3, 4}, PeerUID: LinkUID{5, 6, 7, 8}, State: 3, QPN: 9, PeerQPN: 10, MTU: 1024,
+			UID: LinkUID{1, 2, 3, 4}, PeerUID: LinkUID{5, 6, 7, 8}, State: 3, QPN: 9, PeerQPN: 10, MTU: 1024, Resent: &Resent{1 << 42, 5},
 		},
 		"Device": &Device{
 			Name: "mlx5_0", UseCount: 1, Critical: true, PCI: &PCI{1, 2, 3, 4, "0001:00:00.0"}, Provider: "ibverbs", Refused: Refused{1 << 40, 2, 3}, Resent: &Resent{1 << 41, 4},

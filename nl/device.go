@@ -86,11 +86,34 @@ type Device struct {
 	Resent *Resent
 }
 
-// Resent counts what a device sent again since it was opened, because the peer had not
-// acknowledged it.
+// softRoCE is the Provider of devices in software.
+const softRoCE = "softroce"
+
+// SoftwareRoCE reports whether a stack in user space makes the device in software, so that no
+// RDMA card does the work. It is false for all devices of the kernel: the kernel does not say.
+func (d *Device) SoftwareRoCE() bool { return d.Provider == softRoCE }
+
+// Resent counts what a device sent again since it was opened, or a link since it was made,
+// because the peer had not acknowledged it.
 type Resent struct {
 	Packets  uint64 // request packets that were sent again
 	Timeouts uint64 // local ACK timeouts: no answer came in time
+}
+
+// SumResent returns the sum of what devices sent again, or nil if none of them counts it.
+func SumResent(devices []Device) (sum *Resent) {
+	for i := range devices {
+		r := devices[i].Resent
+		if r == nil {
+			continue
+		}
+		if sum == nil {
+			sum = new(Resent)
+		}
+		sum.Packets += r.Packets
+		sum.Timeouts += r.Timeouts
+	}
+	return sum
 }
 
 // Refused counts what a device in user space refused since it was opened, because it was

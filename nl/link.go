@@ -38,6 +38,8 @@ type Link struct {
 	QPN     uint32 // own queue pair number
 	PeerQPN uint32 // the peer's queue pair number
 	MTU     uint32 // path MTU in bytes
+	// Resent is nil if the queue pair does not count it, and while the link has none.
+	Resent *Resent
 }
 
 func (l *Link) encode(ae *attrEncoder) {
@@ -57,6 +59,18 @@ func (l *Link) encode(ae *attrEncoder) {
 		ae.Uint32(attrLinkPeerQPN, l.PeerQPN)
 		ae.Uint32(attrLinkMTU, l.MTU)
 	}
+	if l.Resent != nil {
+		ae.Uint64(attrLinkRetransmits, l.Resent.Packets)
+		ae.Uint64(attrLinkTimeouts, l.Resent.Timeouts)
+	}
+}
+
+// resent returns the counters of what the queue pair sent again, which the message has.
+func (l *Link) resent() *Resent {
+	if l.Resent == nil {
+		l.Resent = new(Resent)
+	}
+	return l.Resent
 }
 
 func (l *Link) decode(ad *attrDecoder) error {
@@ -88,6 +102,10 @@ func (l *Link) decode(ad *attrDecoder) error {
 			l.PeerQPN = number32(ad)
 		case attrLinkMTU:
 			l.MTU = number32(ad)
+		case attrLinkRetransmits:
+			l.resent().Packets = number(ad)
+		case attrLinkTimeouts:
+			l.resent().Timeouts = number(ad)
 		}
 	}
 	return ad.Err()

@@ -62,6 +62,15 @@ type ServerConfig struct {
 	// MaxConnsPerUser is the largest number of connections of one user other than
 	// root, 64 by default.
 	MaxConnsPerUser int
+
+	// Receive calls a function that receives a message of a client. Close closes a connection
+	// or a listener, and Refuse a connection that is not served, for the goroutine that accepts.
+	// A client can send descriptors of sockets, which the kernel closes within these calls, and
+	// that can take as long as the client has chosen (SO_LINGER). If clients are not to be
+	// trusted, all three must interrupt the thread. By default, they do not.
+	Receive func(call func())
+	Close   func(io.Closer) error
+	Refuse  func(io.Closer)
 }
 
 // A Server answers netlink requests with the data of a [Control]: it is the inverse of
@@ -114,6 +123,15 @@ func NewServer(ctl Control, cfg ServerConfig) *Server {
 	if cfg.MaxConnsPerUser <= 0 {
 		cfg.MaxConnsPerUser = defaultMaxConnsPerUser
 	}
+	if cfg.Receive == nil {
+		cfg.Receive = func(call func()) { call() }
+	}
+	if cfg.Close == nil {
+		cfg.Close = func(c io.Closer) error { return c.Close() }
+	}
+	if cfg.Refuse == nil {
+		cfg.Refuse = func(c io.Closer) { _ = c.Close() }
+	}
 	s := &Server{
 		ctl:       ctl,
 		cfg:       cfg,
@@ -130,7 +148,7 @@ func NewServer(ctl Control, cfg ServerConfig) *Server {
 // Serve accepts and serves connections until the server or the listener is closed. It
 // closes the listener. It returns nil if the server was closed.
 func (s *Server) Serve(l *net.UnixListener) error {
-	defer l.Close()
+	defer s.cfg.Close(l) //nolint:errcheck // it may be closed already
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -155,13 +173,13 @@ func (s *Server) accept(conn *net.UnixConn) {
 	peer, err := peerOf(conn)
 	if err != nil {
 		s.warnings.Warn("cannot read the credentials of a control connection", "err", err)
-		conn.Close()
+		s.cfg.Refuse(conn)
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		conn.Close()
+		s.cfg.Refuse(conn)
 		return
 	}
 	u, err := s.enter(peer.UID)
@@ -182,6 +200,7 @@ func (s *Server) accept(conn *net.UnixConn) {
 
 // enter counts a new connection of a user; leave must be called at its end. s.mu is held.
 func (s *Server) enter(uid uint32) (*user, error) {
+	uid = quota.Account(uid)
 	u := s.users[uid]
 	if u != nil && uid != 0 && u.conns >= s.cfg.MaxConnsPerUser {
 		return nil, fmt.Errorf("user %d has %d of at most %d control connections: %w", uid, u.conns, s.cfg.MaxConnsPerUser, syscall.EUSERS)
@@ -201,7 +220,8 @@ func (s *Server) enter(uid uint32) (*user, error) {
 }
 
 func (s *Server) leave(conn *net.UnixConn, uid uint32) {
-	conn.Close()
+	_ = s.cfg.Close(conn)
+	uid = quota.Account(uid)
 	s.cfg.Quota.Give(uid, 1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,13 +239,13 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 	select {
 	case s.refusing <- struct{}{}:
 	default:
-		conn.Close()
+		s.cfg.Refuse(conn)
 		return
 	}
 	s.conns[conn] = struct{}{}
 	s.wg.Go(func() {
 		defer func() {
-			conn.Close()
+			_ = s.cfg.Close(conn)
 			s.mu.Lock()
 			delete(s.conns, conn)
 			s.mu.Unlock()
@@ -234,7 +254,7 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 		if err := conn.SetDeadline(time.Now().Add(refuseTime)); err != nil {
 			return
 		}
-		b, err := readDatagram(conn, make([]byte, maxAnswer))
+		b, err := s.read(conn, make([]byte, maxAnswer))
 		if err != nil {
 			return
 		}
@@ -252,11 +272,11 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 
 func (s *Server) serveConn(conn *net.UnixConn, peer Peer, u *user) error {
 	buf := make([]byte, maxDatagram)
-	for {
+	for s.ctx.Err() == nil {
 		if err := conn.SetReadDeadline(time.Now().Add(idleTimeout)); err != nil {
 			return err
 		}
-		b, err := readDatagram(conn, buf)
+		b, err := s.read(conn, buf)
 		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil
 		}
@@ -267,6 +287,35 @@ func (s *Server) serveConn(conn *net.UnixConn, peer Peer, u *user) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// shut ends a connection that its goroutine may use. That goroutine closes it.
+func shut(conn *net.UnixConn) {
+	if rc, err := conn.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RDWR) })
+	}
+}
+
+// read reads one packet of a client into b. The errors are those of readDatagram, and that of a
+// packet with descriptors, which nobody sends who means well.
+func (s *Server) read(conn *net.UnixConn, b []byte) ([]byte, error) {
+	rc, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var n, flags int
+	rerr := rc.Read(func(fd uintptr) bool {
+		s.cfg.Receive(func() { n, _, flags, _, err = syscall.Recvmsg(int(fd), b, nil, syscall.MSG_DONTWAIT) })
+		return err != syscall.EAGAIN && err != syscall.EINTR
+	})
+	switch {
+	case rerr != nil:
+		return nil, rerr
+	case err != nil:
+		return nil, os.NewSyscallError("recvmsg", err)
+	}
+	return packet(b, n, flags)
 }
 
 // serveRequest answers one datagram. It waits if the user has too many answers in
@@ -324,10 +373,10 @@ func (s *Server) Close() error {
 	s.closed = true
 	s.cancel()
 	for l := range s.listeners {
-		l.Close()
+		_ = s.cfg.Close(l)
 	}
 	for c := range s.conns {
-		c.Close()
+		shut(c)
 	}
 	s.mu.Unlock()
 	s.wg.Wait()

@@ -22,13 +22,18 @@ type SysInfo struct {
 	StateFile    string // file that saves what commands change, or "" if nothing is saved
 	StateError   string // why nothing is saved
 	LocalJoin    string // which programs of one machine it joins, as a list in JSON, or "" for none
+	// Problems are what keeps it from doing all that it could, each with its cure.
+	Problems []string
 }
 
-// The limits of StateFile, StateError and LocalJoin, in bytes.
+// The limits of StateFile, StateError, LocalJoin and each of Problems, in bytes, and that of the
+// number of Problems.
 const (
 	maxStateFile  = 4096
 	maxStateError = 256
 	maxLocalJoin  = 16384
+	maxProblem    = 512
+	maxProblems   = 8
 )
 
 func (s *SysInfo) encode(ae *attrEncoder) {
@@ -61,6 +66,9 @@ func (s *SysInfo) encode(ae *attrEncoder) {
 		}
 		if s.LocalJoin != "" {
 			limited(ae, attrSysLocalJoin, s.LocalJoin, maxLocalJoin)
+		}
+		for _, p := range s.Problems[:min(len(s.Problems), maxProblems)] {
+			limited(ae, attrSysProblem, p, maxProblem)
 		}
 	}
 }
@@ -97,6 +105,10 @@ func (s *SysInfo) decode(ad *attrDecoder) error {
 			s.StateError = text(ad)
 		case attrSysLocalJoin:
 			s.LocalJoin = text(ad)
+		case attrSysProblem:
+			if p := text(ad); len(s.Problems) < maxProblems {
+				s.Problems = append(s.Problems, p)
+			}
 		}
 	}
 	return ad.Err()

@@ -121,9 +121,17 @@ func writeDatagram(conn io.Writer, b []byte) error {
 // io.EOF if the other side has closed the connection.
 func readDatagram(conn *net.UnixConn, b []byte) ([]byte, error) {
 	n, _, flags, _, err := conn.ReadMsgUnix(b, nil)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
+	}
+	return packet(b, n, flags)
+}
+
+// packet returns the packet of n bytes that was received into b.
+func packet(b []byte, n, flags int) ([]byte, error) {
+	switch {
+	case flags&syscall.MSG_CTRUNC != 0:
+		return nil, errors.New("nl: a datagram with descriptors")
 	case n == 0:
 		return nil, io.EOF
 	case flags&syscall.MSG_TRUNC != 0:
@@ -146,6 +154,12 @@ func DialUser(ctx context.Context) (*Client, error) {
 // another process and still have connections, for [DialEnding]. Each name is "ending-" and a
 // number. A stack has the same name until it ends; then another one may get the name.
 func Ending() []string { return place.Ending() }
+
+// A Drain says about a stack of [Ending] since when it has handed over, and when it ends at the latest.
+type Drain = place.Drain
+
+// Draining returns what is known of the stacks of Ending, the one that handed over first in front.
+func Draining() []Drain { return place.Draining() }
 
 // DialEnding returns a client of a stack that has handed over to another process. The error
 // matches [ErrNoBackend] if there is none with this name, for example because it has ended.

@@ -124,6 +124,7 @@ const (
 	attrSysStateFile
 	attrSysStateError
 	attrSysLocalJoin
+	attrSysProblem // may be repeated
 )
 
 // Attributes of an SMC-R link group nest.
@@ -187,6 +188,8 @@ const (
 	attrLinkQPN = OwnAttributes + iota
 	attrLinkPeerQPN
 	attrLinkMTU
+	attrLinkRetransmits
+	attrLinkTimeouts
 )
 
 // Attributes of an SMC-D link group nest.

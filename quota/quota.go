@@ -25,7 +25,8 @@ type Limits struct {
 	// RLIMIT_NOFILE.
 	Total int
 	// User is how many descriptors one user other than root may take. 0 means half of
-	// those for all users.
+	// those for all users. If it is not more than half of them, a user also leaves as much for
+	// others as the user has: see Fair.
 	User int
 }
 
@@ -68,12 +69,13 @@ func openFiles() int {
 	return int(min(l.Cur, 1<<30))
 }
 
-// Take takes n descriptors for a user, or none if there are not enough. The error is
-// an *[Error].
+// Take takes n descriptors for a user, or none if there are not enough. They are charged to the
+// [Account] of the user. The error is an *[Error].
 func (b *Budget) Take(uid uint32, n int) error {
 	if b == nil {
 		return nil
 	}
+	uid = Account(uid)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	most := b.others
@@ -85,6 +87,9 @@ func (b *Budget) Take(uid uint32, n int) error {
 	if b.taken+n > most {
 		return &Error{UID: uid, Taken: b.taken, Limit: most, Errno: syscall.EAGAIN}
 	}
+	if have := b.users[uid]; !b.privileged(uid) && b.user <= most/2 && !Fair(have, n, b.user, b.taken, most) {
+		return &Error{UID: uid, Taken: have, Limit: max(have, (have+most-b.taken)/2), Errno: syscall.EUSERS}
+	}
 	b.taken += n
 	b.users[uid] += n
 	return nil
@@ -95,6 +100,7 @@ func (b *Budget) Give(uid uint32, n int) {
 	if b == nil || n == 0 {
 		return
 	}
+	uid = Account(uid)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.taken -= n

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"smcr/internal/testing/sharetest"
 )
 
 func TestBudget(t *testing.T) {
@@ -53,6 +55,28 @@ func TestBudget(t *testing.T) {
 	b.Give(third, 1)
 	if b.taken != 0 || len(b.users) != 0 {
 		t.Errorf("left over: %d, %v", b.taken, b.users)
+	}
+}
+
+// TestBudgetOfUsers: users who together have all descriptors that they can leave some for the next
+// user, unless the administrator gives one user more than half.
+func TestBudgetOfUsers(t *testing.T) {
+	for _, n := range []int{1, 4} {
+		b := New(Limits{Total: 1024})
+		b.owner = 0
+		got := sharetest.Users(t, 6, func(uid uint32) bool { return b.Take(uid, n) == nil })
+		if got[0] != b.user/n {
+			t.Errorf("%v, %d for one", got, b.user)
+		}
+		var e *Error
+		if err := b.Take(sharetest.First+1, n); !errors.As(err, &e) || e.Errno != syscall.EUSERS || e.Limit < e.Taken {
+			t.Errorf("beyond: %v", err)
+		}
+	}
+	b := New(Limits{Total: 1024, User: 1000})
+	b.owner = 0
+	if err := b.Take(1000, b.others); err != nil {
+		t.Errorf("one user may have all: %v", err)
 	}
 }
 

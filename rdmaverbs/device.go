@@ -90,7 +90,7 @@ type ResentCounter interface {
 	Resent() Resent
 }
 
-// Resent counts what a device sent again because the peer had not acknowledged it: packets
+// Resent counts what a device or a queue pair sent again because the peer had not acknowledged it: packets
 // were lost, or the peer was late.
 type Resent struct {
 	Packets  uint64 // request packets that were sent again

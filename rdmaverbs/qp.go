@@ -172,6 +172,13 @@ type UDPSender interface {
 	UDPPort() uint16
 }
 
+// A QPResentCounter is a QP that counts what it sends again.
+type QPResentCounter interface {
+	QP
+	// Resent returns the counts since the queue pair was created.
+	Resent() Resent
+}
+
 // SGE is a scatter/gather entry, a piece of local memory: Len bytes at offset
 // Off of MR.
 type SGE struct {

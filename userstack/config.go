@@ -84,7 +84,9 @@ type Config struct {
 	// means DefaultStallTime. The limits are 1 s and 5 min.
 	StallTime time.Duration
 	// NoVersion2 limits the stack to version 1 of SMC. Otherwise the stack also uses version
-	// 2 if it has an enterprise ID.
+	// 2 for connections over IPv4 if it has an enterprise ID, and the device RoCE version 2. The GIDs
+	// of version 2 are IPv4 addresses, as in Linux, so a connection over IPv6 uses version 1, and
+	// both hosts must be in one subnet.
 	NoVersion2 bool
 	// Hostname is the name of this host in listings, here and at peers of version 2. Empty
 	// means the name that the system has.

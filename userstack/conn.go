@@ -16,7 +16,7 @@ import (
 )
 
 // Conn is an SMC-R connection. It implements net.Conn and behaves like a *net.TCPConn, half
-// close included. Its addresses are those of the TCP connection below it. That connection
+// close in both directions included. Its addresses are those of the TCP connection below it. That connection
 // stays open and carries no data.
 type Conn struct {
 	d      *driver.Conn

@@ -31,6 +31,25 @@ func (c *Conn) Abort() error {
 	return nil
 }
 
+// CloseRead ends the stream for the program, as shutdown with SHUT_RD does. Read returns io.EOF
+// from then on, also a Read that waits, and so do Peek and Discard; WriteTo ends. What has arrived
+// and was not read is discarded, and so is what arrives later, urgent bytes included. The peer is
+// not told, and its writes do not wait for a reader (RFC 7609, section 4.8.1). Discarded bytes are
+// not unread data, so Close does not reset the connection because of them. If the peer resets the
+// connection, Read returns ECONNRESET.
+//
+// Bytes that the program has from [Conn.Peek], and a piece that WriteTo is writing, stay valid:
+// nothing is discarded until the program has returned them, for example with Discard(0).
+//
+// On Linux, a program reads data that arrives after CloseRead of a *net.TCPConn. Here it does not.
+func (c *Conn) CloseRead() error {
+	if c.d.End.Closed() {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.d.In.Shut()
+	return nil
+}
+
 // CloseWrite tells the peer that no more data follows. The program can still read.
 func (c *Conn) CloseWrite() error {
 	if c.d.End.Closed() {

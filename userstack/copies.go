@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"smcr/quota"
 	"smcr/smc"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
@@ -132,9 +133,10 @@ func (c *copies) makeRoom(uid uint32) {
 	if c.at == nil {
 		c.at = map[copyKey]*copying{}
 	}
+	uid = quota.Account(uid)
 	users := map[uint32]int{}
 	for key := range c.at {
-		users[key.uid]++
+		users[quota.Account(key.uid)]++
 	}
 	if users[uid] < maxCopiesUser {
 		if len(c.at) < maxCopies {
@@ -148,7 +150,7 @@ func (c *copies) makeRoom(uid uint32) {
 	}
 	var first copyKey
 	for key, x := range c.at {
-		if f := c.at[first]; key.uid == uid && (f == nil || x.until.Before(f.until)) {
+		if f := c.at[first]; quota.Account(key.uid) == uid && (f == nil || x.until.Before(f.until)) {
 			first = key
 		}
 	}

@@ -46,7 +46,7 @@ type fakeOption struct {
 func (o *fakeOption) MarkConnect(int) error          { o.marked.Add(1); return o.fails }
 func (o *fakeOption) MarkListen(int) error           { return nil }
 func (o *fakeOption) GateConnect(fd int) error       { return o.MarkConnect(fd) }
-func (o *fakeOption) GateListen(int) error           { return nil }
+func (o *fakeOption) GateListen(int, uint32) error   { return nil }
 func (o *fakeOption) UnmarkConnect(int) error        { return nil }
 func (o *fakeOption) Gate(int) (network.Gate, error) { return nil, nil }
 func (o *fakeOption) Close() error                   { return nil }

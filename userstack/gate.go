@@ -49,7 +49,7 @@ func (h *handshake) openDeclined(end *DeclineError) error {
 
 // openToData opens the gate of a connection whose peer sends data.
 func (h *handshake) openToData() error {
-	g, err := h.s.opt.gateOf(h.ctx, h.s.net, h.tcp)
+	g, err := h.s.opt.gateOf(h.ctx, h.tcp)
 	if g == nil || err != nil {
 		return err
 	}

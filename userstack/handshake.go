@@ -77,7 +77,7 @@ func (t *firstTurn) leave() {
 type hostSide struct {
 	lan    driver.LAN
 	ports1 []*devices.Port // that version 1 can use
-	ports2 []*devices.Port // that version 2 can use
+	ports2 []*devices.Port // that version 2 can use: first those in the subnet of the connection
 }
 
 // ports returns the RoCE ports for the version that was agreed on.

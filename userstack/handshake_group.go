@@ -58,7 +58,7 @@ func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 
 // connectFirst connects the first link of a server's link group.
 func (h *handshake) connectFirst(a rendezvous.ConnectFirst) error {
-	h.path.peerIsOurs = a.Terms.PeerUDPPort() != 0
+	h.path.peerIsOurs = a.Terms.PeerOurs()
 	send, answer := h.path.serverPace(time.Now())
 	driver.Pace(h.fresh, send, answer)
 	return h.fresh.Connect(h.firstParams(a.Peer, a.Terms), a.Peer.PeerID, a.Terms)

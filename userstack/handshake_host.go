@@ -121,12 +121,12 @@ func (h *handshake) offer2(host *rendezvous.Host, peerGID smc.GID) {
 	if len(host.EIDs) == 0 {
 		return
 	}
-	devs, own := portsV2(h.host.ports1, h.host.lan.Route, h.host.lan.Local)
+	devs, others, own := portsV2(h.host.ports1, h.host.lan.Route, h.host.lan.Local)
 	if len(devs) == 0 {
 		host.NoPortV2 = refusalFor(ErrNoDevice)
 		return
 	}
-	h.host.ports2 = devs
+	h.host.ports2 = slices.Concat(devs, others)
 	host.PortV2.Local = own
 	for _, d := range devs {
 		if _, g, err := d.SourceGID(own); err == nil {
@@ -188,17 +188,19 @@ func (s *Stack) routed(local netip.Addr, gid smc.GID) (bool, error) {
 }
 
 // portsV2 returns the ports that version 2 can use, in order of preference, and our address
-// with its prefix length.
-func portsV2(ports []*devices.Port, rt network.Route, local netip.Addr) ([]*devices.Port, netip.Prefix) {
+// with its prefix length. The others have no GID in that subnet. They have the pnetid of its
+// netdev, and can take further links: see linkgroup.Device.
+func portsV2(ports []*devices.Port, rt network.Route, local netip.Addr) (devs, others []*devices.Port, own netip.Prefix) {
 	own, ok := rt.PrefixOf(local)
 	if !ok || !own.Addr().Is4() {
-		return nil, netip.Prefix{}
+		return nil, nil, netip.Prefix{}
 	}
-	var out []*devices.Port
 	for _, d := range ports {
 		if _, _, err := d.SourceGID(own); err == nil {
-			out = append(out, d)
+			devs = append(devs, d)
+		} else {
+			others = append(others, d)
 		}
 	}
-	return out, own
+	return devs, others, own
 }

@@ -293,7 +293,7 @@ func (h *handshake) prepare() (err error) {
 	if err = hasPeer(h.tcp); err != nil {
 		return err
 	}
-	if h.gate, err = h.s.opt.gateOf(h.ctx, h.s.net, h.tcp); err != nil {
+	if h.gate, err = h.s.opt.gateOf(h.ctx, h.tcp); err != nil {
 		return err
 	}
 	if sc, ok := h.tcp.(syscall.Conn); ok {

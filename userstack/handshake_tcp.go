@@ -49,11 +49,18 @@ func (h *handshake) wasRead(res readResult) rendezvous.Event {
 }
 
 func (h *handshake) stopReading() rendezvous.Event {
-	if b := h.reader.stop(); len(b) > 0 {
+	h.drained(h.reader.stop())
+	if h.m.State() == rendezvous.Draining { // what follows a DECLINE is the program's
+		h.drained(h.reader.rest())
+	}
+	return rendezvous.ReadStopped{}
+}
+
+func (h *handshake) drained(b []byte) {
+	if len(b) > 0 {
 		h.traceCLC(b, false)
 		h.m.Handle(time.Now(), rendezvous.Received{Bytes: b})
 	}
-	return rendezvous.ReadStopped{}
 }
 
 // send writes a message.

@@ -46,9 +46,9 @@ func (o *tcpOption) notAnnounced() *DeclineError {
 	return &DeclineError{Code: ReasonPeerNoSMC, uncounted: true}
 }
 
-// gateOf returns the gate of a TCP connection of host. A connection of the Go API has no
+// gateOf returns the gate of a TCP connection. A connection of the Go API has no
 // gate, because no other program has its socket.
-func (o *tcpOption) gateOf(ctx context.Context, host network.Network, tcp TCPConn) (network.Gate, error) {
+func (o *tcpOption) gateOf(ctx context.Context, tcp TCPConn) (network.Gate, error) {
 	if _, own := tcp.(*net.TCPConn); own || o.marker == nil {
 		return nil, nil
 	}
@@ -64,7 +64,7 @@ func (o *tcpOption) gateOf(ctx context.Context, host network.Network, tcp TCPCon
 	if cerr := rc.Control(func(fd uintptr) { g, err = o.marker.Gate(int(fd)) }); cerr != nil || err != nil {
 		return nil, errors.Join(cerr, err)
 	}
-	if g == nil && !inside.OwnerFrom(ctx).Trusted() && !network.IsThisHost(host, addrPort(tcp.RemoteAddr()).Addr()) {
+	if g == nil && !inside.OwnerFrom(ctx).Trusted() {
 		return nil, tcpopt.ErrNoGate
 	}
 	return g, nil

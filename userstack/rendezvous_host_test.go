@@ -70,7 +70,7 @@ func TestVersion2Devices(t *testing.T) {
 	}
 	devs := []*devices.Port{portWith(t, gidTable{list: table})}
 	for local, want := range map[string]int{"10.0.0.1": 1, "::ffff:10.0.0.1": 1, "fd00::1": 0, "fd01::1": 0} {
-		if got, own := portsV2(devs, rt, netip.MustParseAddr(local)); len(got) != want || own.IsValid() != (want > 0) {
+		if got, _, own := portsV2(devs, rt, netip.MustParseAddr(local)); len(got) != want || own.IsValid() != (want > 0) {
 			t.Errorf("%s: %d devices, %v, want %d", local, len(got), own, want)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"smcr/internal/place"
 	"smcr/nl"
+	"smcr/userstack/internal/bounded"
 )
 
 // ErrControlTaken means that another stack uses the address that was given to ServeControl.
@@ -51,7 +52,10 @@ func (s *Stack) ServeControl(ctx context.Context, address string) error {
 		s.reg.wg.Done()
 		return err
 	}
-	srv := nl.NewServer(s.Control(), nl.ServerConfig{Logger: s.log, Guard: &s.guard})
+	srv := nl.NewServer(s.Control(), nl.ServerConfig{
+		Logger: s.log, Guard: &s.guard,
+		Receive: bounded.Receive, Close: bounded.CloseQueue, Refuse: bounded.RefuseQueue,
+	})
 	served := make(chan struct{})
 	go s.guard.Func("the accept of commands", func() {
 		defer close(served)

@@ -38,10 +38,11 @@ type tcpReader struct {
 }
 
 // readRequest requests a message. If look is set, it requests more than seen of the first
-// bytes, which stay unread.
+// bytes, which stay unread. If now is set, it requests what has arrived of the message.
 type readRequest struct {
 	look bool
 	seen int
+	now  bool
 }
 
 type readResult struct {
@@ -76,7 +77,13 @@ func (r *tcpReader) serve(ask <-chan readRequest) {
 			from := have
 			for more := rendezvous.Rest(r.buf[:have]); more > 0 && res.err == nil; more = rendezvous.Rest(r.buf[:have]) {
 				var n int
-				n, res.err = r.tcp.Read(r.buf[have : have+more])
+				if q.now {
+					if n = readNow(r.tcp, r.buf[have:have+more]); n == 0 {
+						break
+					}
+				} else {
+					n, res.err = r.tcp.Read(r.buf[have : have+more])
+				}
 				have += max(n, 0)
 			}
 			res.b = r.buf[from:have]
@@ -108,6 +115,14 @@ func (r *tcpReader) stop() []byte {
 		return nil
 	}
 	return res.b
+}
+
+// rest returns what has arrived of the message that is being read. stop comes before it: a read that
+// waits, and whose deadline passes, does not look once more. If this process has stood still, much may
+// have arrived.
+func (r *tcpReader) rest() []byte {
+	r.request(readRequest{now: true})
+	return r.finish(<-r.got).b
 }
 
 // close ends the goroutine.
@@ -202,15 +217,36 @@ func probeSocket(tcp syscall.Conn) (unacked bool, first []byte) {
 		// In the other order, a message could arrive in between.
 		left, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
 		unacked = err == nil && left > 0
-		// Without data, this would take the error of a reset from the next use.
-		if n, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ); err != nil || n == 0 {
-			return
-		}
-		if n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT); err == nil && n > 0 {
+		if n := receiveArrived(int(fd), b[:], unix.MSG_PEEK); n > 0 {
 			first = b[:n]
 		}
 	})
 	return unacked, first
+}
+
+// readNow reads bytes that have arrived. It does not wait, and returns 0 if there are none.
+func readNow(tcp TCPConn, b []byte) (n int) {
+	switch c := tcp.(type) {
+	case interface{ ReadNow(b []byte) int }:
+		return c.ReadNow(b)
+	case syscall.Conn:
+		rc, err := c.SyscallConn()
+		if err != nil {
+			return 0
+		}
+		_ = rc.Control(func(fd uintptr) { n = receiveArrived(int(fd), b, 0) })
+	}
+	return n
+}
+
+// receiveArrived receives bytes that have arrived, with further flags. It returns 0 if there are
+// none: a call without bytes would take the error of a reset from the next use of the socket.
+func receiveArrived(fd int, b []byte, flags int) int {
+	if have, err := unix.IoctlGetInt(fd, unix.SIOCINQ); err != nil || have == 0 {
+		return 0
+	}
+	n, _, _ := unix.Recvfrom(fd, b, flags|unix.MSG_DONTWAIT)
+	return max(n, 0)
 }
 
 // peekEvery is the interval between two looks at the first bytes while they are a part of a

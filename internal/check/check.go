@@ -66,7 +66,8 @@ func newCmd(f *cmdutil.Factory, env environment, runF func(*options) error) *cob
 			"the RoCE device and its port, and the enterprise IDs. With a port, they also cover\n" +
 			"the TCP connection, the SMC option in its handshake, and the CLC handshake with\n" +
 			"the reason if a side declines. Without a port, smcr checks whether the host\n" +
-			"answers at all: to neighbour discovery (ARP), an ICMP echo request or TCP.\n\n" +
+			"answers at all: to neighbour discovery (ARP), an ICMP echo request or TCP. It does\n" +
+			"not ask then whether the peer uses SMC-R.\n\n" +
 			"With a port, smcr opens a connection to the server there and closes it without\n" +
 			"sending data. The server itself must use SMC-R: for example, a program under\n" +
 			"'smcr run' on the peer.\n\n" +
@@ -148,7 +149,7 @@ func checkRun(ctx context.Context, opts *options) error {
 	if err != nil || len(addrs) == 0 {
 		return failed(opts, []reportJSON{{Host: opts.host, Steps: []Step{{
 			Name: "name", Result: Failed, Text: fmt.Sprintf("%s has no address: %v", opts.host, err), Reason: "name-unknown",
-			Advice: "use the address, or see 'getent hosts " + opts.host + "'",
+			Advice: "use the address, or see 'getent hosts " + printable.Line(opts.host) + "'",
 		}}}})
 	}
 	m, err := stacks(ctx, opts)

@@ -150,7 +150,8 @@ skipped  eid     version 1 of SMC needs no enterprise ID
 ok       route   eth0, local address 10.1.0.1/24: same subnet
 ok       device  soft-eth0 port 1, active, on the netdev of the route
 ok       host    10.1.0.2 answers: ICMP echo
-skipped  tcp     no port given: the option and the CLC handshake were not tested
+skipped  tcp     no port given: the peer was not asked whether it uses SMC-R
+                 -> give the port of a server there that uses it: smcr check host-b:PORT
 `},
 		{"a silent host", userState(eth0), nil, func(w *world) { w.noEcho = true }, "10.1.0.2", 1, `
 FAILED   host    10.1.0.2 does not answer

@@ -303,7 +303,11 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 				"%s does not answer", c.remote)
 		}
 		c.add("host", OK, "%s answers: %s", c.remote, how)
-		return c.add("tcp", Skipped, "no port given: the option and the CLC handshake were not tested")
+		c.steps = append(c.steps, Step{
+			Name: "tcp", Result: Skipped, Text: "no port given: the peer was not asked whether it uses SMC-R",
+			Advice: "give the port of a server there that uses it: smcr check " + printable.Line(net.JoinHostPort(c.host, "PORT")),
+		})
+		return true
 	}
 	remote := netip.AddrPortFrom(c.remote, c.port)
 	out, err := c.env.Probe(ctx, b, remote)

@@ -35,6 +35,7 @@ var plurals = map[string][]string{
 	"linkgroup":  {"linkgroups", "lgrs", "lg"},
 	"pnet":       {"pnets", "pnetid", "pnetids"},
 	"rnics":      {"rnic"},
+	"service":    {"services"},
 	"stats":      {"statistics"},
 	"ueid":       {"ueids", "eid", "eids"},
 }

@@ -140,6 +140,20 @@ handshake_limitation: true
 	status, out = run(a, "", "check", "10.0.0.2:7002")
 	expect(status, out, 1, "FAILED   tcp     no connection to 10.0.0.2:7002: connection refused\n")
 
+	// What carries the connections of a program with SMC sockets, and of one with TCP sockets.
+	talk := []string{"python3", "-c", "import socket, time\nc = socket.create_connection(('10.0.0.2', 7001))\nprint('connected', flush=True)\nwhile True: c.sendall(b'x'); time.sleep(0.1)"}
+	for _, argv := range [][]string{append([]string{program[a], "run", "--mode", "kernel", "--"}, talk...), talk} {
+		c := a.Command(argv...)
+		if err := errors.Join(c.Start(), c.WaitStdout(ctx, "connected")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status, out = run(a, "", "why", "10.0.0.2:7001")
+	expect(status, out, 0, "Carried by:   SMC-R by the kernel, RDMA device rxe0\n", "user root, under smcr run\n", "Why:          both sides speak SMC",
+		"Carried by:   TCP\n", "the program was not started under smcr run: the kernel has SMC (AF_SMC)", "'smcr run -- python3 ...'")
+	status, out = run(b, "", "why", ":7001")
+	expect(status, out, 0, "Announces:    SMC-R by the kernel\n", "10.0.0.2:7001, accepted from 10.0.0.1:", "Carried by:   SMC-R by the kernel, RDMA device rxe0\n")
+
 	status, out = run(a, "", "rnics", "-o", "json")
 	var rows []struct {
 		IBDev, NetDev, State, Driver, PNETID string

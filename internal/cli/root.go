@@ -11,10 +11,12 @@ import (
 	"smcr/internal/exporter"
 	"smcr/internal/run"
 	"smcr/internal/serve"
+	"smcr/internal/services"
 	"smcr/internal/top"
 	"smcr/internal/trace"
 	"smcr/internal/typo"
 	"smcr/internal/verbs"
+	"smcr/internal/why"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -23,7 +25,7 @@ import (
 // commands returns the commands of the program. Those added here are found by
 // the manual pages and completions too.
 func commands(f *cmdutil.Factory) []*cobra.Command {
-	return append(cmd.All(f), check.NewCmd(f), exporter.NewCmd(f), run.NewCmd(f), serve.NewCmd(f), top.NewCmd(f), trace.NewCmd(f), verbs.NewCmd(f))
+	return append(cmd.All(f), check.NewCmd(f), exporter.NewCmd(f), run.NewCmd(f), serve.NewCmd(f), services.NewCmd(f), top.NewCmd(f), trace.NewCmd(f), verbs.NewCmd(f), why.NewCmd(f))
 }
 
 // NewRoot returns the command smcr.
@@ -31,8 +33,8 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 	root := cmdutil.Group(&cobra.Command{
 		Use:   "smcr",
 		Short: "Shared Memory Communications over RDMA (SMC-R)",
-		Example: "  smcr run -v -- curl http://10.1.0.5/\n  smcr connection list\n  smcr check 10.1.0.5:80\n" +
-			"  smcr explain 0x03010000",
+		Example: "  smcr run -v -- curl http://10.1.0.5/\n  smcr connection list\n  smcr why :443\n" +
+			"  smcr check 10.1.0.5:80\n  smcr explain 0x03010000",
 		Long: "smcr moves the TCP connections of unmodified programs onto RDMA (RFC 7609). It\n" +
 			"also shows and manages the SMC stacks, the kernel's and the user-space stack.\n\n" +
 			"Exit status: 0 done, 1 error, 2 usage, 3 something named does not exist,\n" +
@@ -44,7 +46,7 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 	})
 	root.SetVersionTemplate("smcr {{.Version}}\n")
 	// Without a letter: -v is an option of smc-tools.
-	root.Flags().Bool("version", false, "print the version of smcr; -v prints the version of smc-tools whose command lines smcr accepts")
+	root.Flags().Bool("version", false, "print the version of smcr; -v is for scripts of smc-tools, and prints the version of smc-tools that smcr replaces")
 	root.SetIn(f.IO.In)
 	root.SetOut(f.IO.Out)
 	root.SetErr(f.IO.ErrOut)

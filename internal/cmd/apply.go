@@ -137,12 +137,16 @@ func loadConfig(opts *applyOptions) (*config.Config, error) {
 	var perr *os.PathError
 	switch {
 	case errors.As(err, &wrong):
-		lines := make([]string, len(wrong))
+		said := &cmdutil.Error{Err: err}
 		for i, e := range wrong {
-			lines[i] = e.Where()
+			if i == 0 {
+				said.Text = name + ": " + e.Where()
+			} else {
+				said.More = append(said.More, "      "+e.Where())
+			}
 		}
 		// The command line is right, so this is no usage error.
-		return nil, &cmdutil.StatusError{Code: cmdutil.ExitError, Err: cmdutil.Say(err, "%s: %s", name, strings.Join(lines, "\n      "))}
+		return nil, &cmdutil.StatusError{Code: cmdutil.ExitError, Err: said}
 	case errors.As(err, &perr):
 		return nil, cmdutil.Say(err, "%s: %v", name, perr.Err)
 	}

@@ -99,6 +99,12 @@ func groupArg(arg string) (nl.LinkGroupID, error) {
 	return id &^ 0xff, nil
 }
 
+// asTyped returns a link group as lists show it, with all that the user wrote.
+func asTyped(typed string) string {
+	id, _ := cmdutil.LinkGroupID(typed) // groupArg has checked it
+	return id.String()
+}
+
 func deleteLinkGroup(ctx context.Context, opts *deleteOptions) error {
 	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.DeleteLinkGroup(ctx, opts.group)
@@ -111,7 +117,7 @@ func deleteLinkGroup(ctx context.Context, opts *deleteOptions) error {
 			for _, g := range groups[:min(len(groups), maxNames)] {
 				ids = append(ids, g.ID.String())
 			}
-			return cmdutil.Say(err, "no link group %s: %s", opts.group, meantID(opts.typed, ids, "see 'smcr linkgroup list'"))
+			return cmdutil.Say(err, "no link group %s: %s", asTyped(opts.typed), meantID(opts.typed, ids, "see 'smcr linkgroup list'"))
 		}
 		return err
 	})

@@ -73,7 +73,10 @@ func newDeviceList(f *cmdutil.Factory) *cobra.Command {
 			"devices by their name or the name of their network device.\n\n" +
 			"Crit is Yes if the loss of the device would break connections, because their\n" +
 			"link group has no other link. An asterisk before a PNET-ID means that a user\n" +
-			"set it, not the hardware.",
+			"set it, not the hardware.\n\n" +
+			"Version 2 of SMC-R uses the IPv4 addresses of devices. So connections over IPv6, and\n" +
+			"all connections of a host without IPv4, use version 1, for which both hosts must be in\n" +
+			"one subnet.",
 		Example: "  smcr device list\n  smcr device list eth0\n  smcr device list --state inactive\n  smcr device list -o json",
 	})
 }
@@ -133,7 +136,7 @@ type refusedJSON struct {
 	Key    uint64 `json:"key"`
 }
 
-// A resentJSON is what a user-space device sent again.
+// A resentJSON is what a user-space device or link sent again.
 type resentJSON struct {
 	Packets  uint64 `json:"packets"`
 	Timeouts uint64 `json:"timeouts"`

@@ -27,7 +27,7 @@ func newExplain(f *cmdutil.Factory, runF func(*explainOptions) error) *cobra.Com
 	opts := &explainOptions{Factory: f}
 	cmd := &cobra.Command{
 		Use:     "explain [CODE|NAME|TEXT...]",
-		Aliases: []string{"why", "reason", "reasons"},
+		Aliases: []string{"reason", "reasons"},
 		Short:   "Explain why a connection is TCP, and what to do",
 		Long: "Explain a reason for which a connection is TCP and not SMC-R: its cause, and what to\n" +
 			"do. CODE is the number of the reason in hexadecimal, as 'smcr connection list',\n" +
@@ -35,6 +35,7 @@ func newExplain(f *cmdutil.Factory, runF func(*explainOptions) error) *cobra.Com
 			"that it has in metrics. TEXT is a part of a name or a text, or a whole message of\n" +
 			"'smcr run -v' or 'smcr check'. If several reasons match, smcr lists them. Without an\n" +
 			"argument, it lists all.\n\n" +
+			"'smcr why PID' finds the reasons of the connections that there are.\n\n" +
 			"The command needs no stack and no privileges. docs/troubleshooting.md has the same\n" +
 			"texts.",
 		Example: "  smcr explain 0x03030000\n  smcr explain no-ueid\n  smcr explain subnet\n  smcr explain -o json",

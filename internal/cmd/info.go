@@ -13,6 +13,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
 	"smcr/internal/output"
+	"smcr/internal/place"
 	"smcr/internal/printable"
 	"smcr/internal/serve"
 	"smcr/nl"
@@ -66,9 +67,34 @@ func newInfo(f *cmdutil.Factory) *cobra.Command {
 // A stackInfo is a stack: what it says of itself, and what it has.
 type stackInfo struct {
 	nl.SysInfo
-	devices []string // names of the RoCE devices
+	devices []nl.Device // RoCE devices
 	ueids   int
 	died    *serve.Died // the stack in user space before this one, if it died
+	// draining are the stacks that have handed over to this one and still have connections.
+	draining []draining
+}
+
+// draining is a stack that has handed over.
+type draining struct {
+	nl.Drain
+	age         time.Duration // since it has handed over
+	connections int
+}
+
+// readDraining asks the stacks that have handed over.
+func readDraining(ctx context.Context) (all []draining) {
+	for _, d := range nl.Draining() {
+		c, err := nl.DialEnding(ctx, d.Name)
+		if err != nil {
+			continue // it has just ended
+		}
+		conns, err := c.Connections(ctx)
+		_ = c.Close()
+		if err == nil {
+			all = append(all, draining{d, time.Since(d.Since), len(conns)})
+		}
+	}
+	return all
 }
 
 // readInfos asks the stacks.
@@ -91,7 +117,7 @@ func readInfos(ctx context.Context, m nl.Multi) ([]nl.Row[stackInfo], error) {
 		v := &rows[i].Value
 		for _, d := range devices {
 			if d.Stack == r.Stack {
-				v.devices = append(v.devices, d.Value.Name)
+				v.devices = append(v.devices, d.Value)
 			}
 		}
 		for _, e := range ueids {
@@ -103,9 +129,32 @@ func readInfos(ctx context.Context, m nl.Multi) ([]nl.Row[stackInfo], error) {
 			if d, ok := serve.LastDied(); ok {
 				v.died = &d
 			}
+			v.draining = readDraining(ctx)
 		}
 	}
 	return rows, nil
+}
+
+// deviceNames returns the names of devices, with what a device is that is no RDMA card.
+func deviceNames(devices []nl.Device) string {
+	names := make([]string, len(devices))
+	for i := range devices {
+		names[i] = devices[i].Name
+		if devices[i].SoftwareRoCE() {
+			names[i] += " (software RoCE)"
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// software returns how many of the devices are no RDMA cards.
+func software(devices []nl.Device) (n int) {
+	for i := range devices {
+		if devices[i].SoftwareRoCE() {
+			n++
+		}
+	}
+	return n
 }
 
 // An infoJSON is a stack in JSON.
@@ -123,36 +172,60 @@ type infoJSON struct {
 	SMCRv2       bool   `json:"smcr_v2"`
 	UEIDs        int    `json:"ueids"`
 	RoCEDevices  int    `json:"roce_devices"`
+	SoftwareRoCE int    `json:"software_roce_devices,omitempty"`
 
 	// Only user-space stacks have the following fields.
 	RoCEVersions []string `json:"roce_versions,omitempty"`
+	Problems     []string `json:"problems,omitempty"`
 	StateFile    string   `json:"state_file,omitempty"`
 	StateError   string   `json:"state_error,omitempty"`
 	DiedLog      string   `json:"died_log,omitempty"`
 	Died         string   `json:"died,omitempty"`
+
+	Draining []drainingJSON `json:"draining,omitempty"`
+}
+
+// A drainingJSON is a stack that has handed over.
+type drainingJSON struct {
+	Stack       string `json:"stack"`
+	PID         int    `json:"pid"`
+	Since       string `json:"since"`
+	Until       string `json:"until,omitempty"` // not if it waits for ever
+	Connections int    `json:"connections"`
 }
 
 func newInfoJSON(r nl.Row[stackInfo]) infoJSON {
 	s := &r.Value
 	j := infoJSON{
 		Stack: r.Stack, Name: s.Stack, StackVersion: s.StackVersion, PID: s.PID, UID: s.UID, Version: s.Version, Release: s.Release,
-		LocalHost: s.LocalHost, SEID: s.SEID, ISMv2: s.ISMv2, SMCRv2: s.SMCRv2, UEIDs: s.ueids, RoCEDevices: len(s.devices),
-		RoCEVersions: roceVersions(&s.SysInfo), StateFile: s.StateFile, StateError: s.StateError,
+		LocalHost: s.LocalHost, SEID: s.SEID, ISMv2: s.ISMv2, SMCRv2: s.SMCRv2, UEIDs: s.ueids, RoCEDevices: len(s.devices), SoftwareRoCE: software(s.devices),
+		RoCEVersions: roceVersions(&s.SysInfo), Problems: s.Problems, StateFile: s.StateFile, StateError: s.StateError,
 	}
 	if s.died != nil {
 		j.DiedLog, j.Died = s.died.Log, s.died.Last.Format(time.RFC3339)
+	}
+	for _, d := range s.draining {
+		x := drainingJSON{Stack: d.Name, PID: d.PID, Since: d.Since.Format(time.RFC3339), Connections: d.connections}
+		if !d.Until.IsZero() {
+			x.Until = d.Until.Format(time.RFC3339)
+		}
+		j.Draining = append(j.Draining, x)
 	}
 	return j
 }
 
 // NoteDied writes to standard error that the last user-space stack of this network
-// namespace died, and where its log is, if --backend asks for that stack.
+// namespace died, and where its log is, or that it runs and nobody finds it, if --backend asks for
+// that stack.
 func NoteDied(f *cmdutil.Factory) {
 	if f.Backend != "auto" && f.Backend != userStack {
 		return
 	}
 	if d, ok := serve.LastDied(); ok {
 		printable.Fprintf(f.IO.ErrOut, "smcr: a user-space stack of this network namespace died: %s\n", diedText(d))
+	}
+	if err := place.Lost(); err != nil {
+		printable.Fprintf(f.IO.ErrOut, "smcr: %s\n", err)
 	}
 }
 
@@ -178,6 +251,8 @@ func describe(b *strings.Builder, r nl.Row[stackInfo]) {
 	case !s.SMCRv2:
 	case s.ueids == 0:
 		line("SMC-R v2 EIDs", "none: version 2 is not used, see 'smcr ueid add'")
+	case s.Stack != "":
+		line("SMC-R v2 EIDs", "%d; connections over IPv6 use version 1", s.ueids)
 	default:
 		line("SMC-R v2 EIDs", "%d", s.ueids)
 	}
@@ -190,16 +265,35 @@ func describe(b *strings.Builder, r nl.Row[stackInfo]) {
 	if versions := roceVersions(&s.SysInfo); len(versions) > 0 {
 		line("RoCE Versions", "%s", strings.Join(versions, " "))
 	}
+	if s.RoCEv2 {
+		line("RoCE Port", "UDP 4791, which must be open between the hosts")
+	}
 	if len(s.devices) == 0 {
 		line("RoCE Devices", "0")
 	} else {
-		line("RoCE Devices", "%d: %s", len(s.devices), strings.Join(s.devices, ", "))
+		line("RoCE Devices", "%d: %s", len(s.devices), deviceNames(s.devices))
+	}
+	if software(s.devices) > 0 {
+		line("Software RoCE", "no card: the host's processors do its work, see docs/performance.md")
+	}
+	for _, p := range s.Problems {
+		line("Problem", "%s", p)
 	}
 	switch {
 	case s.StateFile != "":
 		line("State", "%s until the next boot; to make it permanent: 'smcr export > %s'", s.StateFile, config.DefaultPath)
 	case s.StateError != "":
 		line("State", "kept only while the stack runs: %s", s.StateError)
+	}
+	if n := len(s.draining); n > 0 {
+		line("Draining", "%s", output.Count(n, "stack")+" with connections, the oldest first")
+		for _, d := range s.draining {
+			until := "after its last connection"
+			if !d.Until.IsZero() {
+				until += ", at the latest " + d.Until.Format(time.RFC3339)
+			}
+			line("  "+d.Name, "process %d, for %v, %s, ends %s", d.PID, d.age.Round(time.Second), output.Count(d.connections, "connection"), until)
+		}
 	}
 	if s.died != nil {
 		line("Previous Stack", "died %s", diedText(*s.died))

@@ -3,8 +3,10 @@
 package cmd
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"smcr/nl"
 )
@@ -24,7 +26,7 @@ func TestEIDs(t *testing.T) {
 		{"Version1", nl.SysInfo{Version: 1}, 0, []string{"SMC-R Features:   v1"}},
 	} {
 		var b strings.Builder
-		describe(&b, nl.Row[stackInfo]{Stack: "user", Value: stackInfo{SysInfo: tt.info, ueids: tt.eids, devices: []string{"soft-eth0"}}})
+		describe(&b, nl.Row[stackInfo]{Stack: "user", Value: stackInfo{SysInfo: tt.info, ueids: tt.eids, devices: []nl.Device{{Name: "mlx5_0"}}}})
 		var got []string
 		for line := range strings.Lines(b.String()) {
 			if strings.HasPrefix(line, "SMC-R") {
@@ -41,11 +43,27 @@ func TestEIDs(t *testing.T) {
 func TestUserStack(t *testing.T) {
 	var b strings.Builder
 	s := nl.SysInfo{Version: 2, Release: 1, SMCRv2: true, Stack: "smcr", PID: 7, RoCEv1: true, RoCEv2: true, StateFile: "/run/smcr/state-1.yaml"}
-	describe(&b, nl.Row[stackInfo]{Stack: "user", Value: stackInfo{SysInfo: s, ueids: 1, devices: []string{"soft-eth0", "soft-eth1"}}})
+	describe(&b, nl.Row[stackInfo]{Stack: "user", Value: stackInfo{SysInfo: s, ueids: 1, devices: []nl.Device{{Name: "soft-eth0", Provider: "softroce"}, {Name: "mlx5_0"}}}})
 	s.RoCEv2, s.StateFile, s.StateError = false, "", "read-only file system"
+	s.Problems = []string{"the port is taken"}
 	describe(&b, nl.Row[stackInfo]{Stack: "user", Value: stackInfo{SysInfo: s, ueids: 1}})
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	old := []draining{
+		{nl.Drain{Name: "ending-2", PID: 11, Since: since, Until: since.Add(time.Hour)}, 90 * time.Second, 3},
+		{nl.Drain{Name: "ending-0", PID: 12, Since: since}, time.Second, 1},
+	}
+	describe(&b, nl.Row[stackInfo]{Stack: "user", Value: stackInfo{SysInfo: s, draining: old}})
+	j := newInfoJSON(nl.Row[stackInfo]{Stack: "user", Value: stackInfo{SysInfo: s, draining: old}})
+	if got, want := j.Draining, []drainingJSON{{"ending-2", 11, "2026-01-02T03:04:05Z", "2026-01-02T04:04:05Z", 3}, {"ending-0", 12, "2026-01-02T03:04:05Z", "", 1}}; !slices.Equal(got, want) {
+		t.Errorf("JSON: %+v, want %+v", got, want)
+	}
 	for _, want := range []string{
-		"SMC-D Features:   none: the user-space stack has no SMC-D\n", "RoCE Versions:    v1 v2\n", "RoCE Devices:     2: soft-eth0, soft-eth1\n",
+		"Draining:         2 stacks with connections, the oldest first\n",
+		"  ending-2:       process 11, for 1m30s, 3 connections, ends after its last connection, at the latest 2026-01-02T04:04:05Z\n",
+		"  ending-0:       process 12, for 1s, 1 connection, ends after its last connection\n",
+		"SMC-D Features:   none: the user-space stack has no SMC-D\n", "RoCE Versions:    v1 v2\n", "RoCE Port:        UDP 4791, which must be open between the hosts\n", "RoCE Devices:     2: soft-eth0 (software RoCE), mlx5_0\n",
+		"Software RoCE:    no card: the host's processors do its work, see docs/performance.md\n",
+		"Problem:          the port is taken\n",
 		"State:            /run/smcr/state-1.yaml until the next boot; to make it permanent: 'smcr export > /etc/smcr/smcr.yaml'\n",
 		"RoCE Versions:    v1\n", "RoCE Devices:     0\n", "State:            kept only while the stack runs: read-only file system\n",
 	} {

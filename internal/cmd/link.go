@@ -60,6 +60,12 @@ func newLinkList(f *cmdutil.Factory) *cobra.Command {
 				col(">IB-P", func(l *nl.Link) any { return l.IBPort }),
 				col("Link-State", func(l *nl.Link) any { return "LINK_" + l.State.String() }),
 				col(">#Conns", func(l *nl.Link) any { return l.Conns }),
+				col(">Resent", func(l *nl.Link) any {
+					if l.Resent == nil {
+						return "-"
+					}
+					return l.Resent.Packets
+				}),
 			},
 			wide: []column[nl.Link]{
 				col("Link-UID", func(l *nl.Link) any { return l.UID }),
@@ -111,14 +117,21 @@ type linkJSON struct {
 	QPN       uint32 `json:"qpn,omitempty"`
 	PeerQPN   uint32 `json:"peer_qpn,omitempty"`
 	MTU       uint32 `json:"mtu,omitempty"`
+
+	Resent *resentJSON `json:"resent,omitempty"`
 }
 
 func newLinkJSON(r nl.Row[nl.Link], netdev func(uint32) string) linkJSON {
 	l := &r.Value
-	return linkJSON{
+	j := linkJSON{
 		Stack: r.Stack, LinkGroup: l.LinkGroup.String(), Role: l.Role.Short(), Type: l.Type.String(),
 		ID: l.ID, NetDev: netdev(l.NetDev), IfIndex: l.NetDev, IBDev: l.IBDev, IBPort: l.IBPort,
 		State: l.State.String(), Conns: l.Conns, UID: l.UID.String(), PeerUID: l.PeerUID.String(),
 		GID: l.GID.String(), PeerGID: l.PeerGID.String(), QPN: l.QPN, PeerQPN: l.PeerQPN, MTU: l.MTU,
 	}
+	if l.Resent != nil {
+		resent := resentJSON(*l.Resent)
+		j.Resent = &resent
+	}
+	return j
 }

@@ -4,6 +4,7 @@ package cmd
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -96,6 +97,7 @@ func newStatsShow(f *cmdutil.Factory) *cobra.Command {
 type counters struct {
 	stats     nl.Stats
 	fallbacks nl.Fallbacks
+	resent    *nl.Resent // of all devices in use; nil if none counts it
 }
 
 func readCounters(c nl.Control, ctx context.Context) (counters, error) {
@@ -104,7 +106,14 @@ func readCounters(c nl.Control, ctx context.Context) (counters, error) {
 		return counters{}, err
 	}
 	f, err := c.Fallbacks(ctx)
-	return counters{s, f}, err
+	if err != nil {
+		return counters{}, err
+	}
+	devices, err := c.Devices(ctx)
+	if errors.Is(err, nl.ErrNotSupported) {
+		err = nil
+	}
+	return counters{s, f, nl.SumResent(devices)}, err
 }
 
 func newStatsReset(f *cmdutil.Factory) *cobra.Command {

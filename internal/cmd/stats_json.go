@@ -25,6 +25,7 @@ type statsJSON struct {
 	Failovers      *uint64         `json:"failovers,omitempty"`
 	HandshakeTimes *sidesTimesJSON `json:"handshake_times,omitempty"`
 	Engine         *engineJSON     `json:"engine,omitempty"`
+	Resent         *resentJSON     `json:"resent,omitempty"`
 }
 
 type sidesTimesJSON struct {
@@ -130,6 +131,9 @@ func newStatsJSON(r nl.Row[counters]) statsJSON {
 		engine := engineJSON(s.Engine)
 		j.Engine = &engine
 		j.Fallbacks.PeerReasons = []reasonJSON{}
+	}
+	if x := r.Value.resent; x != nil {
+		j.Resent = &resentJSON{x.Packets, x.Timeouts}
 	}
 	for _, x := range f.Reasons {
 		j.Fallbacks.Reasons = append(j.Fallbacks.Reasons, newReasonJSON(x))

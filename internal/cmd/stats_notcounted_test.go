@@ -4,12 +4,35 @@ package cmd
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
 	"smcr/nl"
 	"smcr/stats"
 )
+
+// TestResent checks that the details have what all devices in use have sent again.
+func TestResent(t *testing.T) {
+	for want, devices := range map[string][]nl.Device{
+		"":                           {{Name: "soft-eth0"}},
+		"{5 2} 5 (2 timeouts)":       {{Resent: &nl.Resent{Packets: 5, Timeouts: 2}}, {Name: "soft-eth1"}},
+		"{1006 3} 1006 (3 timeouts)": {{Resent: &nl.Resent{Packets: 6, Timeouts: 2}}, {Resent: &nl.Resent{Packets: 1000, Timeouts: 1}}},
+	} {
+		v := counters{resent: nl.SumResent(devices)}
+		var b strings.Builder
+		statsReport{&b, true}.print(&v)
+		_, line, _ := strings.Cut(b.String(), "RoCE packets sent again")
+		line, _, _ = strings.Cut(line, "\n")
+		got := strings.TrimSpace(line)
+		if j := newStatsJSON(nl.Row[counters]{Stack: "user", Value: v}).Resent; j != nil {
+			got = fmt.Sprint(*j, " ", got)
+		}
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
 
 // TestNotCounted checks that a counter that the stack does not have is not shown as zero.
 func TestNotCounted(t *testing.T) {

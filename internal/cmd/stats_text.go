@@ -128,6 +128,9 @@ func (r statsReport) print(s *counters) {
 		} {
 			r.optional(c.counted, "  "+c.name, c.n, "")
 		}
+		if s.resent != nil {
+			r.number("RoCE packets sent again", s.resent.Packets, output.Count(s.resent.Timeouts, "timeout"))
+		}
 		if e := &s.stats.Engine; e.Threads > 0 {
 			r.number("Engine threads", e.Threads, "")
 			r.line("Engine CPU time", "%v", time.Duration(e.CPU).Round(10*time.Millisecond))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"time"
 
 	"smcr/internal/cmdutil"
@@ -30,17 +31,40 @@ type watchOptions struct {
 func newStatsWatch(f *cmdutil.Factory) *cobra.Command {
 	o := &watchOptions{factory: f, interval: time.Second}
 	cmd := &cobra.Command{
-		Use:   "watch",
+		Use:   "watch [INTERVAL [COUNT]]",
 		Short: "Print rates as lines, for scripts",
 		Long: "Print one line for each stack in each interval: what there is now, and the rates per\n" +
 			"second since the line before. The first line comes after one interval. A dash, in\n" +
 			"JSON null, is what the stack does not count. On a terminal, the header is repeated\n" +
 			"every 20 lines. If the stack ends, the reason goes to standard error, and the lines\n" +
-			"continue when it is back. 'smcr top' shows the same and more on a terminal.",
-		Example: "  smcr stats watch\n  smcr stats watch --interval 5s --count 12\n" +
+			"continue when it is back. 'smcr top' shows the same and more on a terminal. INTERVAL and\n" +
+			"COUNT are --interval and --count, as with vmstat.",
+		Example: "  smcr stats watch\n  smcr stats watch 5 12\n" +
 			"  smcr stats watch -o json | jq -c '.rows[] | [.stack, .rates.rx_bytes]'\n" +
 			"  smcr --backend user stats watch --count 1 | awk 'NR > 1 {print $7}'",
-		Args: cmdutil.NoArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 2 {
+				return cmdutil.CommandError(cmd, "unexpected argument %q", args[2])
+			}
+			for i, name := range []string{"interval", "count"}[:len(args)] {
+				if cmd.Flags().Changed(name) {
+					return cmdutil.CommandError(cmd, "unexpected argument %q: there is --%s", args[i], name)
+				}
+			}
+			if len(args) > 0 {
+				if err := watch.SetInterval(&o.interval, args[0]); err != nil {
+					return cmdutil.CommandError(cmd, "invalid interval %q: %v", args[0], err)
+				}
+			}
+			if len(args) > 1 {
+				n, err := strconv.Atoi(args[1])
+				if err != nil || n < 0 {
+					return cmdutil.CommandError(cmd, "invalid count %q: must be 1 or more, or 0 for no end", args[1])
+				}
+				o.count = n
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.count < 0 {
 				return cmdutil.CommandError(cmd, "invalid --count %d: must be 1 or more, or 0 for no end", o.count)

@@ -51,7 +51,7 @@ func watchTwo(t *testing.T, args ...string) string {
 		},
 	}
 	cmd := newStatsWatch(f)
-	cmd.SetArgs(append(args, "--count", "2", "--interval", "2s"))
+	cmd.SetArgs(append([]string{"2", "2"}, args...))
 	if err := cmd.ExecuteContext(t.Context()); err != nil || errOut.Len() > 0 {
 		t.Fatalf("%v, %s", err, errOut)
 	}
@@ -64,6 +64,30 @@ func startSignals() {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGUSR2)
 	signal.Stop(c)
+}
+
+// TestStatsWatchArgs: an interval and a count may be words, once, and wrong ones are refused.
+func TestStatsWatchArgs(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"x"}, `invalid interval "x"`},
+		{[]string{"0"}, `invalid interval "0"`},
+		{[]string{"1", "x"}, `invalid count "x"`},
+		{[]string{"1", "-1"}, "unknown shorthand flag"},
+		{[]string{"1", "2", "3"}, `unexpected argument "3"`},
+		{[]string{"1", "--interval", "2s"}, `unexpected argument "1": there is --interval`},
+		{[]string{"1", "2", "--count", "2"}, `unexpected argument "2": there is --count`},
+	} {
+		streams, _, _, _ := cmdutil.MemoryStreams()
+		cmd := newStatsWatch(&cmdutil.Factory{IO: streams})
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs(tt.args)
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q: %v, want %q", tt.args, err, tt.want)
+		}
+	}
 }
 
 func TestStatsWatch(t *testing.T) {

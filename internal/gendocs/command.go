@@ -205,7 +205,7 @@ func options(r *roff, cmd *cobra.Command) {
 	r.item(bold("-h")+", "+bold("--help"), "Show a short description of the command.")
 	if !cmd.HasParent() {
 		r.item(bold("--version"), "Show the version of the program.")
-		r.item(bold("-v"), "Show the version of smc-tools whose command lines smcr accepts.")
+		r.item(bold("-v"), "Show the version of smc-tools that smcr replaces.")
 	}
 }
 
@@ -279,7 +279,11 @@ func examples(r *roff, cmd *cobra.Command, own section) {
 			continue
 		}
 		for l := range strings.SplitSeq(c.Example, "\n") {
-			lines = append(lines, strings.TrimSpace(l))
+			// A command and its verbs may share examples. A line with a prompt belongs to the
+			// lines around it.
+			if l = strings.TrimSpace(l); !strings.HasPrefix(l, "smcr ") || !slices.Contains(lines, l) {
+				lines = append(lines, l)
+			}
 		}
 	}
 	if len(lines)+len(own.blocks) == 0 {

@@ -145,7 +145,7 @@ func TestColumns(t *testing.T) {
 		"linkgroup": "cmd/linkgroup.go", "link": "cmd/link.go", "device": "cmd/device.go", "connection": "cmd/connection.go",
 		"pnet": "cmd/pnet.go", "ueid": "cmd/ueid.go", "seid": "cmd/seid.go", "hslimit": "cmd/hslimit.go", "stats": "cmd/stats*.go",
 		"info": "cmd/info.go", "check": "check/*.go", "rnics": "cmd/rnics.go", "apply": "cmd/apply.go", "explain": "cmd/explain.go", "verbs": "verbs/*.go",
-		"topology": "topology/*.go", "trace": "trace/decode/*.go",
+		"topology": "topology/*.go", "trace": "trace/decode/*.go", "why": "why/*.go",
 	} {
 		text, err := os.ReadFile("pages/smcr-" + page + ".8.txt")
 		if err != nil {

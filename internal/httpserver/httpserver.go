@@ -13,14 +13,11 @@ import (
 	"os"
 	"strconv"
 	"time"
-
-	"golang.org/x/net/netutil"
 )
 
 // The limits of a server.
 const (
-	// MaxConns is how many connections are open at a time. Others wait in the queue of
-	// the kernel.
+	// MaxConns is how many connections are open at a time. See limited for others.
 	MaxConns = 64
 	// maxHeader and maxBody are the largest header and body of a request in bytes.
 	maxHeader = 16 << 10
@@ -96,7 +93,9 @@ func Serve(ctx context.Context, l net.Listener, handlers map[string]http.Handler
 			_ = s.Close() // a client that does not take its answer
 		}
 	})
-	err := s.Serve(netutil.LimitListener(l, MaxConns))
+	limited := limit(l)
+	s.ConnState = limited.state
+	err := s.Serve(limited)
 	if stop() {
 		return errors.Join(fmt.Errorf("accept connections on %s: %w", l.Addr(), err), s.Close())
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -144,35 +145,84 @@ func readAll(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestManyConnections: more connections than the limit do not cost more than the limit, and
-// are served when others end.
+// TestManyConnections: connections on which nothing is asked do not keep others out, however
+// many there are, and whether or not something was asked on them before. Each is from this host.
 func TestManyConnections(t *testing.T) {
-	addr, _ := start(t, map[string]http.Handler{"GET /": http.HandlerFunc(hello)})
-	var conns []net.Conn
-	for range MaxConns {
-		c, err := net.Dial("tcp", addr)
+	for _, asked := range []bool{false, true} {
+		addr, _ := start(t, map[string]http.Handler{"GET /": http.HandlerFunc(hello)})
+		for range 2 * MaxConns {
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if !asked {
+				continue
+			}
+			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			r, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+			_ = r.Body.Close()
+		}
+		late, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
-		conns = append(conns, c)
+		defer late.Close()
+		if _, err := io.WriteString(late, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		_ = late.SetReadDeadline(time.Now().Add(4 * time.Second)) // less than the time of a header
+		if b, err := io.ReadAll(late); err != nil || !strings.HasSuffix(string(b), "hello") {
+			t.Errorf("beside idle connections (asked before: %v): %q, %v", asked, b, err)
+		}
 	}
-	late, err := net.Dial("tcp", addr)
-	if err != nil {
+}
+
+// TestManyRequests: one host cannot have all connections, also with requests that take long.
+// Other hosts are served.
+func TestManyRequests(t *testing.T) {
+	hold := make(chan struct{})
+	var busy atomic.Int32
+	addr, _ := start(t, map[string]http.Handler{
+		"GET /":     http.HandlerFunc(hello),
+		"GET /hold": http.HandlerFunc(func(http.ResponseWriter, *http.Request) { busy.Add(1); <-hold }),
+	})
+	defer close(hold)
+	dial := func(from string) net.Conn {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err := d.DialContext(t.Context(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	for range 2 * MaxConns {
+		_, _ = io.WriteString(dial("127.0.0.2"), "GET /hold HTTP/1.0\r\n\r\n")
+	}
+	for end := time.Now().Add(20 * time.Second); busy.Load() < 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no request is served")
+		}
+	}
+	other := dial("127.0.0.3")
+	if _, err := io.WriteString(other, "GET / HTTP/1.0\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	defer late.Close()
-	if _, err := io.WriteString(late, "GET / HTTP/1.0\r\n\r\n"); err != nil {
-		t.Fatal(err)
+	_ = other.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if b, err := io.ReadAll(other); err != nil || !strings.HasSuffix(string(b), "hello") {
+		t.Errorf("another host: %q, %v", b, err)
 	}
-	_ = late.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	if n, err := late.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("a connection above the limit is served: %d, %v", n, err)
-	}
-	_ = conns[0].Close()
-	_ = late.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if b, err := io.ReadAll(late); err != nil || !strings.HasSuffix(string(b), "hello") {
-		t.Errorf("after the end of another: %q, %v", b, err)
+	if n := busy.Load(); n >= MaxConns { // one may begin while its connection is closed for another
+		t.Errorf("%d requests of one host at a time", n)
 	}
 }
 

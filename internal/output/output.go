@@ -16,6 +16,8 @@ import (
 
 // A Table is rows of cells under column headers.
 type Table struct {
+	// Headed prints the header also of a table without rows.
+	Headed  bool
 	columns []Column
 	rows    [][]string
 }
@@ -59,7 +61,7 @@ func (t *Table) Add(cells ...any) {
 
 // Print writes the table.
 func (t *Table) Print(w io.Writer) error {
-	if len(t.rows) == 0 {
+	if len(t.rows) == 0 && !t.Headed {
 		return nil
 	}
 	header := make([]string, len(t.columns))

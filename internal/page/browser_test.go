@@ -48,6 +48,13 @@ func newBrowser(t *testing.T, host *netnstest.Host, url string) *browser {
 	cmd := host.Command(context.Background(), "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
 		"--remote-debugging-pipe", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run",
 		"--user-data-dir="+t.TempDir(), "about:blank")
+	// Chromium leaves a directory when it is killed. The name of a socket there must be short.
+	tmp, err := os.MkdirTemp("", "smcr-page-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
+	cmd.Env = append(cmd.Env, "TMPDIR="+tmp)
 	cmd.ExtraFiles = []*os.File{theirIn, theirOut}
 	host.GoCmd(t, cmd)
 	theirIn.Close()

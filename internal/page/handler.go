@@ -26,6 +26,8 @@ type Config struct {
 	Dial func(context.Context) (nl.Multi, error)
 	// NetDev returns the name of a network device by its index. Nil: [cmdutil.NetDev].
 	NetDev func(uint32) string
+	// User returns the name of a user by its number, or "". Nil: as in /etc/passwd.
+	User func(uint32) string
 	// Address is where the caller listens, as the user wrote it: HOST:PORT or HOST. Requests
 	// must name this host, a loopback address or name, or the address at which they arrive.
 	Address string
@@ -82,6 +84,9 @@ type handler struct {
 func New(c Config) http.Handler {
 	if c.NetDev == nil {
 		c.NetDev = cmdutil.NetDev
+	}
+	if c.User == nil {
+		c.User = (&users{file: passwd}).name
 	}
 	return &handler{cfg: c, lists: newLister(c.Dial, c.NetDev), turns: make(chan struct{}, maxRequests), every: refresh}
 }
@@ -160,7 +165,7 @@ func (h *handler) state(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(topology.SVG(l.stacks, layout, topology.DefaultGroups))
 		return
 	}
-	s := newState(l, h.cfg.Version, layout, filter)
+	s := newState(l, &h.cfg, layout, filter)
 	// There is nothing new before the listing is made again.
 	s.Every = max(h.every, time.Until(l.until)).Milliseconds()
 	send(w, http.StatusOK, s)

@@ -28,8 +28,12 @@ type listed struct {
 	err    error
 	stacks []topology.Stack
 	tables []topology.Listing // of the same stacks
+	rates  []connRates        // of the same stacks
 	until  time.Time          // it is used until then
 }
+
+// connRates returns what a connection moves per second, or nil if that is not known.
+type connRates func(*nl.Connection) *topology.Rates
 
 // A lister asks the stacks for all viewers.
 type lister struct {
@@ -95,6 +99,7 @@ func (l *lister) list(ctx context.Context, now time.Time) *listed {
 		}
 		next.stacks = append(next.stacks, topology.Build(&list, before, l.netdev))
 		next.tables = append(next.tables, list)
+		next.rates = append(next.rates, topology.ConnRates(&list, before))
 		counters[b.Name] = list.Counters()
 	}
 	l.before, l.at = counters, now

@@ -206,7 +206,8 @@ func TestBrowser(t *testing.T) {
 	for _, want := range []string{"Link group ", "web", "db", web.Addr(), db.Addr(), "link 1 ACTIVE", "link 2 ACTIVE", "client, SMC v2, SYM", "eth1"} {
 		b.await(`[...document.querySelectorAll('#picture svg text')].some((e) => e.textContent.includes('` + want + `'))`)
 	}
-	b.await(`document.getElementById('stacks').innerText.includes('Over SMC-R\n4')`)
+	b.await(`document.getElementById('stacks').innerText.includes('Over SMC-R now\n4')`)
+	b.await(`document.getElementById('stacks').innerText.includes('Became TCP, open now\n1\nBecame TCP since start\n1')`)
 	b.await(`document.querySelectorAll('#links tbody tr').length === 4`)
 	b.await(`document.querySelectorAll('#connections tbody tr').length === 5`)
 	b.await(`[...document.querySelectorAll('#fallbacks tbody td')].some((e) => e.textContent === 'the peer does not speak SMC')`)
@@ -217,9 +218,19 @@ func TestBrowser(t *testing.T) {
 	before := b.eval(sent)
 	b.await(`[...document.querySelectorAll('#picture svg text')].some((e) => /\d [KM]iB\/s/.test(e.textContent)) && ` + sent + ` !== ` + before)
 
+	// A reason leads to what to do about it. Each connection has its own rates.
+	b.await(`[...document.querySelectorAll('#connections td.reason a, #fallbacks td.reason a')].map((a) => a.hash).join() === '#why-peer-no-smc,#why-peer-no-smc'`)
+	b.await(`document.getElementById('why-peer-no-smc').innerText.includes('Run the program of the peer under') && document.getElementById('cures-section').offsetHeight > 0`)
+	b.await(`[...document.querySelectorAll('#connections tbody tr td:nth-child(10)')].filter((e) => /^↑ \d.* [KM]iB\/s ↓ 0 B\/s$/.test(e.textContent)).length > 1`)
+	b.await(`document.querySelector('#connections tbody tr td:nth-child(7)').textContent === 'root (0)'`)
+
 	// How it looks.
 	b.fits("wide")
 	keep(t, "wide", b.shoot())
+	b.eval(`document.querySelector('details').open = true`)
+	b.fits("wide with links")
+	keep(t, "wide-links", b.shoot())
+	b.eval(`document.querySelector('details').open = false`)
 	b.size(400, 900)
 	b.await(`document.querySelector('#picture svg').viewBox.baseVal.width < 400`)
 	b.fits("narrow")

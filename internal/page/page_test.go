@@ -30,6 +30,8 @@ import (
 
 func netdev(i uint32) string { return map[uint32]string{2: "eth0", 3: "eth1", 4: "eth2"}[i] }
 
+func user(uid uint32) string { return map[uint32]string{1000: "alice"}[uid] }
+
 // ask sends a request to a handler and returns the answer.
 func ask(h http.Handler, method, target string, change ...func(*http.Request)) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, target, nil)
@@ -57,7 +59,7 @@ func stateOf(t *testing.T, h http.Handler, query string) (s state) {
 
 // of returns the page of a stack in a state.
 func of(s nltest.State) http.Handler {
-	return New(Config{Dial: Stack("user", nltest.NewFake(s)), NetDev: netdev, Version: "1.2.3"})
+	return New(Config{Dial: Stack("user", nltest.NewFake(s)), NetDev: netdev, User: user, Version: "1.2.3"})
 }
 
 // TestAnswers checks the status, the type and the headers of each address.
@@ -156,7 +158,7 @@ func TestState(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
 		t.Fatal(err)
 	}
-	if want := (figures{Host: "host-a", Stack: "user", PID: 4711, Counted: 21037353, SMCR: 1, TCP: 1, Groups: 2, Peers: 2, Errors: 1}); !reflect.DeepEqual(s.Stacks, []figures{want}) {
+	if want := (figures{Host: "host-a", Stack: "user", PID: 4711, Counted: 21037353, SMCR: 1, TCP: 1, Became: 7, Groups: 2, Peers: 2, Errors: 1}); !reflect.DeepEqual(s.Stacks, []figures{want}) {
 		t.Errorf("%+v", s.Stacks)
 	}
 	if _, err := time.Parse(time.RFC3339, s.Time); err != nil || s.Version != "1.2.3" || s.Every != 2000 {
@@ -167,13 +169,13 @@ func TestState(t *testing.T) {
 		want table
 	}{
 		"links": {s.Links, table{[][]string{
-			{"user", "host-b (10.77.0.2)", "00000100", "SERV", "1", "eth0", "10.77.0.2", "ACTIVE", "2", "", ""},
-			{"user", "host-b (10.77.0.2)", "00000100", "SERV", "2", "eth1", "10.77.0.4", "ACTIVATING", "1", "", ""},
-			{"user", "10.77.0.9", "00000200", "CLNT", "1", "eth0", "10.77.0.9", "ACTIVE", "1", "", ""},
+			{"user", "host-b (10.77.0.2)", "00000100", "SERV", "1", "eth0", "10.77.0.2", "ACTIVE", "2", "1200", "", ""},
+			{"user", "host-b (10.77.0.2)", "00000100", "SERV", "2", "eth1", "10.77.0.4", "ACTIVATING", "1", "–", "", ""},
+			{"user", "10.77.0.9", "00000200", "CLNT", "1", "eth0", "10.77.0.9", "ACTIVE", "1", "0", "", ""},
 		}, 3, 3}},
 		"connections": {s.Connections, table{[][]string{
-			{"user", "10.77.0.1:5201", "10.77.0.2:40000", "SMCR", "ACTIVE", "00000100", "1000", "12 B", "19.9 MiB", ""},
-			{"user", "[fd00:77::1]:40002", "[fd00:77::2]:443", "TCP", "ACTIVE", "", "1000", "", "", "peer declined"},
+			{"user", "10.77.0.1:5201", "10.77.0.2:40000", "SMCR", "ACTIVE", "00000100", "alice (1000)", "12 B", "19.9 MiB", "", ""},
+			{"user", "[fd00:77::1]:40002", "[fd00:77::2]:443", "TCP", "ACTIVE", "", "alice (1000)", "", "", "", "peer declined"},
 		}, 2, 2}},
 		"fallbacks": {s.Fallbacks, table{[][]string{
 			{"user", "client", "no SMC-D device", "0x03030001", "4"},

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"smcr/internal/printable"
+	"smcr/internal/reasons"
 	"smcr/internal/topology"
 	"smcr/nl"
 	"smcr/smc"
@@ -38,6 +39,19 @@ type state struct {
 	Links       table  `json:"links"`
 	Connections table  `json:"connections"`
 	Fallbacks   table  `json:"fallbacks"`
+	// Reasons are those of the last two tables, with what to do.
+	Reasons []reason `json:"reasons"`
+}
+
+// A reason is why connections are TCP, as smcr explain has it.
+type reason struct {
+	code  smc.Diagnosis
+	Name  string   `json:"name"`
+	Code  string   `json:"code"`
+	Text  string   `json:"text"` // as in cells
+	Title string   `json:"title"`
+	Cause string   `json:"cause"`
+	Cure  []string `json:"cure"`
 }
 
 // A table is rows of cells, with how many rows there are in all, and how many of these match
@@ -48,7 +62,7 @@ type table struct {
 	Total    int        `json:"total"`
 }
 
-// figures are the numbers of one stack.
+// figures are the numbers of one stack. Connections are those that are open now, except for Became.
 type figures struct {
 	Host     string `json:"host"`
 	Stack    string `json:"stack"`
@@ -58,6 +72,7 @@ type figures struct {
 	SMCD     int    `json:"smcd"`
 	Local    int    `json:"local"`
 	TCP      int    `json:"tcp"`
+	Became   uint64 `json:"became_tcp"` // connections that became TCP since the stack was started
 	Groups   int    `json:"groups"`
 	Peers    int    `json:"peers"`
 	Sent     string `json:"sent"` // "" if not known
@@ -67,9 +82,9 @@ type figures struct {
 
 // newState makes the state of a listing. The filter selects connections by any of their
 // texts, whatever the case.
-func newState(l *listed, version string, layout topology.Layout, filter string) *state {
+func newState(l *listed, cfg *Config, layout topology.Layout, filter string) *state {
 	s := &state{
-		Time: l.time.Format(time.RFC3339Nano), Version: version, Stacks: []figures{},
+		Time: l.time.Format(time.RFC3339Nano), Version: cfg.Version, Stacks: []figures{}, Reasons: []reason{},
 		Picture: string(topology.SVG(l.stacks, layout, topology.DefaultGroups)),
 		Links:   table{Rows: [][]string{}}, Connections: table{Rows: [][]string{}}, Fallbacks: table{Rows: [][]string{}},
 	}
@@ -77,9 +92,10 @@ func newState(l *listed, version string, layout topology.Layout, filter string) 
 	for i := range l.stacks {
 		s.Stacks = append(s.Stacks, newFigures(&l.stacks[i], &l.tables[i]))
 		s.addLinks(&l.stacks[i])
-		s.addConnections(&l.tables[i], filter)
+		s.addConnections(&l.tables[i], l.rates[i], cfg.User, filter)
 		s.addFallbacks(&l.tables[i])
 	}
+	slices.SortFunc(s.Reasons, func(x, y reason) int { return cmp.Compare(x.code, y.code) })
 	return s
 }
 
@@ -87,8 +103,9 @@ func newFigures(s *topology.Stack, l *topology.Listing) figures {
 	f := figures{
 		Host: text(s.Host), Stack: text(s.Name), PID: l.Info.PID, SMCR: s.Conns.SMCR, SMCD: s.Conns.SMCD, Local: s.Conns.Local, TCP: s.Conns.TCP,
 		Peers: len(s.Peers), Errors: l.Stats.ClientHandshakeErrors + l.Stats.ServerHandshakeErrors,
+		Became: l.Fallbacks.ClientTotal + l.Fallbacks.ServerTotal,
 	}
-	f.Counted = f.Errors + l.Stats.SMCR.Connections() + l.Stats.SMCR.TXBytes + l.Stats.SMCR.RXBytes + l.Fallbacks.ClientTotal + l.Fallbacks.ServerTotal
+	f.Counted = f.Errors + l.Stats.SMCR.Connections() + l.Stats.SMCR.TXBytes + l.Stats.SMCR.RXBytes + f.Became
 	for _, p := range s.Peers {
 		f.Groups += len(p.Groups)
 	}
@@ -98,18 +115,28 @@ func newFigures(s *topology.Stack, l *topology.Listing) figures {
 	return f
 }
 
-// add adds a row, if the table has room for it.
-func (t *table) add(limit int, row ...string) {
-	if len(t.Rows) < limit {
-		for i := range row {
-			row[i] = text(row[i])
-		}
-		t.Rows = append(t.Rows, row)
+// add adds a row, if the table has room for it, and reports whether it has.
+func (t *table) add(limit int, row ...string) bool {
+	if len(t.Rows) >= limit {
+		return false
+	}
+	for i := range row {
+		row[i] = text(row[i])
+	}
+	t.Rows = append(t.Rows, row)
+	return true
+}
+
+// explain adds the reason with a code, if there is one that is not there yet.
+func (s *state) explain(code uint32) {
+	r, ok := reasons.Of(smc.Diagnosis(code))
+	if ok && !slices.ContainsFunc(s.Reasons, func(x reason) bool { return x.code == r.Code }) {
+		s.Reasons = append(s.Reasons, reason{r.Code, r.Name, r.Number(), meaning(code), r.Heading(), r.Cause, r.Cure})
 	}
 }
 
 // addLinks adds the links: stack, peer, link group, role, link, port, state, connections,
-// bytes per second sent and received.
+// packets sent again, bytes per second sent and received.
 func (s *state) addLinks(st *topology.Stack) {
 	for _, p := range st.Peers {
 		peer := p.Address
@@ -120,20 +147,23 @@ func (s *state) addLinks(st *topology.Stack) {
 			for _, l := range g.Links {
 				s.Links.Total++
 				s.Links.Matching++
-				sent, received := "", ""
+				again, sent, received := "–", "", ""
+				if l.Resent != nil {
+					again = fmt.Sprint(*l.Resent)
+				}
 				if l.Rates != nil {
 					sent, received = topology.Rate(l.Rates.Sent), topology.Rate(l.Rates.Received)
 				}
-				s.Links.add(maxLinks, st.Name, peer, g.ID, g.Role, fmt.Sprint(l.ID), l.NetDev, l.PeerGID, l.State, fmt.Sprint(l.Conns), sent, received)
+				s.Links.add(maxLinks, st.Name, peer, g.ID, g.Role, fmt.Sprint(l.ID), l.NetDev, l.PeerGID, l.State, fmt.Sprint(l.Conns), again, sent, received)
 			}
 		}
 	}
 }
 
 // addConnections adds the connections: stack, local and peer address, mode, state, link
-// group, user, bytes sent and received, reason. Processes, alert tokens and cookies are left
+// group, user, bytes sent and received, both per second, reason. Processes, alert tokens and cookies are left
 // out: only the user of a connection and root may see them.
-func (s *state) addConnections(l *topology.Listing, filter string) {
+func (s *state) addConnections(l *topology.Listing, rates connRates, user func(uint32) string, filter string) {
 	t := &s.Connections
 	for i := range l.Conns {
 		c := &l.Conns[i]
@@ -146,40 +176,51 @@ func (s *state) addConnections(l *topology.Listing, filter string) {
 			t.Matching++
 			continue
 		}
-		row := connectionRow(l.Stack, c)
+		row := connectionRow(l.Stack, c, rates(c), user)
 		if filter != "" && !slices.ContainsFunc(row, func(cell string) bool { return strings.Contains(strings.ToLower(cell), filter) }) {
 			continue
 		}
 		t.Matching++
-		t.add(maxConns, row...)
+		if t.add(maxConns, row...) && c.Mode == nl.ModeTCP {
+			s.explain(c.Fallback.Reason)
+			s.explain(c.Fallback.Peer)
+		}
 	}
 }
 
-func connectionRow(stack string, c *nl.Connection) []string {
-	group, sent, received := "", "", ""
+// connectionRow returns the row of a connection. rates is nil if they are not known.
+func connectionRow(stack string, c *nl.Connection, rates *topology.Rates, user func(uint32) string) []string {
+	group, sent, received, now := "", "", "", ""
 	if c.LinkGroup != 0 {
 		group = c.LinkGroup.String()
 	}
 	if c.Mode == nl.ModeSMCR && c.LinkGroup != 0 { // only stacks in user space count bytes
 		sent, received = size(c.TXBytes), size(c.RXBytes)
 	}
-	return []string{stack, address(c.Local), address(c.Remote), c.Mode.String(), c.State.String(), group, fmt.Sprint(c.UID), sent, received, reasons(c)}
+	if rates != nil {
+		now = "↑ " + topology.Rate(rates.Sent) + " ↓ " + topology.Rate(rates.Received)
+	}
+	return []string{
+		stack, address(c.Local), address(c.Remote), c.Mode.String(), c.State.String(), group, userCell(c.UID, user),
+		sent, received, now, whyTCP(c),
+	}
 }
 
-// reasons returns why a connection became plain TCP, and what the peer said.
-func reasons(c *nl.Connection) string {
+// whyTCP returns why a connection became plain TCP, and what the peer said. The page finds the
+// reasons in it: see state.Reasons.
+func whyTCP(c *nl.Connection) string {
 	if c.Mode != nl.ModeTCP {
 		return ""
 	}
-	s := reason(c.Fallback.Reason)
+	s := meaning(c.Fallback.Reason)
 	if c.Fallback.Peer != 0 {
-		s = strings.TrimPrefix(s+"; peer: "+reason(c.Fallback.Peer), "; ")
+		s = strings.TrimPrefix(s+"; peer: "+meaning(c.Fallback.Peer), "; ")
 	}
 	return s
 }
 
-// reason returns what a code means, or the code.
-func reason(code uint32) string {
+// meaning returns what a code means, or the code.
+func meaning(code uint32) string {
 	if code == 0 {
 		return ""
 	}
@@ -194,7 +235,9 @@ func (s *state) addFallbacks(l *topology.Listing) {
 	for _, f := range list {
 		s.Fallbacks.Total++
 		s.Fallbacks.Matching++
-		s.Fallbacks.add(maxReasons, l.Stack, f.Side.String(), reason(f.Reason), fmt.Sprintf("0x%08x", f.Reason), fmt.Sprint(f.Count))
+		if s.Fallbacks.add(maxReasons, l.Stack, f.Side.String(), meaning(f.Reason), fmt.Sprintf("0x%08x", f.Reason), fmt.Sprint(f.Count)) {
+			s.explain(f.Reason)
+		}
 	}
 }
 

@@ -130,8 +130,9 @@ func (v *view) readAddresses(base string, before time.Time) (b []byte, written t
 	return b, written, err
 }
 
-// abandoned reports whether no process has the lock: a killed stack has left the directory. If
-// this user may not open the lock, the answer is no.
+// abandoned reports whether no process has the lock, or only dead ones: a killed stack has left the
+// directory. If this user may not open the lock, or the processes are those of a PID namespace that
+// this one does not see, the answer is no.
 func (v *view) abandoned(base string) bool {
 	f, err := os.OpenFile(filepath.Join(v.dir(base), lockName), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -139,5 +140,9 @@ func (v *view) abandoned(base string) bool {
 	}
 	defer f.Close()
 	// A stack that wants the lock meanwhile tries again.
-	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil
+	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
+		return true
+	}
+	_, dead := holdersDead(f)
+	return dead
 }

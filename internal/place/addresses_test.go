@@ -119,3 +119,47 @@ func TestAddressesHostile(t *testing.T) {
 		})
 	}
 }
+
+// TestAddressesOfDead: the addresses of a stack that was killed, and cannot end because of a system
+// call, do not count, although the kernel says that it has the lock. Those of one that lives do, and
+// of one of which nobody can know.
+func TestAddressesOfDead(t *testing.T) {
+	me, err := self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := me
+	dead.start++ // another process has the number now
+	unseen := dead
+	unseen.pidns++
+	for name, tt := range map[string]struct {
+		holders []holder
+		counts  bool
+	}{
+		"lives":            {[]holder{me}, true},
+		"dead":             {[]holder{dead}, false},
+		"two dead":         {[]holder{dead, dead}, false},
+		"one of two lives": {[]holder{dead, me}, true},
+		"not to be known":  {[]holder{unseen}, true},
+		"an older release": {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newView(t)
+			a, b := neighbour(t, v, 1), neighbour(t, v, 2)
+			if err := b.WriteAddresses([]byte("192.0.2.1\n")); err != nil {
+				t.Fatal(err)
+			}
+			ino, _, err := readHolders(b.lock)
+			if err == nil {
+				err = writeHolders(b.lock, ino, tt.holders)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, _, err := a.ReadAddresses(2, time.Time{})
+			if counts := err == nil && len(got) > 0; counts != tt.counts || err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%q, %v; want it to count: %v", got, err, tt.counts)
+			}
+		})
+	}
+}

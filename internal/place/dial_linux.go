@@ -24,7 +24,7 @@ func current() (*view, error) {
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
 		st.Ino = 0 // not known; only Sweep uses it
 	}
-	uid := uint32(os.Geteuid())
+	uid := thisUser()
 	return &view{root: rootBase, own: ownBase(os.Getenv("XDG_RUNTIME_DIR"), uid), uid: uid, cookie: cookie, ino: st.Ino}, nil
 }
 
@@ -54,12 +54,25 @@ func (v *view) dial(ctx context.Context, name string) (*net.UnixConn, error) {
 	var none error
 	for _, base := range v.bases() {
 		c, err := v.dialAt(ctx, base, name)
-		if err == nil || !absent(err) {
+		if err == nil || !absent(err) && !v.closed(base) {
 			return c, err
 		}
 		none = err
 	}
 	return nil, fmt.Errorf("%w: %w", ErrAbsent, none)
+}
+
+// closed reports whether this user may not enter the user's own runtime directory, as in a unit of
+// systemd with ProtectHome=yes. A stack of this user cannot be there then.
+func (v *view) closed(base string) bool {
+	if base != v.own || base == v.root {
+		return false
+	}
+	_, err := os.Stat(base)
+	if err == nil {
+		err = unix.Access(base, unix.X_OK)
+	}
+	return errors.Is(err, unix.EACCES)
 }
 
 // absent reports whether err means that no stack listens. A killed stack leaves a socket

@@ -104,7 +104,9 @@ func isFree(d *os.File) error {
 		return nil
 	}
 	if errors.Is(unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
-		return ErrTaken
+		if _, dead := holdersDead(lock); !dead {
+			return ErrTaken
+		}
 	}
 	return nil
 }

@@ -112,11 +112,7 @@ func TestGiveUntrusted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root, user, _ := given(t)
-			as(t, other, func() {
-				if _, err := stack(user); err != nil {
-					t.Error(err)
-				}
-			})
+			stackAs(t, other, user)
 			if err := do(root); err != nil {
 				t.Fatal(err)
 			}
@@ -127,16 +123,7 @@ func TestGiveUntrusted(t *testing.T) {
 	}
 	t.Run("a socket of a third user", func(t *testing.T) {
 		root, user, _ := given(t)
-		var c *Claim
-		as(t, other, func() {
-			var err error
-			if c, err = stack(user); err != nil {
-				t.Error(err)
-			}
-		})
-		if t.Failed() {
-			return
-		}
+		c := stackAs(t, other, user)
 		if err := os.Lchown(filepath.Join(c.dir, Launchers), other-1, other-1); err != nil {
 			t.Fatal(err)
 		}

@@ -144,7 +144,10 @@ func TestUntrusted(t *testing.T) {
 				t.Error("the same as no stack")
 			}
 			c.die(t)
-			_, err = v.take()
+			c, err = v.take()
+			if err == nil {
+				defer c.Close()
+			}
 			if u, ok := errors.AsType[*UntrustedError](err); ok != test.take || ok && u.Path != path {
 				t.Errorf("take: %v", err)
 			}

@@ -16,5 +16,8 @@ func Dial(context.Context, string) (*net.UnixConn, error) {
 	return nil, fmt.Errorf("%w: %w", ErrAbsent, syscall.ENOENT)
 }
 
+// Draining finds no stack.
+func Draining() []Drain { return nil }
+
 // Ending finds no stack.
 func Ending() []string { return nil }

@@ -122,6 +122,18 @@ func newStack(t *testing.T, v *view) *Claim {
 	return c
 }
 
+// stackAs is newStack for a stack of another user.
+func stackAs(t *testing.T, uid int, v *view) (c *Claim) {
+	t.Helper()
+	var err error
+	as(t, uid, func() { c, err = stack(v) })
+	if err != nil || c == nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
 // die ends a stack like SIGKILL.
 func (c *Claim) die(t *testing.T) {
 	t.Helper()
@@ -131,6 +143,7 @@ func (c *Claim) die(t *testing.T) {
 	for _, l := range c.listeners {
 		_ = l.Close()
 	}
+	c.unguard()
 	if err := c.lock.Close(); err != nil {
 		t.Error(err)
 	}
@@ -354,5 +367,29 @@ func TestCurrent(t *testing.T) {
 	dir, err := Dir()
 	if err != nil || filepath.Dir(dir) != "/run/smcr" || strings.Trim(filepath.Base(dir), "0123456789") != "" {
 		t.Errorf("%q, %v", dir, err)
+	}
+}
+
+// TestClosedRuntime: a service of systemd may not enter the runtime directories of users
+// (ProtectHome=yes). That is no stack, and not an error.
+func TestClosedRuntime(t *testing.T) {
+	_, user := users(t)
+	dir := filepath.Dir(user.own)
+	user.own = filepath.Join(dir, "home", "user")
+	if err := os.MkdirAll(user.own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, closed := range []string{filepath.Dir(user.own), user.own} {
+		if err := os.Chmod(closed, 0); err != nil {
+			t.Fatal(err)
+		}
+		as(t, other, func() {
+			if c, err := user.dial(t.Context(), Commands); !errors.Is(err, ErrAbsent) {
+				t.Errorf("%s is closed: %v, %v", closed, c, err)
+			}
+		})
+		if err := os.Chmod(closed, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

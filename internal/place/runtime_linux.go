@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,12 +19,32 @@ import (
 // error matches [fs.ErrNotExist] if the user has no runtime directory, for example because
 // no session of the user is open.
 func Runtime() (string, error) {
-	uid := uint32(os.Geteuid())
+	uid := thisUser()
 	base := ownBase(os.Getenv("XDG_RUNTIME_DIR"), uid)
 	if uid == 0 {
 		base = rootBase
 	}
 	return runtimeDir(base, uid)
+}
+
+// nobody is a user to whom nothing can belong (chown(2) and setuid(2) refuse it).
+const nobody = ^uint32(0)
+
+// allUsers is the file uid_map of a user namespace that maps all users.
+const allUsers = "0 0 4294967295"
+
+// thisUser returns the user of this process. It is nobody if the process has the number that its
+// user namespace shows for all users whom it does not map: the files and processes of all of them
+// would count as the user's own.
+func thisUser() uint32 {
+	uid := uint32(os.Geteuid())
+	if uid != overflowUID {
+		return uid
+	}
+	if b, err := os.ReadFile("/proc/self/uid_map"); err != nil || strings.Join(strings.Fields(string(b)), " ") != allUsers {
+		return nobody
+	}
+	return uid
 }
 
 // runtimeDir is Runtime for a user whose runtime directory is base.

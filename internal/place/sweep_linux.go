@@ -4,12 +4,10 @@ package place
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,19 +69,25 @@ func (v *view) sweepDir(dir string, alive map[uint64]bool) error {
 		return err
 	}
 	defer f.Close()
-	if err := lockFile(f, name); errors.Is(err, ErrTaken) || errors.Is(err, errAgain) {
+	done, err := turn(f, name)
+	if err == nil {
+		defer done()
+		err = lockFile(f, name)
+	}
+	if errors.Is(err, ErrTaken) || errors.Is(err, errAgain) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	b, err := io.ReadAll(io.LimitReader(f, 32))
-	if err != nil {
+	// A file that was written in part names no process, but has its first line.
+	b, _, err := readHolders(f)
+	if b == nil && err != nil {
 		return err
 	}
 	// A stack that was killed early has not written the inode number. If the number is
 	// that of this namespace, it belonged to an earlier namespace, because the cookie is
 	// another one.
-	ino, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	ino, err := strconv.ParseUint(string(b), 10, 64)
 	if err == nil && alive[ino] && ino != v.ino {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -17,15 +18,22 @@ import (
 
 const (
 	// takeWait is how long Take waits for a stack that has the lock but does not
-	// listen, because it starts or ends, before it returns ErrTaken.
+	// listen, because it starts or ends, before it returns ErrTaken. It is also how long it
+	// waits for the kernel to release the lock of a process that was killed.
 	takeWait = time.Second
 	takeTick = 5 * time.Millisecond
 	// maxPath is how long the path of a socket may be (unix(7), sun_path).
 	maxPath = 107
 )
 
-// errAgain means that the lock was removed with its directory while it was taken.
-var errAgain = errors.New("the directory was removed")
+var (
+	// errAgain means that the lock was removed, or its directory, while it was taken.
+	errAgain = errors.New("the directory was removed")
+	// errTurn means that another process is taking, changing or removing the lock.
+	errTurn = fmt.Errorf("%w, or just takes it", ErrTaken)
+	// errDead means that the processes that have the lock are dead.
+	errDead = fmt.Errorf("%w: it is dead, and the kernel has not ended it", ErrTaken)
+)
 
 // A Claim is the right of a stack to use the place. No other stack gets it until Close, or
 // until the process ends.
@@ -34,6 +42,7 @@ type Claim struct {
 	lock *os.File
 	view view
 	base string
+	dead []holder // see Dead
 
 	mu        sync.Mutex
 	listeners map[string]*net.UnixListener // by name
@@ -42,6 +51,7 @@ type Claim struct {
 	left      bool     // another process has the place
 	part      *os.File // locked: see Part
 	partN     int
+	guarded   *os.File // see guard
 }
 
 // Take takes the place of the stack. The error matches [ErrTaken] if another
@@ -88,20 +98,33 @@ func (v *view) takeAt(base string) (*Claim, error) {
 		}
 	}
 	end := time.Now().Add(takeWait)
-	for {
+	var dead []holder
+	for replace := false; ; {
 		var lock *os.File
 		err := v.makeDirs(base)
 		if err == nil {
-			lock, err = v.takeLock(base)
+			lock, err = v.takeLock(base, &dead, replace)
 		}
 		switch {
 		case err == nil:
-			c := &Claim{dir: v.dir(base), lock: lock, view: *v, base: base, listeners: map[string]*net.UnixListener{}}
-			if err := removeSockets(c.dir); err != nil {
+			c := &Claim{dir: v.dir(base), lock: lock, view: *v, base: base, dead: dead, listeners: map[string]*net.UnixListener{}}
+			err := c.alone()
+			if err == nil {
+				err = removeSockets(c.dir)
+			}
+			if err != nil {
 				_ = c.Close()
 				return nil, err
 			}
 			return c, nil
+		case errors.Is(err, errTurn):
+			if time.Now().After(end) {
+				return nil, err
+			}
+		case errors.Is(err, errDead):
+			if !replace && time.Now().After(end) {
+				replace, end = true, time.Now().Add(takeWait)
+			}
 		case errors.Is(err, ErrTaken):
 			if v.listened(base) || time.Now().After(end) {
 				return nil, err
@@ -164,7 +187,10 @@ func gone(err error) error {
 
 // takeLock takes the lock. The error is ErrTaken if another stack has it. The mode of the
 // file keeps other users out, because a user who can open a file can lock it.
-func (v *view) takeLock(base string) (_ *os.File, err error) {
+//
+// If only dead processes have the lock, the error is errDead. With replace, the file is removed
+// then, dead gets the processes, and the error is errAgain.
+func (v *view) takeLock(base string, dead *[]holder, replace bool) (_ *os.File, err error) {
 	name := filepath.Join(v.dir(base), lockName)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -175,17 +201,28 @@ func (v *view) takeLock(base string) (_ *os.File, err error) {
 			_ = f.Close()
 		}
 	}()
-	if err := lockFile(f, name); err != nil {
+	done, err := turn(f, name)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if err := lockFile(f, name); errors.Is(err, ErrTaken) {
+		all, gone := holdersDead(f)
+		switch {
+		case !gone:
+			return nil, err
+		case !replace:
+			return nil, errDead
+		}
+		*dead = append(*dead, all...)
+		return nil, errors.Join(errAgain, os.Remove(name))
+	} else if err != nil {
 		return nil, err
 	}
 	if err := f.Chmod(0o600); err != nil {
 		return nil, err
 	}
-	if err := f.Truncate(0); err != nil {
-		return nil, err
-	}
-	_, err = fmt.Fprintln(f, v.ino)
-	return f, err
+	return f, writeHolders(f, strconv.AppendUint(nil, v.ino, 10), known())
 }
 
 // lockFile locks f, which was opened as name. The error is ErrTaken if another process has
@@ -268,6 +305,18 @@ func (c *Claim) Listen(name string) (*net.UnixListener, error) {
 	return l, nil
 }
 
+// Dead returns the processes of the stack that had the place before this one, was killed, and
+// has not ended yet because a thread is in a system call that no signal ends. What they have besides
+// the place, such as UDP ports, they still have.
+func (c *Claim) Dead() (pids []int) {
+	for _, h := range c.dead {
+		if h.remains() {
+			pids = append(pids, int(h.pid))
+		}
+	}
+	return pids
+}
+
 // Dir returns the directory of the sockets.
 func (c *Claim) Dir() string { return c.dir }
 
@@ -281,10 +330,12 @@ func (c *Claim) Close() error {
 	}
 	c.closed = true
 	err := c.closePart()
+	c.unguard()
 	// If the directory was removed meanwhile, the sockets there belong to another stack.
 	switch {
 	case c.left:
 	case c.hidden:
+		_ = c.hold(false, false) // this process may live on
 		err = errors.Join(err, c.removeHidden())
 	case named(c.lock, filepath.Join(c.dir, lockName)):
 		err = errors.Join(err, removeSockets(c.dir))

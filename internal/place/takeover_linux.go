@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,10 +64,15 @@ func (v *view) inherit(lock *os.File) (*Claim, error) {
 		if err == nil {
 			err = lockFile(lock, name)
 		}
+		if err == nil {
+			err = holdFile(lock, name, true, false)
+		}
 		if err != nil {
 			return nil, errors.Join(err, lock.Close())
 		}
-		return &Claim{dir: v.dir(base), lock: lock, view: *v, base: base, listeners: map[string]*net.UnixListener{}, hidden: true}, nil
+		c := &Claim{dir: v.dir(base), lock: lock, view: *v, base: base, listeners: map[string]*net.UnixListener{}, hidden: true}
+		_ = c.guard() // the other process has its own until Leave
+		return c, nil
 	}
 	return nil, errors.Join(ErrTaken, lock.Close())
 }
@@ -80,6 +86,9 @@ func (c *Claim) Publish() error {
 		return net.ErrClosed
 	}
 	c.hidden = false
+	// The other process does not have the place any more. While the file names it, this one
+	// counts as living if that one does, so an error does little harm.
+	_ = c.hold(true, true)
 	var errs []error
 	for name := range c.listeners {
 		errs = append(errs, c.publish(name))
@@ -118,6 +127,10 @@ func (c *Claim) Part() (int, error) {
 		if err != nil {
 			return 0, err
 		}
+		// A process that was killed has left its files.
+		if err := removeEnding(c.dir, n); err != nil {
+			return 0, errors.Join(err, f.Close())
+		}
 		c.part, c.partN = f, n
 		return n, nil
 	}
@@ -136,7 +149,7 @@ func takePart(dir string, n int) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = lockFile(f, name)
+		err = lockPart(f, name)
 		if err == nil {
 			return f, nil
 		}
@@ -145,6 +158,24 @@ func takePart(dir string, n int) (*os.File, error) {
 			return nil, err
 		}
 	}
+}
+
+// lockPart is lockFile for the file of a part, which it takes from a dead process, too.
+func lockPart(f *os.File, name string) error {
+	done, err := inTurn(f, name)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := lockFile(f, name); errors.Is(err, ErrTaken) {
+		if _, gone := holdersDead(f); gone {
+			return errors.Join(errAgain, os.Remove(name))
+		}
+		return err
+	} else if err != nil {
+		return err
+	}
+	return writeHolders(f, nil, known())
 }
 
 // removeParts removes the files of processes that were killed.
@@ -167,11 +198,17 @@ func removeParts(dir string) (err error) {
 
 // removePart removes the files of part n, whose lock f is, and closes f.
 func removePart(dir string, n int, f *os.File) error {
-	err := os.Remove(filepath.Join(dir, endingName(n)))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+	return errors.Join(removeEnding(dir, n), os.Remove(partName(dir, n)), f.Close())
+}
+
+// removeEnding removes what a process of part n that had handed over has made.
+func removeEnding(dir string, n int) (err error) {
+	for _, name := range []string{endingName(n), drainName(n)} {
+		if rerr := os.Remove(filepath.Join(dir, name)); !errors.Is(rerr, fs.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
 	}
-	return errors.Join(err, os.Remove(partName(dir, n)), f.Close())
+	return err
 }
 
 // closePart gives back the part of this process. c.mu is held.
@@ -187,16 +224,20 @@ func (c *Claim) closePart() error {
 // Leave ends the claim because another process has inherited it and published its
 // sockets. Files stay, and so do the listeners: clients that found them a moment ago can
 // still connect. Close releases the rest. Leave returns a socket at which commands find
-// this process from now on, see [Ending].
-func (c *Claim) Leave() (*net.UnixListener, error) {
+// this process from now on, see [Ending]. until is when this process ends at the latest, or
+// zero, for [Draining].
+func (c *Claim) Leave(until time.Time) (*net.UnixListener, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || c.part == nil {
 		return nil, net.ErrClosed
 	}
 	c.left = true
+	c.unguard()
 	name := endingName(c.partN)
-	err := c.lock.Close()
+	// The next process has named itself, unless it is of a release that does not know that.
+	err := errors.Join(c.hold(false, false), c.lock.Close())
+	err = errors.Join(err, writeDrain(c.dir, c.partN, until))
 	path := filepath.Join(c.dir, name)
 	l, lerr := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if lerr != nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 )
 
 // heir inherits the place of c and opens its sockets.
@@ -65,7 +66,7 @@ func TestInherit(t *testing.T) {
 		if err := next.Publish(); err != nil {
 			t.Fatal(err)
 		}
-		l, err := old.Leave()
+		l, err := old.Leave(time.Time{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +143,7 @@ func TestPartOfKilled(t *testing.T) {
 	if err := next.Publish(); err != nil {
 		t.Fatal(err)
 	}
-	l, err := c.Leave()
+	l, err := c.Leave(time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@
 // characters that reverse the order of a line, or line ends that add lines to a listing.
 //
 // Each text passes through this package once, where it is printed. Packages that receive
-// the text keep it as it is. There is one exception: an error that this program composes
-// may have several lines, so an error text of another process becomes one line where it is
-// received (packages nl and broker).
+// the text keep it as it is, except for error texts of another process, which become one line
+// where they are received (packages nl and broker). An error of this program may have several
+// lines; package cmdutil knows them, and what is in a name adds none.
 package printable

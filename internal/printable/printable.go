@@ -17,17 +17,12 @@ import (
 // ([unicode.IsPrint]): control characters (C0, DEL, C1), line ends, characters that change
 // the direction of text or have no width, and bytes that are not UTF-8. The number of
 // characters stays the same.
-func Line(s string) string { return clean(s, "") }
-
-// Text does the same as Line, and keeps line ends and tabs.
-func Text(s string) string { return clean(s, "\n\t") }
-
-func clean(s, keep string) string {
+func Line(s string) string {
 	if isPlain(s) {
 		return s
 	}
 	return strings.Map(func(r rune) rune {
-		if r != utf8.RuneError && unicode.IsPrint(r) || strings.ContainsRune(keep, r) {
+		if r != utf8.RuneError && unicode.IsPrint(r) {
 			return r
 		}
 		return '?'

@@ -51,17 +51,11 @@ func TestLine(t *testing.T) {
 		if got, want := utf8.RuneCountInString(got), utf8.RuneCountInString("a"+s+"b"); got != want {
 			t.Errorf("%s: %d characters, want %d", name, got, want)
 		}
-		if got := Text(s + "b"); !harmless(got, "\n\t") {
-			t.Errorf("%s: text %q", name, got)
-		}
 	}
 	for _, s := range []string{"", "eth0", "a b~", "Zürich", "日本語", "µs → ok"} {
-		if Line(s) != s || Text(s) != s {
-			t.Errorf("%q becomes %q, %q", s, Line(s), Text(s))
+		if Line(s) != s {
+			t.Errorf("%q becomes %q", s, Line(s))
 		}
-	}
-	if got := Text("a\n\tb\r"); got != "a\n\tb?" {
-		t.Errorf("%q", got)
 	}
 }
 

@@ -72,7 +72,7 @@ var codes = []Reason{
 	},
 	{
 		Code: smc.DiagNoSMCDev, Name: "no-smc-device", Text: "no SMC device",
-		Cause: "The side that declined has neither an RDMA device (SMC-R) nor an ISM device (SMC-D) for the network of the connection. A launcher also says this for a stack that has ended.",
+		Cause: "The side that declined has neither an RDMA device (SMC-R) nor an ISM device (SMC-D) for the network of the connection. 'smcr run' also says this when its stack has ended.",
 		Cure: []string{
 			devices,
 			"If the device is there but belongs to another netdev, give both the same pnetid: 'smcr pnet add NET1 -I NETDEV -D IBDEV'.",

@@ -121,6 +121,15 @@ var found = []Reason{
 		Cure:  []string{"Run 'smcr serve' as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.15 or newer.", "Or run the program as the user of the stack."},
 	},
 	{
+		Name: "no-launcher", Title: "a sandbox does not let smcr put the program under a launcher", Text: "the program could not be put under a launcher",
+		Cause: "A seccomp filter around 'smcr run', of a service or a container, or a security module such as Yama forbids a system call that the launcher needs. The program runs as if started without smcr.",
+		Cure: []string{
+			"Allow the call that the message names: SystemCallFilter= of the unit, or the seccomp profile of the container.",
+			"If it names kernel.yama.ptrace_scope: 'sysctl kernel.yama.ptrace_scope=1' is what most distributions have.",
+			"'smcr run --mode user -- PROGRAM' fails in place of using TCP.",
+		},
+	},
+	{
 		Name: "no-option", Text: "the TCP option of SMC is not permitted here",
 		Cause: "The stack cannot announce SMC in the TCP handshake, because it may not load its eBPF program, and the peer is not in --assume-smc.",
 		Cure: []string{
@@ -152,6 +161,15 @@ var found = []Reason{
 		},
 	},
 	{
+		Name: "not-under-run", Text: "the program was not started under smcr run",
+		Cause: "Connections are carried by SMC for programs that were started with 'smcr run', as a service that 'smcr service' has enabled, or with smc_run. This one was started without.",
+		Cure: []string{
+			"Start the program again: 'smcr run -- PROGRAM'.",
+			"For a service of systemd: 'smcr service enable --restart UNIT'.",
+			"A service that is enabled and was started before: 'systemctl restart UNIT'.",
+		},
+	},
+	{
 		Name: "off-link", Title: "the destination is not on a directly attached network", Text: "destination is not on a directly attached network",
 		Cause: "This host has no route to the peer that SMC-R could use: none at all, none for unicast, or one over a router of the other IP version.",
 		Cure:  []string{"Check the route: 'ip route get ADDRESS'.", "Check step by step: 'smcr check HOST:PORT'."},
@@ -169,7 +187,7 @@ var found = []Reason{
 	{
 		Name: "other-stack", Text: "the stack of this network namespace belongs to another program",
 		Cause: "A program that embeds a stack has the default address of this network namespace, and its stack carries only its own connections.",
-		Cure:  []string{"Find the program with 'smcr info' and end it, or let it answer at another address (userstack.Stack.ServeControl)."},
+		Cure:  []string{"Find the program with 'smcr info -o table' and end it, or let it answer at another address (userstack.Stack.ServeControl)."},
 	},
 	{
 		Name: "path-died", Title: "a connection was reset because RoCE does not pass any more", Text: "transport retries exceeded", Also: []string{"the peer did not answer TEST LINK"},
@@ -193,6 +211,12 @@ var found = []Reason{
 		Name: "socket-bound", Title: "a socket of a local connection is bound to a device", Text: "and a socket is bound to a device",
 		Cause: "The peer is a program of this host, and one of the two sockets is bound to a network device, so the connection must use it.",
 		Cure:  []string{"Nothing has to be done. Without SO_BINDTODEVICE the connection would be local."},
+	},
+	{
+		Name: "socket-locked", Title: "a system call of the program locks its socket", Text: "is locked by a system call of its program",
+		Also:  []string{"too many sockets are locked by system calls of their programs"},
+		Cause: "A program sends from memory that does not become available, for example of a file system that does not answer. The kernel locks its socket meanwhile, and the stack does not wait for it.",
+		Cure:  []string{"Find out what the program waits for: 'cat /proc/PID/stack' and 'ps -o wchan'."},
 	},
 	{
 		Name: "stack-limit", Title: "a limit of the stack is reached", Text: "limit of the stack:", Also: []string{"are under way"},
@@ -221,6 +245,11 @@ var found = []Reason{
 		Cure:  []string{"Nothing has to be done. Without TCP_DEFER_ACCEPT (nginx: deferred, Apache: AcceptFilter) the connection would be direct."},
 	},
 	{
+		Name: "this-host-elsewhere", Title: "packets to this address of this machine lead elsewhere", Text: "but the server is not: it was not found in this network namespace",
+		Cause: "The client was started with 'smcr run --local', and the address is of this machine, but a rule leads the connection to another host or another address: DNAT of a published port, a policy route, or a proxy.",
+		Cure:  []string{"Nothing has to be done: the connection is TCP.", "Look for the rule: 'nft list ruleset', 'ip rule'."},
+	},
+	{
 		Name: "this-host-kernel", Text: "the kernel cannot keep users from passing descriptors to each other",
 		Cause: "Both programs are on this machine but belong to different users, and this kernel has no SO_PASSRIGHTS, without which a direct connection would not be safe.",
 		Cure:  []string{"Use Linux 6.16 or newer, or run both programs as the same user."},
@@ -229,6 +258,11 @@ var found = []Reason{
 		Name: "this-host-no-program", Title: "the peer is on this machine, and no program under 'smcr run --local' listens there", Text: "and no program under 'smcr run --local' listens there",
 		Cause: "The client was started with 'smcr run --local', and the server on this machine was not.",
 		Cure:  []string{"If the two should be joined directly, start both with 'smcr run --local'."},
+	},
+	{
+		Name: "this-host-pairs", Title: "the user has as many joined connections as a user may have", Text: "pairs within the host",
+		Cause: "The programs chose 'smcr run --local', and the user of the client has 2048 connections that are joined directly. Further ones are TCP.",
+		Cure:  []string{"Nothing has to be done: the connection is TCP, and the next one is joined when there are fewer."},
 	},
 	{
 		Name: "this-host-server", Title: "the peer is on this machine, and the server was not started with --local", Text: "and the server was not started with --local",

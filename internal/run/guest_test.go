@@ -37,6 +37,7 @@ func TestGuest(t *testing.T) {
 	a, b := nodes(t)
 	t.Run("launcher", func(t *testing.T) { launcherTests(t, a) })
 	t.Run("no device", func(t *testing.T) { noDevice(t, a) })
+	t.Run("yama", func(t *testing.T) { restricted(t, a) })
 	a.setUp()
 	b.setUp()
 	// Static Go programs. smcr chooses the mode.
@@ -234,7 +235,7 @@ func goPrograms(t *testing.T, a, b *node) {
 				t.Errorf("client: %s", r.Stdout)
 			}
 			counted(t, r.Stderr, 3, 0)
-			if !strings.Contains(r.Stderr, "smcr: created 3 SMC sockets and 0 TCP sockets\n") {
+			if !strings.Contains(r.Stderr, "smcr: 3 sockets of the program used the kernel's SMC, 0 used TCP\n") {
 				t.Errorf("client: %s", r.Stderr)
 			}
 			counted(t, server().Stderr, 3, 0)
@@ -329,7 +330,7 @@ func ipv6(t *testing.T, a, b *node) {
 	if len(list) != 4 {
 		t.Errorf("SMC sockets %+v, want 4", list)
 	}
-	if r := client(); !strings.Contains(r.Stderr, "smcr: created 2 SMC sockets and 0 TCP sockets\n") {
+	if r := client(); !strings.Contains(r.Stderr, "smcr: 2 sockets of the program used the kernel's SMC, 0 used TCP\n") {
 		t.Errorf("client: %s", r.Stderr)
 	}
 	server()

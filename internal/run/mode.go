@@ -89,9 +89,17 @@ func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error)
 		}
 		return c, nil
 	}
+	if errors.Is(err, serve.ErrPrivilege) && os.Getenv(invocationEnv) != "" {
+		log.Info("connections are TCP until there is a stack", "err", errors.Join(append(why, err)...))
+		return &carrier{mode: ModeUser}, nil
+	}
 	plainTCP(o, append(why, err)...)
 	return &carrier{mode: ModeTCP}, nil
 }
+
+// invocationEnv is set in the services of systemd. A service may start before its stack, and runs for
+// long: so its launcher waits for one, where another program would be TCP for good.
+const invocationEnv = "INVOCATION_ID"
 
 // plainTCP prints why all connections are TCP.
 func plainTCP(o *Options, why ...error) {

@@ -74,6 +74,12 @@ func TestRedial(t *testing.T) {
 			t.Error("does not find the stack of another one")
 		}
 	})
+	t.Run("in a unit with ProtectHome=yes", func(t *testing.T) {
+		w := &redialWorld{clock: begin, answers: fmt.Errorf("%w: stat /run/user/100: %w", place.ErrAbsent, syscall.EACCES)}
+		if got := w.tries(w.redialer(false), 60); got >= 0 || w.log.Len() > 0 {
+			t.Errorf("after %d, %s", got, &w.log)
+		}
+	})
 	t.Run("starts one again", func(t *testing.T) {
 		w := &redialWorld{clock: begin, answers: absent}
 		r := w.redialer(true)

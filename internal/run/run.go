@@ -74,6 +74,11 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"starts another one if none is running after a second. Any other 'smcr run' waits\n" +
 			"until someone else starts a stack. Sockets that already listen can use a new stack\n" +
 			"only on Linux 6.12 or later.\n\n" +
+			"For who has started smcr, the program is the process that was started: its process\n" +
+			"id, exit status and signals, the main process of a service, and sockets of socket\n" +
+			"activation. The launcher, which answers calls of the program, is another process: it\n" +
+			"ends with the last process of the program. With -v, or where a process may only\n" +
+			"trace its descendants (Yama), a waiter stands for the program and behaves like it.\n\n" +
 			"Except in mode tcp, the program gets no privileges from set-user-ID files. In mode\n" +
 			"user it cannot use io_uring unless --io-uring is given; connections made through\n" +
 			"io_uring are always TCP. In mode kernel, sockets created through io_uring are TCP.\n\n" +
@@ -91,12 +96,12 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 		Args: func(cmd *cobra.Command, args []string) error {
 			if o.Install != "" {
 				if len(args) > 0 {
-					return cmdutil.UsageError("--install runs no program: leave %q away", args[0])
+					return cmdutil.CommandError(cmd, "--install runs no program: leave %q away", args[0])
 				}
 				return nil
 			}
 			if len(args) == 0 {
-				return cmdutil.UsageError("%s: PROGRAM is required: smcr run -- PROGRAM [ARGUMENT...]", cmd.CommandPath())
+				return cmdutil.CommandError(cmd, "PROGRAM is required: smcr run -- PROGRAM [ARGUMENT...]")
 			}
 			return nil
 		},
@@ -169,9 +174,9 @@ func (o *Options) flags() (flags []broker.Flags) {
 	return flags
 }
 
-// Run runs a program with the Options. The error is a [cmdutil.StatusError] if the
-// program's exit status is not 0. In mode tcp, Run does not return: the program
-// replaces this process.
+// Run runs a program with the Options. It returns only on failure: the program replaces this
+// process, or this process becomes its waiter. In the launcher, which is another process, it
+// returns at the end of the program.
 func Run(ctx context.Context, o *Options) error {
 	if o.Install != "" {
 		return install(o.Install)
@@ -188,51 +193,69 @@ func Run(ctx context.Context, o *Options) error {
 	if err := launch.LookPath(o.Argv[0], os.Environ()); err != nil {
 		return startError(err)
 	}
+	front := launch.TheFront()
+	if front == nil {
+		return becomes(o, log)
+	}
+	// This is the launcher, which prints what there is to say.
+	err := carry(ctx, o, log, front)
+	if err != nil {
+		_ = front.Exit(cmdutil.ExitCode(err))
+	}
+	return err
+}
+
+// becomes makes this process the program, or its waiter. It returns only on failure.
+func becomes(o *Options, log *slog.Logger) error {
+	if o.Mode == ModeTCP {
+		return native(o)
+	}
+	// Process 1 of a container becomes the parent of every process whose own has ended, also of a
+	// launcher beside it, for which a program would wait that waits for all its children.
+	under := o.Verbose || os.Getpid() == 1 || !mayTraceAll(launch.PtraceScope)
+	err := launch.Become(o.Argv, under)
+	if errors.Is(err, launch.ErrNotBegun) && o.Mode == ModeAuto {
+		plainTCP(o, err)
+		return native(o)
+	}
+	return startError(err)
+}
+
+// carry carries the connections of the program, which is the front, or under it.
+func carry(ctx context.Context, o *Options, log *slog.Logger, front *launch.Front) error {
 	c, err := choose(ctx, o, log)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	cfg := launch.Config{Argv: o.Argv, Log: log, AllowIOUring: o.IOUring, NoAdapt: o.NoAdapt, Quiet: debug.FreeOSMemory}
+	cfg := launch.Config{Argv: o.Argv, Log: log, AllowIOUring: o.IOUring, NoAdapt: o.NoAdapt, Quiet: debug.FreeOSMemory, Front: front}
 	switch c.mode {
 	case ModeTCP:
-		return native(o)
+		return front.Native()
 	case ModeKernel:
 		cfg.Kernel = &o.Kernel
 	case ModeUser:
-		cfg.Broker = c.broker
+		cfg.Broker = launch.NoStack()
+		if c.broker != nil {
+			cfg.Broker = c.broker
+		}
 		cfg.Redial = newRedialer(strings.Join(o.Argv, " "), o.Serve, c.started, log, o.flags()...).redial
 	}
 	log.Debug("starting the program", "mode", c.mode)
-	var before kernelCounters
-	if c.mode == ModeKernel && o.Verbose {
-		if before, err = countKernel(ctx, c.control); err != nil {
-			log.Warn("the kernel does not count connections", "err", err)
-		}
-	}
-	status, stats, err := launch.Run(ctx, cfg)
+	report := newReport(ctx, o, c, log)
+	cfg.Ended = func(_ int, all <-chan struct{}, stats func() launch.Stats) { report.ended(front, all, stats) }
+	_, stats, err := launch.Run(ctx, cfg)
 	var se *launch.StartError
 	switch {
 	case errors.As(err, &se):
 		return startError(err)
-	case errors.Is(err, launch.ErrUnsupported) && o.Mode == ModeAuto: // nothing has run
+	case (errors.Is(err, launch.ErrUnsupported) || errors.Is(err, launch.ErrNotBegun)) && o.Mode == ModeAuto: // nothing has run
 		plainTCP(o, err)
-		return native(o)
+		return front.Native()
 	case err != nil:
 		return err
 	}
-	if o.Verbose && c.mode == ModeKernel {
-		after, err := countKernel(ctx, c.control)
-		if err != nil && before.valid {
-			log.Warn("the kernel no longer counts connections", "err", err)
-		}
-		kernelSummary(o.Err, stats, before, after)
-	} else if o.Verbose {
-		summary(o.Err, stats)
-	}
-	if status != 0 {
-		return &cmdutil.StatusError{Code: status}
-	}
+	report.over(front, stats)
 	return nil
 }
 

@@ -129,7 +129,7 @@ func TestKernelSummary(t *testing.T) {
 		}},
 	}
 	s := launch.Stats{KernelSockets: 8, NativeSockets: map[string]uint64{launch.ReasonNetns: 2}}
-	const sockets = "smcr: created 8 SMC sockets and 2 TCP sockets\n" +
+	const sockets = "smcr: 8 sockets of the program used the kernel's SMC, 2 used TCP\n" +
 		"smcr: 2 TCP sockets: no privilege in the program's network namespace (see 'smcr explain other-namespace')\n"
 	var b bytes.Buffer
 	kernelSummary(&b, s, before, after)
@@ -151,7 +151,7 @@ func TestSummary(t *testing.T) {
 	summary(&b, launch.Stats{
 		ByMode: map[broker.Mode]uint64{broker.ModeSMCR: 1}, TCP: map[string]uint64{"userstack: no RoCE device for this network: softroce: netdev is gone": 2},
 		Failed: map[string]uint64{"connection refused": 1}, Resets: map[string]uint64{"transport retries exceeded": 1},
-	})
+	}, func() []nl.Device { return nil })
 	kernelSummary(&b, launch.Stats{KernelSockets: 1, NativeSockets: map[string]uint64{launch.ReasonNetns: 1}},
 		kernelCounters{valid: true}, kernelCounters{valid: true, stats: nl.Stats{SMCR: stats.Tech{ClientV2: 1}}})
 	want := "smcr: 1 connection over SMC-R, 2 over TCP, 1 failed\n" +
@@ -159,10 +159,35 @@ func TestSummary(t *testing.T) {
 		"smcr: 1 failed: connection refused (see 'smcr explain server-refused')\n" +
 		"smcr: 1 reset: transport retries exceeded (see 'smcr explain path-died')\n" +
 		"smcr: 1 connection over SMC-R, 0 over SMC-D, 0 over TCP (all of this network namespace)\n" +
-		"smcr: created 1 SMC socket and 1 TCP socket\n" +
+		"smcr: 1 socket of the program used the kernel's SMC, 1 used TCP\n" +
 		"smcr: 1 TCP socket: no privilege in the program's network namespace (see 'smcr explain other-namespace')\n"
 	if d := cmp.Diff(want, b.String()); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestSummaryDevice: the summary says in words that software did the work of a card, once, and only
+// if something was over SMC-R.
+func TestSummaryDevice(t *testing.T) {
+	soft, other := nl.Device{Name: "soft-eth0", Provider: "softroce"}, nl.Device{Name: "mlx5_0"}
+	const one = "smcr: 1 connection over SMC-R, 0 over TCP\n"
+	for _, tt := range []struct {
+		name    string
+		smc     uint64
+		devices []nl.Device
+		want    string
+	}{
+		{"software", 1, []nl.Device{soft, soft}, one + "smcr: SMC-R was over software RoCE (no card): see docs/performance.md\n"},
+		{"both", 1, []nl.Device{other, soft}, one + "smcr: soft-eth0: software RoCE (no card), see docs/performance.md\n"},
+		{"cards", 1, []nl.Device{other}, one},
+		{"no answer", 1, nil, one},
+		{"nothing", 0, []nl.Device{soft}, "smcr: 0 connections over SMC-R, 0 over TCP\n"},
+	} {
+		var b bytes.Buffer
+		summary(&b, launch.Stats{ByMode: map[broker.Mode]uint64{broker.ModeSMCR: tt.smc}}, func() []nl.Device { return tt.devices })
+		if d := cmp.Diff(tt.want, b.String()); d != "" {
+			t.Errorf("%s:\n%s", tt.name, d)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/internal/place"
 	"smcr/internal/serve"
 	"smcr/userstack/broker"
 	"smcr/userstack/service"
@@ -54,8 +55,9 @@ func Session(ctx context.Context, command string) (_ *broker.Client, started boo
 }
 
 // absent reports whether err means that no process serves at the address. Other errors
-// mean that a service refuses.
+// mean that a service refuses. Whatever is within place.ErrAbsent, that is no stack: a unit of systemd
+// with ProtectHome=yes gets EACCES for the directory of its user.
 func absent(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) ||
+	return errors.Is(err, place.ErrAbsent) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"smcr/internal/output"
 	"smcr/internal/printable"
@@ -22,8 +23,9 @@ import (
 )
 
 // summary prints how many connections used SMC-R, and why the others did not: one
-// line for each reason, the most frequent first.
-func summary(w io.Writer, s launch.Stats) {
+// line for each reason, the most frequent first. It asks for the stack's devices if there were
+// connections over SMC-R.
+func summary(w io.Writer, s launch.Stats, devices func() []nl.Device) {
 	tcp, failed := total(s.TCP), total(s.Failed)
 	fmt.Fprintf(w, "smcr: %s over SMC-R, %d over TCP", output.Count(s.ByMode[broker.ModeSMCR], "connection"), tcp)
 	joined := s.ByMode[broker.ModeLocal]
@@ -37,10 +39,30 @@ func summary(w io.Writer, s launch.Stats) {
 		fmt.Fprintf(w, ", %d failed", failed)
 	}
 	fmt.Fprintln(w)
+	if s.ByMode[broker.ModeSMCR] > 0 {
+		onSoftware(w, devices())
+	}
 	perReason(w, overTCP, s.TCP)
 	perReason(w, func(n uint64) string { return fmt.Sprint(n, " failed") }, s.Failed)
 	perReason(w, func(n uint64) string { return fmt.Sprint(n, " reset") }, s.Resets)
 	panics(w, s)
+}
+
+// onSoftware says which of the devices of SMC-R are no RDMA cards, if any.
+func onSoftware(w io.Writer, devices []nl.Device) {
+	var names []string
+	for i := range devices {
+		if devices[i].SoftwareRoCE() {
+			names = append(names, devices[i].Name)
+		}
+	}
+	switch len(names) {
+	case 0:
+	case len(devices):
+		fmt.Fprintln(w, "smcr: SMC-R was over software RoCE (no card): see docs/performance.md")
+	default:
+		printable.Fprintf(w, "smcr: %s: software RoCE (no card), see docs/performance.md\n", strings.Join(names, ", "))
+	}
 }
 
 // panics prints how many internal errors of smcr run there were, if any.
@@ -86,7 +108,7 @@ func kernelSummary(w io.Writer, s launch.Stats, before, after kernelCounters) {
 		}
 		perReason(w, overTCP, why)
 	}
-	fmt.Fprintf(w, "smcr: created %s and %s\n", output.Count(s.KernelSockets, "SMC socket"), output.Count(total(s.NativeSockets), "TCP socket"))
+	fmt.Fprintf(w, "smcr: %s of the program used the kernel's SMC, %d used TCP\n", output.Count(s.KernelSockets, "socket"), total(s.NativeSockets))
 	perReason(w, func(n uint64) string { return output.Count(n, "TCP socket") }, s.NativeSockets)
 	panics(w, s)
 }

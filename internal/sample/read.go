@@ -27,12 +27,10 @@ type Stack struct {
 
 // Retransmits returns the retransmissions of all devices. ok is false if none counts them.
 func (s *Stack) Retransmits() (n uint64, ok bool) {
-	for i := range s.Devices {
-		if r := s.Devices[i].Resent; r != nil {
-			n, ok = n+r.Packets, true
-		}
+	if r := nl.SumResent(s.Devices); r != nil {
+		return r.Packets, true
 	}
-	return n, ok
+	return 0, false
 }
 
 // A Sink takes the connections of stacks.

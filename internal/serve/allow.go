@@ -55,7 +55,7 @@ func prepareFor(name string) error {
 		gid = uint32(n)
 	}
 	if err := place.Give(uid, gid); errors.Is(err, place.ErrTaken) {
-		return service.ErrRunning
+		return fmt.Errorf("%w: it is not of user %s, so it cannot hand over: end it, and then start this one again", service.ErrRunning, name)
 	} else if err != nil {
 		return fmt.Errorf("cannot prepare the place for user %s: %w", name, err)
 	}

@@ -36,7 +36,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"namespace has one stack: its programs share their link groups.\n\n" +
 			"'smcr run' starts a stack if there is none. Such a stack logs to /run/smcr and\n" +
 			"ends after it has been idle for a minute. It removes its log when it ends. If it\n" +
-			"dies, the log stays and 'smcr info' shows where it is. A stack that you start\n" +
+			"dies, the log stays and 'smcr info' shows where it is. If root's 'smcr run' starts\n" +
+			"it and there is a user smcr, which the packages make, the stack runs as this user,\n" +
+			"and smcr.service takes over from it. A stack that you start\n" +
 			"yourself runs until SIGINT or SIGTERM. It then ends its link groups cleanly and\n" +
 			"resets the remaining connections.\n\n" +
 			"If eBPF is not permitted, the stack cannot announce SMC in the TCP handshake. It\n" +
@@ -57,7 +59,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"upgrade smcr. No connection is reset and none is refused meanwhile. Programs under\n" +
 			"'smcr run' use the new stack for new connections and new listening sockets. The old\n" +
 			"stack keeps its connections and ends after the last one, or after the\n" +
-			"--drain-timeout that it was started with. Configuration, changes by commands and\n" +
+			"--drain-timeout that it was started with, a day by default. 'smcr info' lists such\n" +
+			"stacks. There can be 15. A takeover beyond that ends the oldest one, whose connections\n" +
+			"are reset. Configuration, changes by commands and\n" +
 			"statistics go on. Only root and the user of the old stack may do this. If the old\n" +
 			"stack cannot hand over, because its release is too old for example, the new one\n" +
 			"says so and ends, and the old one continues. Without a stack that runs,\n" +
@@ -205,7 +209,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.BoolVar(&o.Process.NoFilter, "no-syscall-filter", false, "do not limit the system calls of the stack (by seccomp)")
 	fl.StringVar(&prepare, "prepare", "", "start no stack: give the directory of the sockets to this `user`, as whom the stack will run, and end")
 	fl.BoolVar(&o.Takeover.From, "takeover", false, "take over from the stack that runs, if there is one: it hands over and ends after its last connection")
-	fl.DurationVar(&o.Takeover.DrainTimeout, "drain-timeout", 0, "after another stack has taken over, end after this `time` even if there are connections; 0 means never")
+	fl.DurationVar(&o.Takeover.DrainTimeout, "drain-timeout", defaultDrain, "after another stack has taken over, end after this `time` even if there are connections, which are reset; 0 means never")
 	fl.IntVar(&reload, "reload", 0, "have process `PID`, the stack of a systemd unit, read its configuration again, or take over from it if another smcr is installed")
 	fl.BoolVar(&o.Start.OnDemand, "on-demand", false, "remove the log at the end (used by smcr run)")
 	fl.BoolVar(&o.Start.Report, reportFlag, false, "report the start on descriptor 3 (used by smcr run and --reload)")

@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -98,24 +99,35 @@ func (c *configurator) load(ctx context.Context) (digest string, found bool, err
 	if err != nil {
 		return "", false, fmt.Errorf("%s: %w", path, err)
 	}
-	c.setJoin(file.LocalJoin)
+	n := len(changes)
 	for _, ch := range changes {
 		c.log.Info("configuration", "change", ch.String())
 	}
-	c.log.Info("configuration read", "file", path, "changes", len(changes))
+	if change := c.setJoin(file.LocalJoin); change != "" {
+		n++
+		c.log.Info("configuration", "change", change)
+	}
+	c.log.Info("configuration read", "file", path, "changes", n)
 	return digest, true, nil
 }
 
-// setJoin replaces the policy for joins, after all of the file was applied.
-func (c *configurator) setJoin(list []config.LocalJoin) {
+// setJoin replaces the policy for joins, after all of the file was applied. It returns what has
+// changed, for the log.
+func (c *configurator) setJoin(list []config.LocalJoin) (change string) {
 	if c.join == nil {
-		return
+		return ""
+	}
+	if c.control.join != nil {
+		if now := config.FormatLocalJoin(list); now != formatJoin(c.control.join()) {
+			change = "local.join: " + cmp.Or(now, "none")
+		}
 	}
 	out := make([]service.LocalJoin, len(list))
 	for i, x := range list {
 		out[i] = service.LocalJoin(x)
 	}
 	c.join(out)
+	return change
 }
 
 // formatJoin returns the policy for joins as SysInfo has it.

@@ -139,7 +139,7 @@ func logNamespace(name string) (namespace, bool) {
 	return ns, pre && post && both && err == nil && err2 == nil
 }
 
-// removeLog removes the log of this network namespace if f is this log.
+// removeLog removes the log of this network namespace if f is this log, or empties it.
 func removeLog(dir string, f *os.File) error {
 	name, err := logName(dir)
 	if err != nil {
@@ -156,7 +156,12 @@ func removeLog(dir string, f *os.File) error {
 	if err != nil {
 		return err
 	}
-	return os.Remove(name)
+	if err := os.Remove(name); !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	// The service is not root's, and the directory is. Without a content, the file is not the log
+	// of a service that served. The next service uses it.
+	return f.Truncate(0)
 }
 
 // removeStaleLogs removes the logs of network namespaces that do not exist any more, but not

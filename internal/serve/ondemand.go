@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/quota"
 	"smcr/userstack/broker"
 	"smcr/userstack/service"
 )
@@ -84,7 +85,25 @@ var ErrStart = errors.New("cannot start the stack of this network namespace")
 // StartOnDemand starts "smcr serve" in the background, in the network namespace of
 // the caller. It returns when the service serves, or with the error of the start. args
 // are additional flags of smcr serve. The error wraps [ErrStart].
+//
+// Root's service runs as the user of the systemd unit where this user exists and can run this
+// program.
 func StartOnDemand(ctx context.Context, args ...string) error {
+	attr, err := asUnitUser()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrStart, err)
+	case attr != nil:
+		err = startOnDemand(ctx, attr, args)
+		if err == nil || ctx.Err() != nil || errors.Is(err, service.ErrRunning) {
+			return err
+		}
+	}
+	return startOnDemand(ctx, &syscall.SysProcAttr{Setsid: true}, args)
+}
+
+// startOnDemand starts the service as a process with these attributes.
+func startOnDemand(ctx context.Context, attr *syscall.SysProcAttr, args []string) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrStart, err)
@@ -98,7 +117,8 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 		cmd := exec.Command(exe, append([]string{"serve", "--on-demand", "--" + reportFlag, "--idle-timeout", IdleTimeout.String()}, args...)...)
 		cmd.Dir = "/"
 		cmd.ExtraFiles = []*os.File{w}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		own := *attr
+		cmd.SysProcAttr = &own
 		return cmd
 	}
 	cmd, err := startOwnCgroup(newCmd, openLog(logDir))
@@ -179,12 +199,13 @@ func reportStart(err error) {
 	fmt.Fprintln(f, readyLine(err))
 }
 
-// newLogger returns a logger that writes to w, with errors in plain text.
+// newLogger returns a logger that writes to w, with errors in plain text. What others can cause
+// without end is limited.
 func newLogger(w io.Writer, level slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+	return slog.New(quota.LimitRecords(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if err, ok := a.Value.Any().(error); ok {
 			a.Value = slog.StringValue(broker.Plain(err.Error()))
 		}
 		return a
-	}}))
+	}})))
 }

@@ -22,7 +22,9 @@ import (
 type persistentControl struct {
 	nl.Control // of the stack
 	log        *slog.Logger
-	v1, v2     bool // the versions of RoCE that were asked for
+	release    string // of smcr
+	v1, v2     bool   // the versions of RoCE that were asked for
+	lacks      *lacks
 
 	join func() []service.LocalJoin // the policy in use, for SysInfo
 
@@ -63,8 +65,14 @@ func (p *persistentControl) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 	if err != nil {
 		return info, err
 	}
+	info.StackVersion = p.release
 	if !info.RoCEv1 && !info.RoCEv2 {
 		info.RoCEv1, info.RoCEv2 = p.v1, p.v2
+	}
+	if p.lacks != nil {
+		v2, all := p.lacks.now()
+		info.RoCEv2 = info.RoCEv2 && v2
+		info.Problems = append(info.Problems, all...)
 	}
 	if p.join != nil {
 		info.LocalJoin = formatJoin(p.join())

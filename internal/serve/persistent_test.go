@@ -79,8 +79,12 @@ func TestLocalJoinFromFile(t *testing.T) {
 		{"ueids: [A]", "", false},
 	} {
 		l.configure(step.file)
+		before, logged := formatJoin(now), l.log.Len()
 		if err := c.reload(t.Context()); (err != nil) != step.fails {
 			t.Fatalf("%s: %v", step.file, err)
+		}
+		if log := l.log.String()[logged:]; strings.Contains(log, "local.join") != (formatJoin(now) != before) || log != "" && strings.Count(log, "msg=configuration ") != changes(log) {
+			t.Errorf("%s: the log says\n%s", step.file, log)
 		}
 		got, err := config.Export(t.Context(), k)
 		if err != nil {
@@ -95,6 +99,14 @@ func TestLocalJoinFromFile(t *testing.T) {
 			t.Errorf("%s: %q, want %q", step.file, found, step.want)
 		}
 	}
+}
+
+// changes returns the number that the log of a reload says.
+func changes(log string) (n int) {
+	if _, after, ok := strings.Cut(log, "changes="); ok {
+		_, _ = fmt.Sscan(after, &n)
+	}
+	return n
 }
 
 // want checks the enterprise IDs and pnetids of a stack.

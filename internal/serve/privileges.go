@@ -54,19 +54,21 @@ func permitted() error {
 	return unix.Close(fd)
 }
 
-// reportMissing logs which capabilities the stack does not have, and what is lost. Packet
-// sockets are permitted, so CAP_NET_RAW is there.
-func reportMissing(log *slog.Logger) {
+// reportMissing logs which capabilities the stack does not have, and what is lost, and returns
+// it. Packet sockets are permitted, so CAP_NET_RAW is there.
+func reportMissing(log *slog.Logger) (lost []string) {
 	have, err := confine.Effective()
 	if err != nil {
 		log.Warn("capabilities are not known", "err", err)
-		return
+		return nil
 	}
 	for _, p := range privileges {
 		if !have.Has(p.number) {
 			log.Warn("a capability is missing", "capability", p.name, "lost", p.lost)
+			lost = append(lost, fmt.Sprintf("%s is missing: without it, there is not %s", p.name, p.lost))
 		}
 	}
+	return lost
 }
 
 // strictEnv is the environment variable with which a system call that is not in the list

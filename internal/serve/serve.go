@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,15 +120,15 @@ func run(ctx context.Context, o *Options) error {
 	if err := permitted(); err != nil {
 		return err
 	}
+	if err := o.takeBack(ctx); err != nil {
+		return err
+	}
 	manager, err := sdnotify.New()
 	if err != nil {
 		cfg.Log.Warn("service manager", "err", err)
 	}
-	reportMissing(cfg.Log)
+	lacks := &lacks{capabilities: reportMissing(cfg.Log), v2: cfg.RoCE.LacksV2}
 	o.reportCgroup(cfg.Log)
-	if err := takeBack(); err != nil {
-		return err
-	}
 	if err := raiseOpenFiles(); err != nil {
 		cfg.Log.Warn("cannot raise the limit of open files", "err", err)
 	}
@@ -147,7 +148,13 @@ func run(ctx context.Context, o *Options) error {
 		}
 	}
 	control := newPersistentControl(s.Stack().Control(), logDir, s.Dir(), cfg.Log)
+	control.release = o.Takeover.Release
 	control.v1, control.v2 = o.RoCE != "v2", o.RoCE != "v1"
+	if !o.NoOption {
+		lacks.option = s.Stack().OptionError
+	}
+	lacks.dead = s.Dead
+	control.lacks = lacks
 	web := newWebServer(o.Process.Metrics, o.Takeover.Release, s.SetControl(control), cfg.Log)
 	defer web.end()
 	next := &successor{control: control, manager: manager, web: web, log: cfg.Log}
@@ -197,12 +204,17 @@ func run(ctx context.Context, o *Options) error {
 
 // takeBack makes the place of this network namespace that of root again, if root has given it
 // to another user and this process is root. The error matches service.ErrRunning if a stack
-// of that user runs. If anything else is wrong with the place, service.New says so.
-func takeBack() error {
-	if os.Geteuid() == 0 && errors.Is(place.Give(0, 0), place.ErrTaken) {
-		return service.ErrRunning
+// of that user runs, from which this process does not take over. If anything else is wrong with the
+// place, service.New says so.
+func (o *Options) takeBack(ctx context.Context) error {
+	if os.Geteuid() != 0 || !errors.Is(place.Give(0, 0), place.ErrTaken) {
+		return nil
 	}
-	return nil
+	var err error
+	if o.Takeover.From {
+		err = becomeUnitUser(ctx)
+	}
+	return cmp.Or(err, error(service.ErrRunning))
 }
 
 // endTime is how long an orderly end may take after a signal.
@@ -239,7 +251,11 @@ func (o *Options) eids() []string {
 }
 
 func (o *Options) config() (service.Config, error) {
-	log := newLogger(o.Err, o.LogLevel)
+	out := o.Err
+	if o.Start.OnDemand { // its file is in memory (/run), and nobody rotates it
+		out = capLog(out)
+	}
+	log := newLogger(out, o.LogLevel)
 	for _, n := range o.NetDevs {
 		if _, err := net.InterfaceByName(n); err != nil {
 			return service.Config{}, fmt.Errorf("no netdev %q: see 'ip link': %w", n, os.ErrNotExist)

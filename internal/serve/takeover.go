@@ -12,11 +12,16 @@ import (
 	"smcr/userstack/service"
 )
 
+// defaultDrain is how long a stack that has handed over waits for its connections. There can be
+// place.Parts stacks, so a connection that never ends must not keep a place for ever: a user who
+// keeps one in each generation would block the next takeover. A day is longer than most work.
+const defaultDrain = 24 * time.Hour
+
 // Takeover says how one stack takes over from another.
 type Takeover struct {
 	// From takes over from the stack that runs, if there is one.
 	From bool
-	// DrainTimeout is that of service.Config.
+	// DrainTimeout is that of service.Config: see defaultDrain.
 	DrainTimeout time.Duration
 	// Release is the release of smcr, for the log of the other stack.
 	Release string

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/cmdutil"
 	"smcr/internal/sdnotify"
 	"smcr/userstack/service"
 )
@@ -130,5 +131,18 @@ func TestSuccessor(t *testing.T) {
 				t.Errorf("no %q in the log:\n%s", tt.inTheLogs, l.log.String())
 			}
 		})
+	}
+}
+
+// TestDrainDefault: a stack that has handed over does not wait for its connections for ever, and
+// the help says how long.
+func TestDrainDefault(t *testing.T) {
+	cmd := newCmd(&cmdutil.Factory{IO: cmdutil.SystemStreams()}, nil)
+	f := cmd.Flags().Lookup("drain-timeout")
+	if f == nil || f.DefValue != "24h0m0s" || f.Value.String() != f.DefValue {
+		t.Errorf("--drain-timeout: %+v", f)
+	}
+	if !strings.Contains(cmd.Long, "a day by default") {
+		t.Error("the help does not say how long")
 	}
 }

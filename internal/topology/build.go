@@ -153,10 +153,14 @@ func (b *builder) peers(s *Stack) {
 	for i := range b.l.Links {
 		l := &b.l.Links[i]
 		id := base(l.LinkGroup)
-		links[id] = append(links[id], Link{
+		link := Link{
 			ID: l.ID, State: l.State.String(), IBDev: l.IBDev, IBPort: l.IBPort, NetDev: b.netdev(l.NetDev),
 			GID: address(l.GID), PeerGID: address(l.PeerGID), MTU: l.MTU, Conns: l.Conns, Rates: rates(b, b.byLink, linkKey{id, l.ID}),
-		})
+		}
+		if l.Resent != nil {
+			link.Resent = &l.Resent.Packets
+		}
+		links[id] = append(links[id], link)
 	}
 	at := make(map[string]int)
 	for i := range b.l.Groups {

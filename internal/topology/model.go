@@ -86,7 +86,10 @@ type Link struct {
 	PeerGID string `json:"peer_gid"`
 	MTU     uint32 `json:"mtu,omitempty"`
 	Conns   uint32 `json:"conns"`
-	Rates   *Rates `json:"rates,omitempty"`
+	// Resent is how many packets the link sent again since it was made. Nil: not known, as
+	// with the links of the kernel.
+	Resent *uint64 `json:"resent_packets,omitempty"`
+	Rates  *Rates  `json:"rates,omitempty"`
 }
 
 // Omitted is what Limit left out of a stack.

@@ -91,6 +91,19 @@ func (m *meter) total() *Rates {
 	return m.rates(volume{m.now.total.sent - m.before.total.sent, m.now.total.received - m.before.total.received})
 }
 
+// ConnRates returns a function that tells what a connection of a listing sent and received per
+// second since an earlier listing of the same stack. It returns nil where that is not known: for
+// connections whose bytes nobody counts, and without an earlier listing that fits.
+func ConnRates(l *Listing, before *Counters) func(*nl.Connection) *Rates {
+	m := newMeter(before, l.Counters())
+	return func(c *nl.Connection) *Rates {
+		if m == nil || !counted(c) {
+			return nil
+		}
+		return m.rates(m.moved(c))
+	}
+}
+
 // moved returns what a connection has moved since the earlier time. All bytes of a
 // connection that is new have moved since then.
 func (m *meter) moved(c *nl.Connection) volume {

@@ -89,7 +89,7 @@ func describe(stacks []Stack) string {
 				}
 			}
 		}
-		fmt.Fprintf(&b, "%s: %s. Connections: %s. %s to %s, %s.", s.title(), s.about(), s.carried(),
+		fmt.Fprintf(&b, "%s: %s. Connections now: %s. %s to %s, %s.", s.title(), s.about(), s.carried(),
 			count(groups, "link group"), count(len(s.Peers), "peer"), count(links["active"], "active link"))
 		for _, t := range troubled {
 			fmt.Fprintf(&b, " %s.", upper(t))
@@ -123,7 +123,7 @@ const (
 // headLines are the lines at the top of the box of a host.
 func (s *Stack) headLines(perLine int) (lines []string) {
 	lines = wrap(s.about(), perLine)
-	lines = append(lines, wrap("Connections: "+s.carried(), perLine)...)
+	lines = append(lines, wrap("Connections now: "+s.carried(), perLine)...)
 	if s.Rates != nil {
 		lines = append(lines, s.Rates.short())
 	}

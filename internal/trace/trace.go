@@ -50,7 +50,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 		Short: "Show the messages of SMC-R, live or from a capture file",
 		Long: "Show the CLC, LLC and CDC messages and the RoCE packets that the user-space stack\n" +
 			"sends and receives, one line each, until interrupted. Only root and the user who\n" +
-			"runs the stack may do this. A stack that nobody traces has no cost of it. If the\n" +
+			"runs the stack may do this. Without a trace, it costs the stack nothing. If the\n" +
 			"output is too slow, events are lost, and smcr says how many.\n\n" +
 			"With -r, show those of a capture file: pcap or pcapng, of tcpdump or Wireshark, also\n" +
 			"compressed with gzip. '-' reads standard input. smcr then knows the queue pair of\n" +

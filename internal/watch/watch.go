@@ -57,6 +57,9 @@ func AddInterval(cmd *cobra.Command, value *time.Duration, usage string) {
 	_ = cmd.RegisterFlagCompletionFunc("interval", cobra.FixedCompletions([]string{"1s", "2s", "5s"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// SetInterval sets *value to a word of the command line: a duration, or a number of seconds.
+func SetInterval(value *time.Duration, word string) error { return (*every)(value).Set(word) }
+
 // every is the flag value of --interval.
 type every time.Duration
 

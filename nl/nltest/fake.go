@@ -346,7 +346,7 @@ func SampleState() State {
 			{
 				LinkGroup: 0x00000100, Role: smc.Server, Type: smc.GroupSymmetric, ID: 1, IBDev: "srx_eth0", IBPort: 1,
 				GID: gid(1), PeerGID: gid(2), Conns: 2, NetDev: 2, UID: nl.LinkUID{0, 0, 1, 1}, PeerUID: nl.LinkUID{0, 0, 2, 1},
-				State: smc.LinkActive, QPN: 17, PeerQPN: 18, MTU: 1024,
+				State: smc.LinkActive, QPN: 17, PeerQPN: 18, MTU: 1024, Resent: &nl.Resent{Packets: 1200, Timeouts: 4},
 			},
 			{
 				LinkGroup: 0x00000100, Role: smc.Server, Type: smc.GroupSymmetric, ID: 2, IBDev: "mlx5_0", IBPort: 1,
@@ -356,7 +356,7 @@ func SampleState() State {
 			{
 				LinkGroup: 0x00000200, Role: smc.Client, Type: smc.GroupSingle, ID: 1, IBDev: "srx_eth0", IBPort: 1,
 				GID: gid(1), PeerGID: gid(9), Conns: 1, NetDev: 2, UID: nl.LinkUID{0, 0, 3, 1}, PeerUID: nl.LinkUID{0, 0, 4, 1},
-				State: smc.LinkActive, QPN: 21, PeerQPN: 22, MTU: 1024,
+				State: smc.LinkActive, QPN: 21, PeerQPN: 22, MTU: 1024, Resent: &nl.Resent{},
 			},
 		},
 		Devices: []nl.Device{

@@ -90,9 +90,17 @@ func (d *Device) Resent() rdmaverbs.Resent {
 	return rdmaverbs.Resent{Packets: c.Retransmits, Timeouts: c.Timeouts}
 }
 
+// Resent implements rdmaverbs.QPResentCounter.
+func (q *qp) Resent() rdmaverbs.Resent {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return rdmaverbs.Resent{Packets: q.ep.stats.retransmits, Timeouts: q.ep.stats.timeouts}
+}
+
 var (
-	_ rdmaverbs.RefusalCounter = (*Device)(nil)
-	_ rdmaverbs.ResentCounter  = (*Device)(nil)
+	_ rdmaverbs.RefusalCounter  = (*Device)(nil)
+	_ rdmaverbs.ResentCounter   = (*Device)(nil)
+	_ rdmaverbs.QPResentCounter = (*qp)(nil)
 )
 
 func (s *endpointStats) add(o *endpointStats) {

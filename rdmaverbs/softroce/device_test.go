@@ -35,6 +35,12 @@ func TestRetryExhausted(t *testing.T) {
 		if c.Timeouts != 8 || c.Retransmits < 7 || a.Dev.(*Device).Resent().Packets != c.Retransmits {
 			t.Errorf("counters %+v", c)
 		}
+		if got, want := a.QP.(rdmaverbs.QPResentCounter).Resent(), (rdmaverbs.Resent{Packets: c.Retransmits, Timeouts: 8}); got != want {
+			t.Errorf("the queue pair counts %+v, want %+v as the device", got, want)
+		}
+		if got := b.QP.(rdmaverbs.QPResentCounter).Resent(); got != (rdmaverbs.Resent{}) {
+			t.Errorf("the peer's queue pair, which sent nothing, counts %+v", got)
+		}
 	})
 }
 

@@ -56,6 +56,16 @@ func (p *Provider) Inherit(r []Receivers) {
 	in.list = append(in.list, r...)
 }
 
+// has reports whether there are sockets that no device uses yet.
+func (in *inheritance) has() bool {
+	if in == nil {
+		return false
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return len(in.list) > 0
+}
+
 // take returns descriptors of the sockets for a netdev, or none. The caller owns them.
 func (in *inheritance) take(index, family int) (fds []int) {
 	if in == nil {

@@ -112,6 +112,9 @@ func TestHandOver(t *testing.T) {
 		}
 		stress(fmt.Sprintf("tapped %d", n), 2*n-1)
 		next.Inherit(r)
+		if err := p.A.Do(next.LacksV2); err != nil {
+			t.Errorf("before a device is open: %v", err)
+		}
 		devices = append(devices, opened(t, p.A, next))
 		old.Leave()
 		connect(2*n, devices[n])

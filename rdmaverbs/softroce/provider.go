@@ -55,6 +55,11 @@ type config struct {
 	inherited *inheritance
 }
 
+// wants reports whether devices are to have GIDs of type t.
+func (c *config) wants(t rdmaverbs.GIDType) bool {
+	return len(c.types) == 0 || slices.Contains(c.types, t)
+}
+
 // Defaults of WithWindow: how much a queue pair keeps outstanding.
 const (
 	DefaultWindowPackets = 512     // packets

@@ -4,9 +4,13 @@ package softroce
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
 )
 
 // Devices lists the devices of the netdevs that exist, in the order of their names.
@@ -55,6 +59,8 @@ func (p *Provider) Open(ctx context.Context, name string) (rdmaverbs.Device, err
 	if p.gone.Load() {
 		return nil, fmt.Errorf("softroce: device %q: another process has the devices now: %w", name, rdmaverbs.ErrNoDevice)
 	}
+	p.c.siblings.opening.Lock() // see LacksV2
+	defer p.c.siblings.opening.Unlock()
 	w, info, lacks, err := openWire(netdev, p.c)
 	if err != nil {
 		return nil, err
@@ -75,6 +81,32 @@ func (p *Provider) Open(ctx context.Context, name string) (rdmaverbs.Device, err
 		return nil, err
 	}
 	return d, nil
+}
+
+// LacksV2 returns why devices have no RoCE version 2, or nil if they have it or should not have
+// it. As long as no device is open, it finds out by opening the UDP port for a moment.
+func (p *Provider) LacksV2() error {
+	if !p.c.wants(rdmaverbs.RoCEv2) || p.gone.Load() {
+		return nil
+	}
+	// A device that is being opened must not find the port taken by the trial, nor the trial find it
+	// taken by the device.
+	p.c.siblings.opening.Lock()
+	defer p.c.siblings.opening.Unlock()
+	if why, some := p.c.siblings.whyLacking(); why != nil || some {
+		return why
+	}
+	if p.c.inherited.has() {
+		return nil // this process has the port, and no device uses it yet
+	}
+	fd, err := openUDP(udp4, "", header.UDPPortRoCE)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return nil
+	}
+	return &portTakenError{err: err}
 }
 
 // follow watches the netdev, then reads its facts once more: they may have

@@ -19,8 +19,11 @@ import (
 // through lo, where the sockets, which are bound to the netdevs, do not receive
 // them.
 type siblings struct {
-	mu    sync.RWMutex
-	wires []*netWire
+	mu      sync.RWMutex
+	wires   []*netWire // those with version 2
+	lacking []*netWire // those that should have it, but lack it
+	// opening is held while a device is opened: see Provider.LacksV2.
+	opening sync.Mutex
 }
 
 // add adds w.
@@ -35,6 +38,25 @@ func (s *siblings) remove(w *netWire) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wires = slices.DeleteFunc(s.wires, func(x *netWire) bool { return x == w })
+	s.lacking = slices.DeleteFunc(s.lacking, func(x *netWire) bool { return x == w })
+}
+
+// lacks adds w, which has no version 2 but should.
+func (s *siblings) lacks(w *netWire) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lacking = append(s.lacking, w)
+}
+
+// whyLacking returns why an open wire has no version 2, or nil if none lacks it, and whether
+// there are open wires that have it.
+func (s *siblings) whyLacking() (why error, some bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if len(s.lacking) > 0 {
+		why = s.lacking[0].lacks
+	}
+	return why, len(s.wires) > 0
 }
 
 // owner returns the sibling of w that has gid as a version 2 entry, or nil. It

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -524,6 +525,75 @@ func TestPortTakenLeavesNothing(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestLacksV2: a provider says why its devices have no RoCE version 2, before and after they are
+// opened, and never because of its own sockets.
+func TestLacksV2(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	inA := func(f func()) {
+		t.Helper()
+		if err := pair.A.Do(func() error { f(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := New(WithNetdevs("eth0"))
+	want := func(when string, taken bool) {
+		t.Helper()
+		inA(func() {
+			err := p.LacksV2()
+			if taken != errors.Is(err, unix.EADDRINUSE) || taken == (err == nil) {
+				t.Errorf("%s: %v", when, err)
+			}
+			if taken && !strings.Contains(err.Error(), "sport = :4791") {
+				t.Errorf("%s: %v does not say what to do", when, err)
+			}
+		})
+	}
+	open := func() (d rdmaverbs.Device) {
+		t.Helper()
+		inA(func() {
+			var err error
+			if d, err = p.Open(t.Context(), namePrefix+"eth0"); err != nil {
+				t.Fatal(err)
+			}
+		})
+		return d
+	}
+	want("at first", false)
+	d := open()
+	want("with a device", false)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var other int
+	inA(func() {
+		var err error
+		if other, err = openUDP(udp4, "", header.UDPPortRoCE); err != nil {
+			t.Fatal(err)
+		}
+	})
+	want("with the port of another", true)
+	d = open()
+	want("with a device of version 1", true)
+	if err := unix.Close(other); err != nil {
+		t.Fatal(err)
+	}
+	want("with a device that was opened before", true)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want("at the end", false)
+	inA(func() {
+		other, err := openUDP(udp4, "", header.UDPPortRoCE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(other)
+		if err := New(WithGIDTypes(rdmaverbs.RoCEv1)).LacksV2(); err != nil {
+			t.Errorf("version 1 alone: %v", err)
+		}
+	})
 }
 
 // TestWireNoAllocs checks that neither direction allocates per packet.

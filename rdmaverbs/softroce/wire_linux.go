@@ -42,6 +42,7 @@ type netWire struct {
 	gone     atomic.Bool
 	v1       *packetPort // nil without version 1
 	v2       *udpPorts   // nil without version 2
+	lacks    error       // why there is no version 2 although it was asked for
 	ll       *llPort     // nil without version 2
 	watch    io.Closer
 	loop     *loop
@@ -98,9 +99,13 @@ type portTakenError struct {
 }
 
 func (e *portTakenError) Error() string {
-	return fmt.Sprintf("softroce: RoCE version 2 on netdev %s needs UDP port %d, which another program or the kernel's "+
-		"soft-RoCE has: look at 'ss -lun sport = :%d' and 'rdma link', end the program or 'modprobe -r rdma_rxe': %v",
-		e.netdev, header.UDPPortRoCE, header.UDPPortRoCE, e.err)
+	on := ""
+	if e.netdev != "" {
+		on = " on netdev " + e.netdev
+	}
+	return fmt.Sprintf("softroce: RoCE version 2%s needs UDP port %d, which another program or the kernel's "+
+		"soft-RoCE has: look at 'ss -lunp sport = :%d' and 'rdma link', end the program or 'modprobe -r rdma_rxe': %v",
+		on, header.UDPPortRoCE, header.UDPPortRoCE, e.err)
 }
 
 func (e *portTakenError) Unwrap() error { return e.err }
@@ -113,7 +118,6 @@ func (e *portTakenError) Unwrap() error { return e.err }
 // same netdev, the wire has version 1 only, info.GIDs has no version 2 entries,
 // and lacks is the reason. If c wants only version 2, err is the reason.
 func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err error) {
-	wants := func(t rdmaverbs.GIDType) bool { return len(c.types) == 0 || slices.Contains(c.types, t) }
 	f, err := newFacts()
 	if err != nil {
 		return nil, nil, nil, err
@@ -132,12 +136,12 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 		return nil, nil, nil, err
 	}
 	w.self.Store(newIdentity(info))
-	if wants(rdmaverbs.RoCEv1) {
+	if c.wants(rdmaverbs.RoCEv1) {
 		if w.v1, err = openPacketPort(info, !c.noRing); err != nil {
 			return nil, nil, nil, fmt.Errorf("%w (netdev %s)", err, netdev)
 		}
 	}
-	if wants(rdmaverbs.RoCEv2) {
+	if c.wants(rdmaverbs.RoCEv2) {
 		w.v2, err = openUDPPorts(info, max(1, len(c.pollers)), c.inherited)
 		switch {
 		case err == nil:
@@ -147,6 +151,7 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 			return nil, nil, nil, &portTakenError{netdev, err}
 		default:
 			lacks = &portTakenError{netdev, err}
+			w.lacks = lacks
 		}
 	}
 	if w.v2 != nil {
@@ -307,6 +312,9 @@ func (w *netWire) start(h handler) error {
 		for take() {
 		}
 	})
+	if w.lacks != nil && w.siblings != nil {
+		w.siblings.lacks(w)
+	}
 	if w.v2 != nil {
 		for family, s := range w.v2.sock {
 			if s == nil {

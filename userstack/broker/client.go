@@ -93,7 +93,7 @@ func (cl *Client) start() {
 }
 
 func (cl *Client) hello(ctx context.Context, command string, flags []Flags) error {
-	deadline := time.Now().Add(helloTimeout)
+	deadline := time.Now().Add(welcomeTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}

@@ -259,6 +259,11 @@ func (c *Conn) send(m *Message) error {
 func (c *Conn) await(ctx context.Context, want ...Type) (answer, error) {
 	timer := time.NewTimer(answerTimeout)
 	defer timer.Stop()
+	return c.awaitUntil(ctx, timer.C, want...)
+}
+
+// awaitUntil is await until limit, which may be nil.
+func (c *Conn) awaitUntil(ctx context.Context, limit <-chan time.Time, want ...Type) (answer, error) {
 	for {
 		var a answer
 		select {
@@ -274,8 +279,14 @@ func (c *Conn) await(ctx context.Context, want ...Type) (answer, error) {
 			return answer{}, context.Cause(c.ctx)
 		case <-ctx.Done():
 			return answer{}, context.Cause(ctx)
-		case <-timer.C:
-			return answer{}, fmt.Errorf("broker: no %v from launcher %d within %v", want[0], c.ss.l.PID, answerTimeout)
+		case <-limit:
+			// A process that got no processor time may have an answer as well.
+			select {
+			case a = <-c.answers:
+				limit = nil
+			default:
+				return answer{}, fmt.Errorf("broker: no %v from launcher %d within %v", want[0], c.ss.l.PID, answerTimeout)
+			}
 		}
 		if slices.Contains(want, a.t) {
 			if a.t == TypeAttach || a.t == TypeRelease {

@@ -102,6 +102,9 @@
 // and the session continues. A NotCandidate with an Errno means that the service has not
 // looked at an accepted connection, whose peer may be waiting for CLC messages.
 //
+// The end that comes with Attach, and the second one of Detour, must be one of a pair that the
+// process of the launcher has made with socketpair(): see ownPair. Otherwise the connection ends.
+//
 // Every descriptor that comes must be a socket. Any other descriptor ends the session. Such
 // a descriptor is not closed in the goroutine of the session, because a file system (FUSE)
 // may delay the close without limit. The session counts for its user until the descriptor

@@ -6,11 +6,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/quota"
+	"smcr/userstack/internal/bounded"
 )
 
 const (
@@ -31,8 +33,12 @@ const (
 	maxRequests = 64
 	// maxDeclining bounds the accepted connections of all users that are being declined
 	// because there is no quota for them. They use descriptors that are reserved for
-	// root.
-	maxDeclining = 8
+	// root. maxDecliningUser bounds those of one user: a peer that does not answer keeps a
+	// place for declineTime, and who has no place does not tell the peer, so its connections
+	// with peers that speak SMC break. If all have places, a user without one gets that of the
+	// user with the most, whose decline ends.
+	maxDeclining     = 8
+	maxDecliningUser = 2
 	// maxClosing bounds the threads that close descriptors that are not sockets, for
 	// all users together.
 	maxClosing = 64
@@ -53,7 +59,7 @@ type Decliner interface {
 func (s *Server) prepare() {
 	s.once.Do(func() {
 		s.warnings = quota.NewLog(s.log())
-		s.declining = make(chan struct{}, maxDeclining)
+		s.declining = make(map[uint32][]*declining)
 		s.sessions = make(map[uint32]int)
 		s.notClosed = make(map[uint32][][]int)
 		s.closing = make(chan struct{}, maxClosing)
@@ -74,13 +80,14 @@ func (s *Server) admit(c *net.UnixConn) (*Launcher, error) {
 		m := Message{Type: TypeWelcome, Size: Version, Errno: int32(errnoOf(err)), Text: clip(err.Error())}
 		_ = newTransport(c).send(&m, -1)
 	}
-	_ = c.Close()
+	bounded.RefuseQueue(c)
 	return nil, err
 }
 
 // enter counts a session of user uid. Errors: unix.EUSERS if the user has too many sessions,
 // and those of Quota.
 func (s *Server) enter(uid uint32) error {
+	uid = quota.Account(uid)
 	most := s.MaxSessions
 	if most <= 0 {
 		most = DefaultMaxSessions
@@ -101,6 +108,7 @@ func (s *Server) enter(uid uint32) error {
 // after that. It does not wait, because a file system may delay the close without limit. At
 // most one thread for each user, and maxClosing threads in all, wait in such a close.
 func (s *Server) closeAndLeave(uid uint32, t *transport) {
+	uid = quota.Account(uid)
 	notSockets := t.notSockets
 	if len(notSockets) == 0 {
 		s.leave(uid)
@@ -157,22 +165,79 @@ func (c *Conn) Retain() (release func()) {
 	return func() { c.ss.s.Quota.Give(c.ss.l.UID, int(n)) }
 }
 
+// A declining is a connection of a user that is being declined, or waits for that.
+type declining struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	over   chan struct{} // closed at its end
+	after  *declining    // it has the place when this one is over; or nil
+}
+
+// decline takes a place for a connection of a user that is being declined, which declined gives
+// back. It returns nil if there is none.
+func (s *Server) decline(ctx context.Context, uid uint32) *declining {
+	uid = quota.Account(uid)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all, most := 0, uid
+	for u, ds := range s.declining {
+		all += len(ds)
+		if len(ds) > len(s.declining[most]) || len(ds) == len(s.declining[most]) && u < most {
+			most = u
+		}
+	}
+	own := len(s.declining[uid])
+	if own >= maxDecliningUser || all >= maxDeclining && len(s.declining[most]) <= own+1 {
+		return nil
+	}
+	d := &declining{over: make(chan struct{})}
+	d.ctx, d.cancel = context.WithCancel(ctx)
+	if all >= maxDeclining {
+		d.after = s.declining[most][0] // the oldest
+		s.declining[most] = s.declining[most][1:]
+		d.after.cancel()
+	}
+	s.declining[uid] = append(s.declining[uid], d)
+	return d
+}
+
+// wait waits until the one is over whose place d has. That one has been canceled.
+func (d *declining) wait() {
+	if d.after != nil {
+		<-d.after.over
+		d.after = nil
+	}
+}
+
+func (s *Server) declined(uid uint32, d *declining) {
+	uid = quota.Account(uid)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d.cancel()
+	close(d.over)
+	if i := slices.Index(s.declining[uid], d); i >= 0 { // -1: another one has its place
+		s.declining[uid] = slices.Delete(s.declining[uid], i, i+1)
+	}
+	if len(s.declining[uid]) == 0 {
+		delete(s.declining, uid)
+	}
+}
+
 // refuse leaves a connection to TCP because there is no quota for it.
 func (ss *session) refuse(c *Conn, m Message, d *Descriptor, why error) {
 	if dec, ok := ss.s.Handler.(Decliner); ok && m.Type == TypeAccept {
-		select {
-		case ss.s.declining <- struct{}{}:
+		if place := ss.s.decline(c.ctx, ss.l.UID); place != nil {
 			ss.wg.Go(func() {
-				defer func() { <-ss.s.declining }()
+				defer ss.s.declined(ss.l.UID, place)
 				defer c.end()
-				ctx, cancel := context.WithTimeout(c.ctx, declineTime)
+				place.wait()
+				ctx, cancel := context.WithTimeout(place.ctx, declineTime)
 				defer cancel()
 				if ss.s.guarded("the refusal of a connection", func() { dec.Decline(ctx, c, d, why) }) != nil {
 					_ = d.Close()
 				}
 			})
 			return
-		default:
 		}
 	}
 	if r, ok := ss.s.Handler.(Refuser); ok && m.Type == TypeAccept {

@@ -120,6 +120,118 @@ func (d *decliner) Decline(_ context.Context, c *Conn, sock *Descriptor, why err
 	_ = c.NotCandidate(why.Error())
 }
 
+// TestDeclineShares: who is beyond a quota with connections whose peers do not answer does not keep
+// others from telling theirs.
+func TestDeclineShares(t *testing.T) {
+	const other = nobody - 1
+	slow := make(chan uint32, 2*maxDeclining)
+	leave := make(chan struct{})
+	h := &slowDecliner{decline: func(ctx context.Context, c *Conn) {
+		slow <- c.Launcher().UID
+		select {
+		case <-leave:
+		case <-ctx.Done():
+		}
+		_ = c.NotCandidate("told")
+	}}
+	budget := quota.New(quota.Limits{Total: 10000, User: sessionCost + connCost - 1})
+	path := abstract(t, &Server{Handler: h, Quota: budget})
+	accept := func(cl *Client) *ClientConn {
+		t.Helper()
+		c, err := cl.Accept(tcpSocket(t), netip.AddrPort{}, netip.AddrPort{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	greedy, err := dialAs(t, nobody, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first []*ClientConn
+	for range maxDecliningUser {
+		first = append(first, accept(greedy))
+	}
+	for range maxDecliningUser {
+		if uid := <-slow; uid != nobody {
+			t.Errorf("user %d", uid)
+		}
+	}
+	// The share is full: the launcher of this user must look at the connections itself.
+	for range maxDeclining {
+		if ev := next(t, accept(greedy)); ev.Kind != EventNotCandidate || ev.Errno == 0 || ev.Text == "told" {
+			t.Errorf("beyond the share: %+v", ev)
+		}
+	}
+	cl, err := dialAs(t, other, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := accept(cl)
+	if uid := <-slow; uid != other {
+		t.Errorf("user %d", uid)
+	}
+	close(leave)
+	for _, c := range append(first, c) {
+		wantEvent(t, c, Event{Kind: EventNotCandidate, Text: "told"})
+		wantEvent(t, c, Event{Kind: EventClosed})
+	}
+	// The places are free again.
+	wantEvent(t, accept(greedy), Event{Kind: EventNotCandidate, Text: "told"})
+}
+
+// TestDeclineUsers: users who together have all places for declines give one to the next user, and
+// the descriptors in use are never more than those of the places.
+func TestDeclineUsers(t *testing.T) {
+	var running, most atomic.Int32
+	slow := make(chan uint32, 2*maxDeclining)
+	h := &slowDecliner{decline: func(ctx context.Context, c *Conn) {
+		most.Store(max(most.Load(), running.Add(1)))
+		slow <- c.Launcher().UID
+		<-ctx.Done()
+		running.Add(-1)
+		_ = c.NotCandidate("told")
+	}}
+	budget := quota.New(quota.Limits{Total: 100000, User: sessionCost + connCost - 1})
+	path := abstract(t, &Server{Handler: h, Quota: budget})
+	for i := range maxDeclining {
+		cl, err := dialAs(t, nobody-i, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range maxDecliningUser {
+			if _, err := cl.Accept(tcpSocket(t), netip.AddrPort{}, netip.AddrPort{}); err != nil {
+				t.Fatal(err)
+			}
+			if n > 0 && i >= maxDeclining/maxDecliningUser {
+				continue // it has no second place
+			}
+			select {
+			case uid := <-slow:
+				if uid != uint32(nobody-i) {
+					t.Errorf("user %d instead of %d", uid, nobody-i)
+				}
+			case <-time.After(declineTime / 2):
+				t.Fatalf("user %d gets no place: %d users have all", i+1, i)
+			}
+		}
+	}
+	if n := most.Load(); n > maxDeclining {
+		t.Errorf("%d at a time, at most %d", n, maxDeclining)
+	}
+}
+
+// slowDecliner is a handler that declines with a function.
+type slowDecliner struct {
+	handler
+	decline func(context.Context, *Conn)
+}
+
+func (d *slowDecliner) Decline(ctx context.Context, c *Conn, sock *Descriptor, _ error) {
+	defer sock.Close()
+	d.decline(ctx, c)
+}
+
 // TestConnLimit: connections beyond a user's quota stay TCP, with the reason, and
 // the session goes on; those that end make room, when the stack is done with them.
 func TestConnLimit(t *testing.T) {

@@ -33,12 +33,14 @@ func (c *Conn) Local(ctx context.Context, end *Descriptor) (placed bool, err err
 	if c.accept {
 		return true, nil
 	}
-	a, err := c.await(ctx, TypeProceed, TypeRelease)
+	// Without a limit: a launcher that is late may have given the end to the program already, so
+	// the service must not take it back.
+	a, err := c.awaitUntil(ctx, nil, TypeProceed, TypeRelease)
 	return err == nil && a.t == TypeProceed, err
 }
 
 // detour handles one of the two descriptors of a detour. ss.mu is held.
-func (ss *session) detour(c *Conn, d *Descriptor) error {
+func (ss *session) detour(c *Conn, m Message, d *Descriptor) error {
 	h, ok := ss.s.Handler.(Diverter)
 	c.detours++
 	if !ok || !c.local.Load() || c.detours > 2 {
@@ -51,6 +53,10 @@ func (ss *session) detour(c *Conn, d *Descriptor) error {
 	}
 	former := c.detoured
 	c.detoured = nil
+	if !ss.checkEnd(c, m, d) {
+		ss.wg.Go(func() { _ = former.Close() })
+		return nil
+	}
 	ss.wg.Go(func() {
 		if ss.s.guarded("a program's detour", func() { h.Divert(c.ctx, c, former, d) }) != nil {
 			_ = former.Close()

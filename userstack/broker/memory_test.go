@@ -71,7 +71,7 @@ func TestNoMemory(t *testing.T) {
 				} else {
 					f.into(ct)
 				}
-				ss := newSession(srv, st, &Launcher{})
+				ss := newSession(srv, st, &Launcher{PID: os.Getpid(), UID: uint32(os.Geteuid())})
 				over := make(chan error, 1)
 				go func() { over <- ss.run(t.Context()) }()
 				cl := newClient(ct)
@@ -84,7 +84,7 @@ func TestNoMemory(t *testing.T) {
 					}
 					wantEvent(t, c, Event{Kind: EventTaken})
 					f.left.Store(2)
-					if err := c.Attach(tcpSocket(t)); err != nil {
+					if err := c.Attach(endOfPair(t)); err != nil {
 						t.Fatal(err)
 					}
 					wantEvent(t, c, Event{Kind: EventReady, Mode: ModeTCP, Text: "no RNIC"})

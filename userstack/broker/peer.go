@@ -13,6 +13,12 @@ import (
 	"smcr/userstack/internal/rights"
 )
 
+// SetData stores v for Data. All values of one Launcher must have the same type.
+func (l *Launcher) SetData(v any) { l.data.Store(v) }
+
+// Data returns the value of the last SetData, or nil.
+func (l *Launcher) Data() any { return l.data.Load() }
+
 // peer returns the process at the other end of c.
 func peer(c *net.UnixConn) (*Launcher, error) {
 	rc, err := c.SyscallConn()
@@ -22,10 +28,14 @@ func peer(c *net.UnixConn) (*Launcher, error) {
 	var cred *unix.Ucred
 	var groups []uint32
 	var cerr error
+	var unseen process
 	if err := rc.Control(func(fd uintptr) {
 		if cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); cerr != nil {
 			cerr = os.NewSyscallError("getsockopt SO_PEERCRED", cerr)
 			return
+		}
+		if cred.Pid == 0 {
+			unseen = processOf(int(fd))
 		}
 		groups, cerr = peerGroups(int(fd))
 	}); err != nil {
@@ -34,7 +44,7 @@ func peer(c *net.UnixConn) (*Launcher, error) {
 	if cerr != nil {
 		return nil, fmt.Errorf("broker: %w", cerr)
 	}
-	l := &Launcher{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Groups: groups}
+	l := &Launcher{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Groups: groups, unseen: unseen}
 	if l.UID == 0 {
 		l.rights = peerRights(c, l.PID)
 	}

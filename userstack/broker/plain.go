@@ -90,5 +90,5 @@ func cutNames(text string) string {
 	}
 }
 
-// plainText returns the text of an error as a launcher gets it, to be read by people.
-func plainText(s string) string { return clip(Plain(s)) }
+// plainText returns the text of an error as a launcher gets it, to be read by people in one line.
+func plainText(s string) string { return clip(Plain(strings.ReplaceAll(s, "\n", "; "))) }

@@ -19,6 +19,7 @@ import (
 
 	"smcr/guard"
 	"smcr/quota"
+	"smcr/userstack/internal/bounded"
 	"smcr/userstack/internal/rights"
 )
 
@@ -33,16 +34,20 @@ var (
 	ErrLauncherGone = errors.New("broker: the launcher has ended")
 )
 
-// helloTimeout limits the wait for the first message of a new launcher.
-const helloTimeout = 5 * time.Second
-
-// answerTimeout bounds each wait for a launcher's answer (Proceed, Attach or
-// Release, BrokenDone). A stopped launcher must not hold a connection for ever.
-const answerTimeout = 30 * time.Second
+const (
+	// helloTimeout limits the wait for the first message of a new launcher.
+	helloTimeout = 5 * time.Second
+	// welcomeTimeout limits the launcher's wait for the answer. Without it, the program uses TCP.
+	welcomeTimeout = 15 * time.Second
+	// answerTimeout bounds each wait for a launcher's answer (Proceed, Attach or
+	// Release, BrokenDone). A stopped launcher must not hold a connection for ever.
+	answerTimeout = 30 * time.Second
+)
 
 // Launcher describes the other end of a session.
 type Launcher struct {
-	// PID, UID and GID are the credentials of the peer (SO_PEERCRED).
+	// PID, UID and GID are the credentials of the peer (SO_PEERCRED). PID is 0 if the process is
+	// in a PID namespace that the service does not see.
 	PID int
 	UID uint32
 	GID uint32
@@ -56,14 +61,9 @@ type Launcher struct {
 	Chosen bool
 
 	rights rights.Rights
+	unseen process // the process, if PID is 0
 	data   atomic.Value
 }
-
-// SetData stores v for Data. All values of one Launcher must have the same type.
-func (l *Launcher) SetData(v any) { l.data.Store(v) }
-
-// Data returns the value of the last SetData, or nil.
-func (l *Launcher) Data() any { return l.data.Load() }
 
 // A Handler does the work of the service for launchers. Its methods are called
 // concurrently, each in its own goroutine, and must return when ctx ends. The context of a
@@ -131,17 +131,17 @@ type Server struct {
 	// Nil means Log alone.
 	Guard *guard.Guard
 
-	once      sync.Once
-	warnings  *quota.Log
-	declining chan struct{} // a place for each connection that is being declined
-	closing   chan struct{} // a place for each user whose unexpected descriptors are being closed
+	once     sync.Once
+	warnings *quota.Log
+	closing  chan struct{} // a place for each user whose unexpected descriptors are being closed
 
 	handedOver context.Context // ended by handOver
 	handOver   context.CancelFunc
 
 	mu        sync.Mutex
-	sessions  map[uint32]int     // by user
-	notClosed map[uint32][][]int // by user, descriptors that must be closed
+	sessions  map[uint32]int          // by user
+	declining map[uint32][]*declining // by user, connections that are being declined
+	notClosed map[uint32][][]int      // by user, descriptors that must be closed
 }
 
 // guarded calls f; an error is that f panicked.
@@ -168,9 +168,10 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	// No guard: it only makes a system call.
+	stop := context.AfterFunc(ctx, func() { _ = bounded.CloseQueue(l) })
 	defer stop()
-	defer l.Close()
+	defer bounded.CloseQueue(l) //nolint:errcheck // it may be closed already
 	s.prepare()
 	err := quota.Accept(ctx, l.AcceptUnix, func(c *net.UnixConn) {
 		// A connection is refused at once. If refused connections waited, each would
@@ -208,7 +209,7 @@ func (s *Server) ServeConn(ctx context.Context, c *net.UnixConn) error {
 func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) error {
 	t := newTransport(c)
 	defer s.closeAndLeave(l.UID, t)
-	defer c.Close()
+	defer bounded.CloseQueue(c) //nolint:errcheck // nobody waits for the result
 	if err := c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
@@ -298,6 +299,7 @@ func (ss *session) run(ctx context.Context) error {
 	reset := false
 	for {
 		m, d, err := ss.t.receive()
+		d.of(ss.l.UID)
 		switch {
 		case errors.Is(err, io.EOF), reset && errors.Is(err, syscall.ECONNRESET):
 			return nil
@@ -380,6 +382,9 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 			discard(m, d)
 			return fmt.Errorf("%w: %v out of turn", ErrMalformed, m.Type)
 		}
+		if m.Type == TypeAttach && !ss.checkEnd(c, m, d) {
+			return nil
+		}
 		// The lock is held, so that Conn.end cannot miss a descriptor.
 		select {
 		case c.answers <- answer{m.Type, d}:
@@ -396,7 +401,7 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 	case TypeCancel:
 		c.cancel(ErrCanceled)
 	case TypeDetour:
-		return ss.detour(c, d)
+		return ss.detour(c, m, d)
 	default:
 		return fmt.Errorf("%w: %v from a launcher", ErrMalformed, m.Type)
 	}

@@ -142,7 +142,7 @@ func TestAccept(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantEvent(t, c, Event{Kind: EventTaken})
-	if err := c.Attach(tcpSocket(t)); err != nil {
+	if err := c.Attach(endOfPair(t)); err != nil {
 		t.Fatal(err)
 	}
 	wantEvent(t, c, Event{Kind: EventReady, Mode: ModeTCP, Text: "no RNIC"})

@@ -91,13 +91,7 @@ func (t *transport) send(m *Message, fd int) error {
 }
 
 // sendMessage calls sendmsg(2), and waits up to sendTimeout for room in the socket.
-func (t *transport) sendMessage(b, oob []byte) error {
-	if err := t.c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
-		return err
-	}
-	_, _, err := t.c.WriteMsgUnix(b, oob, nil)
-	return err
-}
+func (t *transport) sendMessage(b, oob []byte) error { return bounded.Send(t.c, b, oob, sendTimeout) }
 
 // noMemory marks an error that says that the kernel has no memory with ErrNoMemory.
 func noMemory(err error) error {
@@ -194,9 +188,9 @@ func (t *transport) receiveMessage() (n, oobn, flags int, err error) {
 		return 0, 0, 0, err
 	}
 	rerr := rc.Read(func(fd uintptr) bool {
-		bounded.Call(nil, func() {
+		bounded.Receive(func() {
 			n, oobn, flags, _, err = unix.Recvmsg(int(fd), t.rbuf, t.oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-		}, bounded.Interrupt)
+		})
 		return err != unix.EAGAIN && err != unix.EINTR
 	})
 	if rerr != nil {
@@ -249,15 +243,18 @@ func parseRights(oob []byte) ([]int, error) {
 // socket, and a unix socket that is not a stream. A launcher that passed its own end of the
 // session would keep the session open after its end. The service checks everything else.
 func passable(fd int) error {
-	typ, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-	if err != nil {
-		return fmt.Errorf("a descriptor that is not a socket: %w", err)
-	}
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
 		return fmt.Errorf("a socket without a domain: %w", err)
 	}
-	if domain == unix.AF_UNIX && typ != unix.SOCK_STREAM {
+	if domain != unix.AF_UNIX {
+		return nil
+	}
+	typ, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil {
+		return fmt.Errorf("a descriptor that is not a socket: %w", err)
+	}
+	if typ != unix.SOCK_STREAM {
 		return fmt.Errorf("a unix socket of type %d", typ)
 	}
 	return nil

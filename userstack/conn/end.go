@@ -4,6 +4,7 @@ package conn
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"smcr/smc"
@@ -15,7 +16,7 @@ func (p *Protocol) abort(err error) {
 		return
 	}
 	if errors.Is(err, ErrProtocol) {
-		err = errors.Join(ErrReset, err)
+		err = fmt.Errorf("%w: %w", ErrReset, err)
 	}
 	p.reset(err, smc.StatePeerAbortWait)
 }

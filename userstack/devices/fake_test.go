@@ -169,7 +169,10 @@ func newSet(t *testing.T, h network.Network, providers ...rdmaverbs.Provider) *S
 
 func newSetWith(t *testing.T, cfg Config) *Set {
 	t.Helper()
-	cfg.PNETs, cfg.Log = new(pnet.Table), slog.New(slog.DiscardHandler)
+	cfg.PNETs = new(pnet.Table)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	if cfg.Changed == nil {
 		cfg.Changed = func(*Port, bool) {}
 	}

@@ -5,6 +5,7 @@ package devices
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"smcr/pnet"
@@ -88,6 +89,28 @@ func (s *Set) Serves(rt network.Route, p *Port) bool {
 		}
 	}
 	return false
+}
+
+// Subnet returns a subnet of the netdev of a port, with the address of the netdev there, in which the
+// port has a GID for version 2. The error is ErrNoDevice if there is none.
+func (s *Set) Subnet(p *Port) (netip.Prefix, error) {
+	netdevs, err := s.cfg.Network.NetDevs()
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	i := slices.IndexFunc(netdevs, func(n network.NetDev) bool { return n.Index == p.IfIndex() })
+	if i < 0 {
+		return netip.Prefix{}, fmt.Errorf("%w: the netdev of %s is gone", ErrNoDevice, p.Name())
+	}
+	for _, a := range netdevs[i].Addrs {
+		if !a.Addr().Is4() {
+			continue
+		}
+		if _, _, err := p.SourceGID(a); err == nil {
+			return a, nil
+		}
+	}
+	return netip.Prefix{}, fmt.Errorf("%w: %s has no RoCE version 2 GID that is an IPv4 address", ErrNoDevice, p.Name())
 }
 
 // portAt returns the first port of a place that can be opened and is active.

@@ -62,7 +62,14 @@ type Set struct {
 	lastPort int
 	closed   bool
 	warned   map[string]string // reasons that were logged, by netdev or provider
+	logged   map[portKey]bool  // the states that the log says
 	leaving  sync.WaitGroup    // failed devices, while they are closed
+}
+
+// portKey tells ports apart.
+type portKey struct {
+	key
+	num int
 }
 
 // key tells devices apart.
@@ -182,8 +189,26 @@ func (s *Set) changed(p *Port, down bool) {
 	if len(p.dev.ports) > 1 {
 		log = log.With("port", p.num)
 	}
-	log.Info("device", "dev", p.Name(), "up", up)
+	if s.news(p, up) {
+		log.Info("device", "dev", p.Name(), "up", up)
+	}
 	_ = s.cfg.Guard.Do("a change of a device", func() { s.cfg.Changed(p, up) })
+}
+
+// news reports whether a port has another state than the log says. A provider also tells of
+// changes that change nothing here, and an unused device is opened again for each listing.
+func (s *Set) news(p *Port, up bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := portKey{p.dev.key, p.num}
+	if last, ok := s.logged[k]; ok && last == up {
+		return false
+	}
+	if s.logged == nil {
+		s.logged = map[portKey]bool{}
+	}
+	s.logged[k] = up
+	return true
 }
 
 // discard closes a device that has failed. Its watch ends when the closing closes the
@@ -195,6 +220,9 @@ func (s *Set) discard(d *Device) {
 		return // Close closes it
 	}
 	delete(s.open, d.key)
+	for _, p := range d.ports {
+		delete(s.logged, portKey{d.key, p.num})
+	}
 	s.leaving.Go(func() {
 		_ = d.rdma.Close()
 		<-d.done

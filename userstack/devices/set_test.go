@@ -3,10 +3,13 @@
 package devices
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -228,6 +231,24 @@ func TestDeviceFails(t *testing.T) {
 		time.Sleep(listAge)
 		if p := check(t, s, "eth0", "card0/1")[0]; p.ID() == old.ID() || p == old {
 			t.Error("the new device has the port of the old one")
+		}
+	})
+}
+
+// TestChangesLogged: the log has a state of a port once, whatever the device tells.
+func TestChangesLogged(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := up("eth0")
+		a := adapter("card0", "eth0")
+		var out bytes.Buffer
+		s := newSetWith(t, Config{Network: h, Providers: []rdmaverbs.Provider{a}, Log: slog.New(slog.NewTextHandler(&out, nil))})
+		check(t, s, "eth0", "card0/1")
+		for _, state := range []rdmaverbs.PortState{rdmaverbs.PortActive, rdmaverbs.PortDown, rdmaverbs.PortDown, rdmaverbs.PortActive} {
+			a.open[0].setPort(1, state)
+			synctest.Wait()
+		}
+		if got := strings.Count(out.String(), "msg=device"); got != 3 {
+			t.Errorf("%d lines, want up, down, up:\n%s", got, &out)
 		}
 	})
 }

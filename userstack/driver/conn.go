@@ -44,10 +44,13 @@ type Conn struct {
 // may use its methods, except for SetDeadline and Barred.
 type Reader struct {
 	waiting
-	c      *Conn
-	peeked bool // the program has bytes from Peek
+	c    *Conn
+	shut atomic.Bool // Shut was called
 
-	delivering bool // the program has bytes from Take; guarded by the group's lock
+	// Guarded by the group's lock. The reader itself may look at peeked without it, because
+	// nobody else changes it.
+	peeked     bool // the program has bytes from Peek
+	delivering bool // the program has bytes from Take
 }
 
 // Writer is the part of a connection that a program writes with. One goroutine at a time

@@ -106,7 +106,7 @@ func (g *Group) Connect(peer linkgroup.ConnParams, id smc.PeerID, about *rendezv
 	return g.event(func(now time.Time) error {
 		if about != nil {
 			g.terms.Peer = about.Peer
-			g.core.SetPeer(id, about.Peer.OS, about.Peer.Release)
+			g.core.SetPeer(id, about.Peer.OS, about.Peer.Release, about.PeerOurs())
 		}
 		if err := peer.Check(); err != nil {
 			return err

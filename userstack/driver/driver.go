@@ -187,7 +187,7 @@ func (d *Driver) PortChanged(p *devices.Port, up bool) {
 	for _, g := range d.Groups() {
 		// The GID of a port that comes up may come later: an IPv6 address is
 		// checked for duplicates first.
-		dev, err := p.Describe(g.terms.Subnet())
+		dev, err := d.s.describe(p, g.terms)
 		usable := up && err == nil
 		if usable && !d.onLAN(g, p) {
 			continue

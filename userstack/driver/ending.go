@@ -11,6 +11,9 @@ import (
 var _ member = (*Conn)(nil)
 
 func (c *Conn) wakeRead() {
+	if c.In.shut.Load() {
+		c.g.do(c.In.discard)
+	}
 	c.In.tell()
 	c.kick()
 }
@@ -21,6 +24,9 @@ func (c *Conn) wakeWrite() {
 }
 
 func (c *Conn) wakeUrgent() {
+	if c.In.shut.Load() {
+		return // it is discarded
+	}
 	wake(c.urgent)
 	// WriteTo takes the byte, although no data follows it.
 	c.In.tell()
@@ -161,6 +167,7 @@ func (e *Ending) Close() bool {
 			// Data that the reader has is not unread data.
 			e.closeAfter = true
 		default:
+			c.In.discard(now)
 			c.core.Close(now)
 		}
 	})

@@ -24,7 +24,10 @@ func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endp
 	if port == nil {
 		return linkgroup.Endpoint{}, fmt.Errorf("device %s is gone", d.Name)
 	}
-	l := &link{core: cl, port: port, pool: e.s.pool, terms: e.terms, stall: e.s.StallTime}
+	l := &link{core: cl, port: port, pool: e.s.pool, terms: e.terms, subnet: e.terms.Subnet(), stall: e.s.StallTime}
+	if d.Subnet.IsValid() {
+		l.subnet = d.Subnet
+	}
 	made := false
 	defer func() {
 		if !made { // also after a panic

@@ -4,6 +4,7 @@ package driver
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"smcr/userstack/engine"
@@ -163,7 +164,7 @@ func (g *Group) onDead(err error) {
 		f(g.lan)
 	}
 	select {
-	case g.first <- errors.Join(linkgroup.ErrGroupDead, err):
+	case g.first <- fmt.Errorf("%w: %w", linkgroup.ErrGroupDead, err):
 	default:
 	}
 	g.mu.Lock()

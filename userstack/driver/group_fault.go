@@ -4,6 +4,7 @@ package driver
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -70,7 +71,7 @@ func (g *Group) fault(e *guard.Error) {
 // collapse does what onDead and the core do for a group that ends in order.
 func (g *Group) collapse(cause error) {
 	g.log.Error("link group ended by an internal error", "err", cause)
-	err := errors.Join(linkgroup.ErrGroupDead, errBroken)
+	err := fmt.Errorf("%w: %w", linkgroup.ErrGroupDead, errBroken)
 	select {
 	case g.first <- err:
 	default:

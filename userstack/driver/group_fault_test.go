@@ -28,8 +28,12 @@ func TestPanicInGroup(t *testing.T) {
 		},
 		"listing": func(d *side, _ *end) { d.each(func(*Group) { bad() }) },
 		"action of the core": func(_ *side, c *end) {
-			c.g.execute([]linkgroup.Action{{Kind: linkgroup.ActWrite}}) // an action without a link
-			c.g.do(func(time.Time) {})
+			c.g.mu.Lock()
+			// By the goroutine that carries out actions: there is one at a time.
+			c.g.exec.later = append(c.g.exec.later, func() {
+				c.g.execute([]linkgroup.Action{{Kind: linkgroup.ActWrite}}) // an action without a link
+			})
+			c.g.unlock()
 		},
 	} {
 		for _, who := range []string{"client", "server"} {

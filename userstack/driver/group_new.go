@@ -10,6 +10,7 @@ import (
 	"smcr/smc"
 	"smcr/userstack/devices"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
 )
 
@@ -46,7 +47,7 @@ func coreConfig(s *shared, c *GroupConfig) linkgroup.Config {
 		cfg.MaxConns = 0 // the most there can be: the server decides
 	}
 	if t := c.Terms; t != nil {
-		cfg.Routed = t.Routed
+		cfg.Routed, cfg.PeerOurs = t.Routed, t.PeerOurs()
 		cfg.Version, cfg.PeerOS, cfg.PeerRelease, cfg.MaxLinks = wire.Version2, t.Peer.OS, t.Peer.Release, int(t.MaxLinks)
 		if c.Role == smc.Client || cfg.MaxConns == 0 {
 			cfg.MaxConns = int(t.MaxConns)
@@ -54,11 +55,27 @@ func coreConfig(s *shared, c *GroupConfig) linkgroup.Config {
 		cfg.MaxConns = min(cfg.MaxConns, int(t.MaxConns))
 	}
 	for _, d := range c.Ports {
-		if cd, err := d.Describe(c.Terms.Subnet()); err == nil {
+		if cd, err := s.describe(d, c.Terms); err == nil {
 			cfg.Devices = append(cfg.Devices, cd)
 		}
 	}
 	return cfg
+}
+
+// describe describes a port to the core of a link group with these terms. In version 2, a port that has
+// no GID in the subnet of the TCP connections is one of another subnet: see linkgroup.Device.
+func (s *shared) describe(p *devices.Port, t *rendezvous.Terms) (linkgroup.Device, error) {
+	d, err := p.Describe(t.Subnet())
+	if err == nil || t == nil || t.Routed {
+		return d, err
+	}
+	other, serr := s.Devices.Subnet(p)
+	if serr != nil {
+		return d, err
+	}
+	d, err = p.Describe(other)
+	d.Subnet = other
+	return d, err
 }
 
 // tcpGrace is how long a link group waits for the peer after the TCP connection of one of its

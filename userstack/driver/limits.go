@@ -5,6 +5,8 @@ package driver
 import (
 	"fmt"
 	"sync"
+
+	"smcr/quota"
 )
 
 // Limits limit what the link groups of a stack use, in sum and for each user. Zero means no
@@ -52,6 +54,7 @@ type account struct {
 // take counts a connection of a user that may use memory bytes. With a *LimitError, nothing
 // is counted.
 func (a *accounts) take(user uint32, memory int64) error {
+	user = quota.Account(user)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all, own := a.all, a.users[user]
@@ -61,8 +64,17 @@ func (a *accounts) take(user uint32, memory int64) error {
 		return err
 	}
 	if user != 0 && user != a.exempt {
-		if err := own.check(a.max.UserMemory, a.max.UserConns, fmt.Sprintf(" of user %d", user)); err != nil {
+		whose := fmt.Sprintf(" of user %d", user)
+		if err := own.check(a.max.UserMemory, a.max.UserConns, whose); err != nil {
 			return err
+		}
+		before := a.users[user]
+		whose += ", who leaves as much for others"
+		if !leaves(before.memory, memory, a.max.UserMemory, a.all.memory, a.max.Memory) {
+			return &LimitError{What: "bytes of memory for connections" + whose, Max: max(before.memory, (before.memory+a.max.Memory-a.all.memory)/2)}
+		}
+		if !leaves(before.conns, 1, a.max.UserConns, a.all.conns, a.max.Conns) {
+			return &LimitError{What: "connections" + whose, Max: int64(max(before.conns, (before.conns+a.max.Conns-a.all.conns)/2))}
 		}
 	}
 	if a.users == nil {
@@ -74,6 +86,7 @@ func (a *accounts) take(user uint32, memory int64) error {
 
 // give ends what take has counted.
 func (a *accounts) give(user uint32, memory int64) {
+	user = quota.Account(user)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all.add(-memory, -1)
@@ -83,6 +96,12 @@ func (a *accounts) give(user uint32, memory int64) {
 	} else {
 		a.users[user] = own
 	}
+}
+
+// leaves reports whether a user may take n more of what is limited and leaves enough for others. An
+// administrator who gives a user more than half does not want that.
+func leaves[N int | int64](own, n, share, used, most N) bool {
+	return share <= 0 || most <= 0 || share > most/2 || quota.Fair(own, n, share, used, most)
 }
 
 func (c *account) add(memory int64, conns int) {

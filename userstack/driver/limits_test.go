@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/sharetest"
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
 )
@@ -56,6 +57,33 @@ func TestAccounts(t *testing.T) {
 	}
 	if a.all != (account{}) || len(a.users) > 0 {
 		t.Errorf("left: %+v, %v", a.all, a.users)
+	}
+}
+
+// TestAccountsOfUsers: users who together have all memory and connections that they can leave some
+// for the next user, unless the administrator gives one user more than half.
+func TestAccountsOfUsers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		max   Limits
+		users int
+	}{
+		"memory":      {Limits{Memory: 1 << 30, UserMemory: 1 << 29}, 10},
+		"connections": {Limits{Conns: 10000, UserConns: 2500}, 14},
+		"more":        {Limits{Memory: 1 << 30, UserMemory: 1 << 30}, 1},
+		"no limit":    {Limits{Memory: 1 << 30}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := accounts{max: tt.max}
+			const each = 1 << 20
+			got := sharetest.Users(t, tt.users, func(uid uint32) bool { return a.take(uid, each) == nil })
+			if want := min(10000, max(int(tt.max.UserMemory/each), tt.max.UserConns)); want > 0 && got[0] != want {
+				t.Errorf("%v, want %d for the first", got, want)
+			}
+			var e *LimitError
+			if err := a.take(sharetest.First, each); !errors.As(err, &e) || e.Max <= 0 {
+				t.Errorf("beyond: %v", err)
+			}
+		})
 	}
 }
 

@@ -3,6 +3,7 @@
 package driver
 
 import (
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -25,7 +26,9 @@ type link struct {
 	pool *mempool.Pool
 	// terms are the terms of the group, or nil in version 1.
 	terms *rendezvous.Terms
-	stall time.Duration // for how long the peer may stand still
+	// subnet is where the GID of the link is, the zero Prefix in version 1.
+	subnet netip.Prefix
+	stall  time.Duration // for how long the peer may stand still
 
 	qp   rdmaverbs.QP
 	cq   rdmaverbs.CQ
@@ -78,7 +81,7 @@ func (l *link) create(m *groupMemory, notify func(), random func() uint32, trace
 			return ep, err
 		}
 	}
-	sgid, gid, err := l.port.SourceGID(l.terms.Subnet())
+	sgid, gid, err := l.port.SourceGID(l.subnet)
 	if err != nil {
 		return ep, err
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"smcr/nl"
+	"smcr/rdmaverbs"
 	"smcr/userstack/rendezvous"
 )
 
@@ -42,4 +44,33 @@ func TestAckTimeout(t *testing.T) {
 			t.Errorf("%v: the queue pair waits %v", stall, d)
 		}
 	}
+}
+
+// counting is a queue pair that counts what it sends again.
+type counting struct {
+	rdmaverbs.QP
+	sum rdmaverbs.Resent
+}
+
+func (c counting) Resent() rdmaverbs.Resent { return c.sum }
+
+// TestLinkResent: the listing has what the queue pair of a link counts, and says if it does not count.
+func TestLinkResent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, nil)
+		c, s := b.connect()
+		rows := b.client.Links()
+		if len(rows) != 1 || rows[0].Resent != nil {
+			t.Errorf("a queue pair that does not count: %+v", rows)
+		}
+		b.client.each(func(g *Group) {
+			l := g.core.Links()[0].Data.(*link)
+			l.qp = counting{l.qp, rdmaverbs.Resent{Packets: 7, Timeouts: 2}}
+		})
+		rows = b.client.Links()
+		if len(rows) != 1 || rows[0].Resent == nil || *rows[0].Resent != (nl.Resent{Packets: 7, Timeouts: 2}) {
+			t.Errorf("a queue pair that counts: %+v", rows)
+		}
+		b.finish(c, s)
+	})
 }

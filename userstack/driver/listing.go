@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/nl"
+	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/devices"
 	"smcr/userstack/linkgroup"
@@ -143,6 +144,10 @@ func linkRow(g *Group, cl *linkgroup.Link) nl.Link {
 	binary.BigEndian.PutUint32(row.PeerUID[:], cl.PeerUID())
 	if l, _ := cl.Data.(*link); l != nil {
 		row.IBPort, row.NetDev = uint8(l.port.Num()), uint32(l.port.IfIndex())
+		if q, ok := l.qp.(rdmaverbs.QPResentCounter); ok {
+			r := nl.Resent(q.Resent())
+			row.Resent = &r
+		}
 	}
 	return row
 }

@@ -3,6 +3,7 @@
 package driver
 
 import (
+	"cmp"
 	"io"
 	"time"
 
@@ -24,6 +25,9 @@ func (r *Reader) readable() (a, b []byte, err error) {
 	}
 	if c.End.over {
 		return nil, nil, overErr(c.End.readErr())
+	}
+	if r.shut.Load() {
+		return nil, nil, cmp.Or(c.End.readErr(), io.EOF)
 	}
 	if a, b = c.core.RecvData(); len(a) > 0 {
 		return a, b, nil
@@ -71,6 +75,7 @@ func (r *Reader) delivered(now time.Time, n int) {
 		return
 	}
 	r.consumed(now, n)
+	r.discard(now)
 	if c.End.closeAfter && !c.g.end.broken {
 		c.core.Close(now)
 	}
@@ -139,9 +144,43 @@ func (r *Reader) Peek(n int) (a, b []byte, ok bool, err error) {
 // EndPeek ends what Peek has begun. It does nothing without a Peek.
 func (r *Reader) EndPeek() {
 	if r.peeked {
-		r.peeked = false
-		r.c.g.do(func(time.Time) { r.c.End.release() })
+		r.c.g.do(func(now time.Time) {
+			r.peeked = false
+			r.c.End.release()
+			r.discard(now)
+		})
 	}
+}
+
+// Shut ends the stream for the program: what has arrived and what arrives later is discarded, so
+// that the peer can go on, and errors are io.EOF unless the connection was reset. The peer is not
+// told. Any goroutine may call it. Bytes that the program has from Peek or Take stay valid, and
+// nothing is discarded until it returns them.
+func (r *Reader) Shut() {
+	c, g := r.c, r.c.g
+	r.shut.Store(true)
+	g.s.beginPost()
+	defer g.s.endPost()
+	g.do(r.discard)
+	r.tell()
+	c.kick()
+}
+
+// discard discards what has arrived, if nobody will read it. The group's lock is held.
+func (r *Reader) discard(now time.Time) {
+	c := r.c
+	if !r.shut.Load() || r.peeked || r.delivering || c.End.over || c.g.end.dead || c.g.end.broken {
+		return
+	}
+	for {
+		a, b := c.core.RecvData()
+		n := len(a) + len(b)
+		if n == 0 {
+			break
+		}
+		c.core.Consumed(now, n)
+	}
+	c.core.AbortOverlaid(now)
 }
 
 // Skip discards at most n bytes of the data that has arrived, and ends a Peek. It returns 0

@@ -5,6 +5,7 @@ package driver
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"smcr/userstack/conn"
@@ -57,4 +58,26 @@ func TestOverlayIsNotRead(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestShutThenClose: data that has arrived and that nobody has had the time to discard does not
+// make Close a reset.
+func TestShutThenClose(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, nil)
+		c, s := b.connect()
+		s.In.Shut()
+		synctest.Wait() // whoever carries out actions of the group would wait for the lock below
+		s.g.mu.Lock()
+		if _, err := c.Write(pattern(1, 100)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(settled)
+		s.g.poll() // takes in the message, and carries out nothing
+		s.g.mu.Unlock()
+		if !s.End.Close() {
+			t.Error("closed before")
+		}
+		b.finish(c, s)
+	})
 }

@@ -45,7 +45,11 @@ func (r *Reader) Urgent() (u byte, err error) {
 	c := r.c
 	err = conn.ErrReset
 	c.g.do(func(time.Time) {
-		if !c.g.end.broken {
+		switch {
+		case c.g.end.broken:
+		case r.shut.Load():
+			err = conn.ErrNoUrgent
+		default:
 			u, err = c.core.Urgent(false)
 		}
 	})

@@ -6,13 +6,13 @@ package launch
 
 import (
 	"errors"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/smc"
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/sockopt"
 )
 
 // takenTimeout limits the wait for the service's answer about an accepted
@@ -83,9 +83,9 @@ func (l *listener) accept(n *notif) {
 		}
 	}
 	err = l.wait(n, c)
+	c.close() // a connection that has come meanwhile is the answer as soon as the lock is free
 	l.mu.Unlock()
 	if err != nil {
-		c.close()
 		l.s.log.Warn("cannot wait for a connection", "err", err)
 		l.s.fail(n, unix.ENOBUFS)
 	}
@@ -110,7 +110,7 @@ func take(fd int, n *notif) (*accepted, error) {
 	if !readable(fd) {
 		return nil, unix.EAGAIN
 	}
-	o := owner{os.Geteuid(), os.Getegid()}
+	o := launcherIDs()
 	if o.uid == 0 {
 		var err error
 		if o, err = n.l.looks.threads.owner(n.tid()); exhausted(err) {
@@ -119,10 +119,20 @@ func take(fd int, n *notif) (*accepted, error) {
 			return nil, unix.EAGAIN // the call is over
 		}
 	}
+	make := o.make
 	if n.here {
-		return takeReady(fd, func(accept func() error) error { return o.makeHere(n, accept) })
+		make = func(accept func() error) error { return o.makeHere(n, accept) }
 	}
-	return takeReady(fd, o.make)
+	a, err := takeReady(fd, n.nonblocks(), make)
+	if a != nil && !n.here { // see acceptHere
+		a.readDefer(fd)
+	}
+	return a, err
+}
+
+// nonblocks reports whether accept4() is to make a non-blocking socket.
+func (n *notif) nonblocks() bool {
+	return n.Nr == unix.SYS_ACCEPT4 && n.Args[3]&unix.SOCK_NONBLOCK != 0
 }
 
 // close releases everything that the launcher has for the listener.
@@ -216,17 +226,17 @@ func (l *listener) deliver(n *notif, a *accepted) {
 	if l.holdsBack(n, a) {
 		return
 	}
-	cloexec, nonblock := false, false
-	if n.Nr == unix.SYS_ACCEPT4 {
-		cloexec, nonblock = n.Args[3]&unix.SOCK_CLOEXEC != 0, n.Args[3]&unix.SOCK_NONBLOCK != 0
-	}
+	cloexec, nonblock := n.Nr == unix.SYS_ACCEPT4 && n.Args[3]&unix.SOCK_CLOEXEC != 0, n.nonblocks()
 	src := a.sock
 	var c *conn
 	if a.pair != nil {
 		src = a.pair.app
 		c = a.conn(n, l.s)
 	}
-	err := unix.SetNonblock(src, nonblock)
+	var err error
+	if a.pair != nil || a.shared || a.nonblock != nonblock {
+		err = unix.SetNonblock(src, nonblock)
+	}
 	if err == nil {
 		err = n.writeSockaddr(n.Args[1], n.Args[2], appendSockaddr(nil, a.domain, a.remote), true)
 		if exhausted(err) {
@@ -250,7 +260,7 @@ func (l *listener) deliver(n *notif, a *accepted) {
 			a.pass()
 		}
 		var fd int
-		fd, err = n.addAndReply(src, cloexec)
+		fd, err = l.handOver(n, a, cloexec)
 		switch {
 		case c == nil:
 		case err != nil:
@@ -276,10 +286,8 @@ func (l *listener) deliver(n *notif, a *accepted) {
 		return
 	}
 	if c == nil {
-		_ = unix.Close(a.sock)
 		return
 	}
-	a.leave()
 	if a.follows {
 		if c.isOver() { // it may have been forgotten
 			l.s.sockets.retire(c)
@@ -323,6 +331,7 @@ func (l *listener) offer(n *notif, a *accepted) {
 // false if a cannot be used.
 func (l *listener) offered(a *accepted) bool {
 	s := l.s
+	a.shared = true
 	a.saved = l.saves.Load()
 	b := s.sessions.live()
 	if b == nil {
@@ -334,6 +343,7 @@ func (l *listener) offered(a *accepted) bool {
 		l.overTCP(a)
 		return true
 	}
+	had := sockopt.ReadsOf(a.sock) // the service reads messages, and sets its own
 	var cc *broker.ClientConn
 	b, err := s.sessions.open(func(b Broker) (err error) {
 		cc, err = b.Accept(a.sock, localAddr(a.sock), a.remote)
@@ -342,43 +352,39 @@ func (l *listener) offered(a *accepted) bool {
 	if err != nil {
 		return s.withoutService(a, true)
 	}
-	timer := time.NewTimer(takenTimeout)
-	defer timer.Stop()
-	select {
-	case ev, ok := <-cc.Events():
-		switch {
-		case !ok, ev.Kind == broker.EventClosed:
-			// The service has ended or is about to, or does not know the
-			// socket.
-			return s.withoutService(a, true)
-		case ev.Kind == broker.EventTaken:
-			a.cc, a.broker = cc, b
-		case ev.Kind == broker.EventLocal:
-			return l.offeredLocal(a, b, cc, ev)
-		case ev.Kind == broker.EventNotCandidate:
-			if ev.Text == ReasonLocal {
-				s.stats.local()
-			} else {
-				s.stats.tcp(ev.Text)
-			}
-			if ev.PeerSMC { // the rendezvous is over
-				a.left = ev.Reason == uint32(smc.DiagPeerNoSMC)
-				a.until = a.deferUntil()
-				return true
-			}
-			// The service may not have read from the socket, so it may not have
-			// answered the peer.
-			return s.plain(a, ev.Errno != 0)
-		default:
-			s.stats.failed("the stack refused the connection")
-			return false
-		}
-	case <-timer.C:
+	ev, err := s.answerFor(cc)
+	switch {
+	case errors.Is(err, errNoAnswer):
 		s.log.Warn("connection dropped: the stack does not answer", "remote", a.remote)
 		_ = cc.Cancel()
 		return false
-	case <-s.ctx.Done():
+	case err != nil: // the program has ended
 		_ = cc.Cancel()
+		return false
+	case ev.Kind == broker.EventClosed:
+		// The service has ended or is about to, or does not know the
+		// socket.
+		return s.withoutService(a, true)
+	case ev.Kind == broker.EventTaken:
+		a.cc, a.broker = cc, b
+	case ev.Kind == broker.EventLocal:
+		return l.offeredLocal(a, b, cc, ev)
+	case ev.Kind == broker.EventNotCandidate:
+		if ev.Text == ReasonLocal {
+			s.stats.local()
+		} else {
+			s.stats.tcp(ev.Text)
+		}
+		if ev.PeerSMC { // the rendezvous is over
+			a.left = ev.Reason == uint32(smc.DiagPeerNoSMC)
+			a.until = a.deferUntil()
+			return true
+		}
+		// The service may not have read from the socket, so it may not have
+		// answered the peer.
+		return s.plain(a, ev.Errno != 0)
+	default:
+		s.stats.failed("the stack refused the connection")
 		return false
 	}
 	if a.pair, err = newPair(a.sock, false, false); err != nil {
@@ -386,6 +392,38 @@ func (l *listener) offered(a *accepted) bool {
 		_ = cc.Cancel()
 		return false
 	}
+	had.Set(a.pair.app)
 	a.until = a.deferUntil()
 	return true
+}
+
+// errNoAnswer means that the service did not answer in time.
+var errNoAnswer = errors.New("launch: no answer")
+
+// answerFor waits for the first word of the service about an accepted connection, which is
+// EventClosed also after the end of the session. The error is errNoAnswer, or that of s.ctx. An
+// answer that is there counts, also in a launcher that got no processor time until its limit was
+// over.
+func (s *supervisor) answerFor(cc *broker.ClientConn) (broker.Event, error) {
+	timer := time.NewTimer(takenTimeout)
+	defer timer.Stop()
+	event := func(ev broker.Event, ok bool) (broker.Event, error) {
+		if !ok {
+			ev.Kind = broker.EventClosed
+		}
+		return ev, nil
+	}
+	select {
+	case ev, ok := <-cc.Events():
+		return event(ev, ok)
+	case <-s.ctx.Done():
+		return broker.Event{}, s.ctx.Err()
+	case <-timer.C:
+		select {
+		case ev, ok := <-cc.Events():
+			return event(ev, ok)
+		default:
+			return broker.Event{}, errNoAnswer
+		}
+	}
 }

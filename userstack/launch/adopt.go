@@ -86,6 +86,23 @@ func adopt(s *supervisor, n *notif, inode uint64) {
 		return
 	}
 	c.fd = fd
+	if err := s.adopts(n, fd, inode); err != nil {
+		c.close()
+		s.cont(n)
+		return
+	}
+	c.close()
+	l := s.sockets.listener(inode)
+	if l == nil {
+		s.cont(n)
+		return
+	}
+	s.log.Debug("a listening socket of another program is adopted")
+	l.accept(n)
+}
+
+// adopts adopts a listening socket, of which fd is a copy.
+func (s *supervisor) adopts(n *notif, fd int, inode uint64) error {
 	l := newListener(s, inode)
 	l.adopted = true
 	b, err := s.sessions.open(func(b Broker) error { return l.mark(b, fd) })
@@ -94,22 +111,14 @@ func adopt(s *supervisor, n *notif, inode uint64) {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, errors.ErrUnsupported) {
 			s.sockets.foreign.add(inode)
 		}
-		c.close()
-		s.cont(n)
-		return
+		return err
 	}
 	l.known.Store(&b)
 	l.early.arm(n, fd)
 	if !s.sockets.addListener(l) {
 		l.early.disarm()
 	}
-	c.close()
-	if l = s.sockets.listener(inode); l == nil {
-		s.cont(n)
-		return
-	}
-	s.log.Debug("a listening socket of another program is adopted")
-	l.accept(n)
+	return nil
 }
 
 // newListener makes a listener.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/connector"
 )
 
 var _ hands = (*attempt)(nil)
@@ -187,11 +188,7 @@ func (a *attempt) connect() {
 	})
 }
 
-func (a *attempt) disconnect() {
-	disconnect(a.tcp)
-	// The next connection must not report the reset of this one.
-	_, _ = unix.GetsockoptInt(a.tcp, unix.SOL_SOCKET, unix.SO_ERROR)
-}
+func (a *attempt) disconnect() { _ = connector.Disconnect(a.tcp) }
 
 // letGo closes the launcher's copy of the TCP socket, before the program gets the answer: what
 // it closes then must be closed, so that its port is free. a.mu is held.
@@ -250,7 +247,10 @@ func (a *attempt) carry(n *notif, by carrier) {
 	}
 	a.phase = phaseCarried
 	a.local = localAddr(a.tcp)
-	a.report.connected = n != nil && a.answer(n, 0)
+	a.report.connected = false
+	if n != nil {
+		a.tellConnected(n)
+	}
 }
 
 func (a *attempt) fail(n *notif, e syscall.Errno) bool {

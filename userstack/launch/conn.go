@@ -79,7 +79,15 @@ type outcomeReport struct {
 	// connection's mutex, because the answer goes into the program's memory.
 	telling atomic.Bool
 	// owed is what was sent for calls that did not get their answer (see sending).
-	owed map[sendCall]owed
+	owed map[callID]owed
+	// told is the call that was told of the connection, and may have lost the answer.
+	told toldCall
+}
+
+// toldCall is a call that was answered at a time.
+type toldCall struct {
+	callID
+	at time.Time
 }
 
 // flagTime is how long a socket that was blocking may be non-blocking before

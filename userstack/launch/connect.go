@@ -7,7 +7,6 @@ package launch
 import (
 	"errors"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -265,10 +264,10 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 	switch {
 	case c.phase == phaseConnecting:
 		s.fail(n, unix.EALREADY)
-	case c.phase == phaseCarried && c.report.connected:
+	case c.phase == phaseCarried && c.report.connected && !c.repeated(n):
 		s.fail(n, unix.EISCONN)
 	case c.phase == phaseCarried:
-		c.report.connected = !isGone(n.reply(0))
+		c.tellConnected(n)
 	case c.phase == phaseNative && !c.report.connected:
 		c.report.connected = !isGone(n.reply(0))
 	case c.phase == phaseFailed && c.report.err != 0:
@@ -281,6 +280,27 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 		s.sockets.removeConn(c.tcpInode, c)
 		s.connect(n)
 	}
+}
+
+// tellConnected makes n return 0. c.mu is held.
+func (c *conn) tellConnected(n *notif) {
+	unsure, err := n.replyOnce(0)
+	c.s.answered(err)
+	c.report.connected = err == nil
+	if again := c.report.told.callID == n.call(); !again && (c.blocking && n.l.signals() || unsure) {
+		c.report.told = toldCall{n.call(), time.Now()}
+	}
+}
+
+// repeatTime is how long after its first answer a call counts as the one that was answered.
+const repeatTime = 100 * time.Millisecond
+
+// repeated reports whether n is the call that was told of the connection and has lost this answer to
+// a signal, so that the kernel repeats it. It may also be a second call of the program, which TCP
+// refuses. Programs do that with a non-blocking socket, to learn that it is connected. So this is only
+// thought of a blocking one, or if a signal was seen (unsure). c.mu is held.
+func (c *conn) repeated(n *notif) bool {
+	return c.report.told.callID == n.call() && time.Since(c.report.told.at) < repeatTime
 }
 
 // swapIn replaces the program's descriptor of call n by the pair's end, which
@@ -369,11 +389,4 @@ func (s *supervisor) exchange(n *notif, inode uint64, from, to int) error {
 		return err
 	}
 	return nil
-}
-
-// disconnect makes a TCP socket unconnected, from any state. A connection is
-// reset.
-func disconnect(fd int) {
-	var unspec unix.RawSockaddr // AF_UNSPEC is 0
-	_, _, _ = unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec))
 }

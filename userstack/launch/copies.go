@@ -94,10 +94,9 @@ func (x *endIndex) uniqueNow(n *notif, tgid int, inode uint64, stack int, always
 	}
 	// To compare descriptor tables, the kernel waits for an exec of the process.
 	err = x.looks.try(n, n.tid(), lookPatience, func() error {
-		own := filters(os.Getpid())
 		for _, p := range others {
 			same, known := sameTable(p.pid, tgid)
-			if p.fd == n.fdArg() && same && known || filters(p.pid) <= own {
+			if p.fd == n.fdArg() && same && known || filters(p.pid) <= filters(os.Getpid()) {
 				continue // a process without the filter is a child that this process is making
 			}
 			return errShared

@@ -90,16 +90,14 @@ func (l *listener) canHoldBack(n *notif) bool {
 	if flags&unix.O_NONBLOCK == 0 || e.placed {
 		return !e.shared
 	}
-	if e.watch < 0 || e.shared || !e.before.IsZero() {
+	if e.watch < 0 || e.shared || time.Now().Before(e.before) {
 		return false
 	}
-	p, err := l.s.places.place(c.fd) // to see whether it can be done
-	if err != nil {
-		e.before = time.Now().Add(lateRetry)
+	p := e.makePlace(c.fd) // to see whether it can be done
+	if p == nil {
 		return false
 	}
 	l.s.places.drop(p)
-	e.placed = true
 	return true
 }
 

@@ -10,7 +10,8 @@
 //
 // Run starts its own executable again as a stub (see MaybeChild), which sets
 // no_new_privs, installs a seccomp filter whose listener goes to the launcher,
-// and executes the program. The filter allows nearly all calls. Calls that make
+// and executes the program. With Become, the stub is the process itself that was
+// started, so that it is the program for who has started it: see front.go. The filter allows nearly all calls. Calls that make
 // connections (connect, bind, listen, accept) and calls that show a difference
 // between a socketpair and a TCP socket (getpeername, getsockname, some socket
 // options) stop the calling thread until the launcher has answered: it lets the
@@ -69,6 +70,11 @@
 //     EINTR while it waits for the launcher, also calls that never wait
 //     without the launcher, such as getsockname(). After other signals, the
 //     kernel repeats the call.
+//   - The kernel can drop an answer that meets a signal, and nobody sees it.
+//     If signals interrupt a program's calls, what must not be lost is answered
+//     with care (notify.signals, notif.replyOnce). Then accept() loses nothing,
+//     and connect(), SO_ERROR and sendto() with an address only if a signal
+//     comes within the same few microseconds.
 //   - On a connection to a program of the same host, poll() reports POLLHUP
 //     as soon as the peer has closed, and the peer's writes fail after
 //     shutdown(SHUT_RD). If a process has the descriptor twice, SO_LINGER and
@@ -146,9 +152,12 @@
 //
 // One case has no limit yet: after a connection has begun, a program that holds
 // the lock of a socket (some calls hold it while they copy from memory that is
-// not there) can block one thread of the launcher for each such connection.
+// not there) can block one thread of the launcher for each such connection. Other
+// programs of the launcher, which may be those of other users, go on: no call that
+// may wait so is a raw system call, which would stop all goroutines
+// (bounded.Sockname).
 //
 // The launcher needs no privileges. It needs Linux 5.14 or newer
-// (SECCOMP_ADDFD_FLAG_SEND), and permission to trace its children (the default,
-// also under Yama).
+// (SECCOMP_ADDFD_FLAG_SEND), and permission to trace the program: its children (the
+// default, also under Yama), or with Become processes of the same user.
 package launch

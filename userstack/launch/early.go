@@ -13,6 +13,7 @@ import (
 	"os"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,18 +66,10 @@ func (l *listener) takeEarly(fd int, q queue) {
 	if n > q.max {
 		return // the program sees these
 	}
-	p, err := l.s.places.place(fd)
-	if err != nil {
-		retry := lateRetry
-		if e.placed {
-			retry = lateDelay // the machine is busy, or the queue was filled again
-		} else if e.before.IsZero() {
-			l.s.log.Info("cannot accept early: clients with SMC wait for the program", "address", localAddr(fd), "err", err)
-		}
-		e.before = time.Now().Add(retry)
+	p := e.makePlace(fd)
+	if p == nil {
 		return
 	}
-	e.placed = true
 	e.place = p // the placeholder before it is first in the queue
 
 	if p.sub, err = l.s.poll.watch(p.fd, unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLONESHOT, func(uint32) { l.early.wake() }); err != nil {
@@ -94,10 +87,34 @@ func (l *listener) takeEarly(fd int, q queue) {
 	}
 }
 
+// makePlace puts a placeholder into the queue of the listening socket fd. It returns nil, and
+// says when to try again, if that was not possible. l.mu is held.
+func (e *early) makePlace(fd int) *placeholder {
+	patience := min(placeTime<<e.slow, placeTimeMax)
+	p, err := e.l.s.places.place(fd, patience)
+	switch {
+	case err == nil:
+		e.placed, e.slow = true, 0
+		return p
+	case e.placed:
+		e.before = time.Now().Add(lateDelay) // the machine is busy, or the queue was filled again
+	case errors.Is(err, errPlaceSlow) && patience < placeTimeMax:
+		e.slow++
+		e.before = time.Now() // the next look gives it more time
+	default:
+		if !e.told {
+			e.told = true
+			e.l.s.log.Info("cannot accept early: clients with SMC wait for the program", "address", localAddr(fd), "err", err)
+		}
+		e.before = time.Now().Add(lateRetry)
+	}
+	return nil
+}
+
 // owner returns the user who must own the connections: the one who accepted
 // last, or listens. l.mu is held.
 func (l *listener) owner() (owner, error) {
-	if o := (owner{os.Geteuid(), os.Getegid()}); o.uid != 0 {
+	if o := (launcherIDs()); o.uid != 0 {
 		return o, nil
 	}
 	return ownerOf(l.early.tid)
@@ -169,27 +186,43 @@ func takeAs(fd int, o owner) (*accepted, error) {
 	if !readable(fd) {
 		return nil, unix.EAGAIN
 	}
-	return takeReady(fd, o.make)
+	a, err := takeReady(fd, false, o.make)
+	if a != nil {
+		a.readDefer(fd)
+	}
+	return a, err
 }
 
 // takeReady accepts a connection that is in the queue. make runs the system
 // call as the owner of the connection.
-func takeReady(fd int, make func(accept func() error) error) (*accepted, error) {
-	var sock int
-	var sa unix.Sockaddr
-	err := make(func() (err error) {
-		sock, sa, err = unix.Accept4(fd, unix.SOCK_CLOEXEC)
-		return err
-	})
-	if err != nil {
+func takeReady(fd int, nonblock bool, make func(accept func() error) error) (*accepted, error) {
+	a := &accepted{domain: unix.AF_INET, nonblock: nonblock}
+	flags := uintptr(unix.SOCK_CLOEXEC)
+	if nonblock {
+		flags |= unix.SOCK_NONBLOCK
+	}
+	var sa [unix.SizeofSockaddrInet6]byte
+	size := uint32(len(sa))
+	if err := make(func() error {
+		sock, _, e := unix.Syscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)), flags, 0, 0)
+		if e != 0 {
+			return e
+		}
+		a.sock = int(sock)
+		return nil
+	}); err != nil {
 		return nil, err
 	}
-	a := &accepted{sock: sock, remote: toAddrPort(sa), domain: unix.AF_INET}
-	a.deferAccept, _ = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT)
-	if _, ok := sa.(*unix.SockaddrInet6); ok {
+	a.remote, _ = parseSockaddr(sa[:min(int(size), len(sa))])
+	if binary.NativeEndian.Uint16(sa[:]) == unix.AF_INET6 {
 		a.domain = unix.AF_INET6
 	}
 	return a, nil
+}
+
+// readDefer reads TCP_DEFER_ACCEPT of fd, the listening socket.
+func (a *accepted) readDefer(fd int) {
+	a.deferAccept, _ = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT)
 }
 
 // next returns the first connection that was accepted early, or nil. fd is the

@@ -89,7 +89,7 @@ func (x *endIndex) tired(now time.Time) bool {
 func (x *endIndex) searchProcess(pid int) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	n, err := x.searchTable(pid, dir+"/fd")
-	if errors.Is(err, unix.EACCES) && filters(pid) > filters(os.Getpid()) {
+	if errors.Is(err, unix.EACCES) && filters(pid) > filters(os.Getpid()) && x.procs.hides(pid) {
 		x.hidden = true
 	}
 	if n > 0 || err != nil {
@@ -134,7 +134,8 @@ func inodeAt(dir, fd int) (uint64, error) {
 	link := strconv.AppendInt(name[:0], int64(fd), 10)
 	link = append(link, 0)
 	var buf [64]byte
-	n, _, e := unix.Syscall6(unix.SYS_READLINKAT, uintptr(dir), uintptr(unsafe.Pointer(&link[0])),
+	// Raw: the kernel answers at once, so Go's scheduler need not hear of each of these calls.
+	n, _, e := unix.RawSyscall6(unix.SYS_READLINKAT, uintptr(dir), uintptr(unsafe.Pointer(&link[0])),
 		uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0, 0)
 	if e != 0 {
 		return 0, e

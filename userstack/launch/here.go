@@ -20,6 +20,8 @@ const (
 	nearTime = 5 * time.Second
 	// maxNear is the largest number of such addresses.
 	maxNear = 1024
+	// maxAsked is the largest number of the kernel's answers that are kept.
+	maxAsked = 1024
 )
 
 // here knows which addresses are of this machine. A connection to one of them is TCP between
@@ -29,11 +31,13 @@ const (
 type here struct {
 	none bool // in tests: no address is
 
-	mu    sync.Mutex
-	route int // rtnetlink socket; 0: not open
-	seq   uint32
-	buf   [512]byte                // of a request, then of its answer
-	near  map[netip.Addr]time.Time // until when an answer is used
+	mu      sync.Mutex
+	route   int // rtnetlink socket; 0: not open
+	changes int // rtnetlink socket that hears of changes; 0: not open
+	seq     uint32
+	buf     [512]byte                // of a request, then of its answer
+	asked   map[netip.Addr]bool      // the kernel's answers since the last change
+	near    map[netip.Addr]time.Time // until when an answer of the stack is used
 }
 
 // has reports whether a connection to an address stays on this machine.
@@ -51,7 +55,22 @@ func (h *here) owns(a netip.Addr) bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.routedHere(a)
+	if !h.open() {
+		return false
+	}
+	if h.changed() {
+		clear(h.asked)
+	} else if here, ok := h.asked[a]; ok {
+		return here
+	}
+	here, ok := h.routedHere(a)
+	if ok {
+		if len(h.asked) >= maxAsked || h.asked == nil {
+			h.asked = map[netip.Addr]bool{}
+		}
+		h.asked[a] = here
+	}
+	return here
 }
 
 // learn records that the stack said that an address is one of this machine.
@@ -79,31 +98,64 @@ const (
 	rtmTypeAt = rtmsgAt + 7 // rtm_type
 )
 
-// open opens the socket, if it is not open. A launcher opens it at its start, so that it has no
-// more descriptors after its first connection than before.
+// heard are the multicast groups of rtnetlink that tell of whatever changes the route to an
+// address: of netdevs, addresses, routes, rules and next hops.
+const heard = 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_NEXTHOP-1) |
+	1<<(unix.RTNLGRP_IPV4_IFADDR-1) | 1<<(unix.RTNLGRP_IPV4_ROUTE-1) | 1<<(unix.RTNLGRP_IPV4_RULE-1) |
+	1<<(unix.RTNLGRP_IPV6_IFADDR-1) | 1<<(unix.RTNLGRP_IPV6_ROUTE-1) | 1<<(unix.RTNLGRP_IPV6_RULE-1)
+
+// open opens the sockets, if they are not open. A launcher opens them at its start, so that it
+// has no more descriptors after its first connection than before.
 func (h *here) open() bool {
-	if h.route == 0 {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
-		if err != nil {
-			return false
-		}
-		h.route = fd
+	if h.route != 0 {
+		return true
 	}
+	const kind = unix.SOCK_RAW | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
+	fd, err := unix.Socket(unix.AF_NETLINK, kind, unix.NETLINK_ROUTE)
+	if err != nil {
+		return false
+	}
+	h.route = fd
+	// Without this socket, the kernel is asked each time.
+	fd, err = unix.Socket(unix.AF_NETLINK, kind, unix.NETLINK_ROUTE)
+	if err != nil {
+		return true
+	}
+	// One message says as much as a thousand, and a host may have many launchers: the kernel
+	// keeps the first, and that others were lost.
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: heard}); err != nil {
+		_ = unix.Close(fd)
+		return true
+	}
+	h.changes = fd
 	return true
+}
+
+// changed reports whether an answer of the kernel may have changed since the last call. The
+// kernel sends the message before the call that makes a change returns, so whoever knows of
+// the change finds the message here. h.mu is held.
+func (h *here) changed() bool {
+	if h.changes == 0 {
+		return true
+	}
+	for n := 0; ; n++ {
+		// ENOBUFS says that messages were lost.
+		if _, err := unix.Read(h.changes, h.buf[:]); err == unix.EAGAIN || n == 16 {
+			return n > 0
+		}
+	}
 }
 
 // routedHere asks the kernel for the type of the route to a. The answer takes the kernel some
 // microseconds and no lock that another process can hold for long, and it is right at once
-// when an address is added or removed. Without an answer it returns false: the stack is asked.
+// when an address is added or removed. Without an answer, ok is false: the stack is asked.
 // h.mu is held.
-func (h *here) routedHere(a netip.Addr) bool {
-	if !h.open() {
-		return false
-	}
+func (h *here) routedHere(a netip.Addr) (here, ok bool) {
 	h.seq++
 	req := appendRouteRequest(h.buf[:0], h.seq, a)
 	if _, err := unix.Write(h.route, req); err != nil {
-		return false
+		return false, false
 	}
 	b := h.buf[:]
 	for {
@@ -113,10 +165,10 @@ func (h *here) routedHere(a netip.Addr) bool {
 		case err == unix.EINTR:
 			continue
 		case err != nil:
-			return false
+			return false, false
 		}
 		if typ, seq, ok := parseRoute(b[:n]); seq == h.seq {
-			return ok && typ == unix.RTN_LOCAL
+			return ok && typ == unix.RTN_LOCAL, ok
 		}
 	}
 }
@@ -172,14 +224,17 @@ func parseRoute(b []byte) (typ uint8, seq uint32, ok bool) {
 	return b[rtmTypeAt], seq, true
 }
 
-// close closes the socket.
+// close closes the sockets.
 func (h *here) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.route != 0 {
-		_ = unix.Close(h.route)
-		h.route = 0
+	for _, fd := range []*int{&h.route, &h.changes} {
+		if *fd != 0 {
+			_ = unix.Close(*fd)
+			*fd = 0
+		}
 	}
+	clear(h.asked)
 }
 
 // staysHere reports whether a connection to an address is TCP because the address is one of

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -61,22 +62,70 @@ func TestHereOwns(t *testing.T) {
 	}
 }
 
-// TestHereAddressChanges adds and removes an address, in a network namespace of the test.
+// TestHereAddressChanges changes the route to an address in each way that makes it one of this
+// network namespace, or no longer one. The answer is right at once, also if so much changed that
+// messages about it were lost. Between changes, the kernel is not asked.
 func TestHereAddressChanges(t *testing.T) {
 	inNamespace(t, func(run func(...string)) {
 		var h here
 		defer h.close()
-		a := netip.MustParseAddr("198.51.100.7")
+		const v4, v6, many = "198.51.100.7", "2001:db8::7", "203.0.113.200"
 		run("ip", "link", "set", "lo", "up")
+		run("ip", "link", "add", "d0", "type", "veth", "peer", "name", "d1")
+		run("ip", "link", "set", "d0", "up")
+		var batch strings.Builder
+		for i := 1; i <= 200; i++ {
+			fmt.Fprintf(&batch, "addr add 203.0.113.%d/32 dev lo\n", i)
+		}
+		file := filepath.Join(t.TempDir(), "batch")
+		if err := os.WriteFile(file, []byte(batch.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		for _, step := range []struct {
 			do   string
+			addr string
 			want bool
-		}{{"", false}, {"add", true}, {"del", false}, {"add", true}} {
+		}{
+			{"", v4, false},
+			{"addr add " + v4 + "/32 dev lo", v4, true},
+			{"addr del " + v4 + "/32 dev lo", v4, false},
+			{"addr add " + v4 + "/32 dev lo", v4, true},
+			{"addr del " + v4 + "/32 dev lo", v4, false},
+			{"addr add " + v4 + "/24 dev d0", v4, true},
+			{"link set d0 down", v4, true}, // Linux receives it from any netdev
+			{"link set d0 up", v4, true},
+			{"link del d0", v4, false},
+			{"route add local 198.51.100.0/24 dev lo", v4, true},
+			{"route del local 198.51.100.0/24 dev lo", v4, false},
+			{"route add local 198.51.100.0/24 dev lo table 100", v4, false},
+			{"rule add to 198.51.100.0/24 lookup 100", v4, true},
+			{"rule del to 198.51.100.0/24 lookup 100", v4, false},
+			{"", v6, false},
+			{"addr add " + v6 + "/128 dev lo", v6, true},
+			{"addr del " + v6 + "/128 dev lo", v6, false},
+			{"", many, false},
+			{"-batch " + file, many, true},
+			{"addr flush dev lo to 203.0.113.0/24", many, false},
+			{"-batch " + file, many, true},
+		} {
 			if step.do != "" {
-				run("ip", "addr", step.do, a.String()+"/32", "dev", "lo")
+				run(append([]string{"ip"}, strings.Fields(step.do)...)...)
 			}
-			if got := h.owns(a); got != step.want {
-				t.Errorf("%q: %v, want %v", step.do, got, step.want)
+			a := netip.MustParseAddr(step.addr)
+			got := h.owns(a)
+			// The kernel may make the route to an IPv6 address later.
+			for end := time.Now().Add(5 * time.Second); a.Is6() && got != step.want && time.Now().Before(end); got = h.owns(a) {
+				time.Sleep(time.Millisecond)
+			}
+			if got != step.want {
+				t.Errorf("ip %s: %s: %v, want %v", step.do, step.addr, got, step.want)
+			}
+			if _, kept := h.asked[a]; !kept {
+				continue // there is no route to it: that is not kept
+			}
+			before := h.seq
+			if h.owns(a) != got || h.seq != before {
+				t.Errorf("ip %s: nothing changed, and the kernel was asked again", step.do)
 			}
 		}
 	})

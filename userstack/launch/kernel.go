@@ -188,7 +188,7 @@ func (s *kernelSupervisor) socket(n *notif) {
 		return
 	}
 	defer unix.Close(fd)
-	num, err := n.addAndReply(fd, typ&unix.SOCK_CLOEXEC != 0)
+	num, err := n.addAndReply(fd, -1, typ&unix.SOCK_CLOEXEC != 0)
 	var e syscall.Errno
 	switch {
 	case err == nil:
@@ -224,7 +224,7 @@ func (s *kernelSupervisor) make(tid, domain, flags int) (fd int, reason string, 
 	if err != nil {
 		return -1, ReasonNoAccess, err
 	}
-	o := owner{os.Geteuid(), os.Getegid()}
+	o := launcherIDs()
 	if s.root {
 		if o, err = ownerOf(tid); err != nil {
 			return -1, ReasonNoAccess, err

@@ -49,11 +49,16 @@ func (s *supervisor) listen(n *notif) {
 		return
 	}
 	defer unix.Close(fd)
+	s.begins(n, fd, inode)
+}
+
+// begins marks a socket that listens, or will when call n is answered. fd is a copy of it.
+func (s *supervisor) begins(n *notif, fd int, inode uint64) {
 	l := newListener(s, inode)
 	if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil {
 		l.saves.Store(v != 0)
 	}
-	if b != nil {
+	if s.sessions.live() != nil {
 		b, err := s.sessions.open(func(b Broker) error { return s.mark(b, fd) })
 		switch {
 		case err == nil:

@@ -56,19 +56,22 @@ type waiter struct {
 
 // accepted is a connection taken from the backlog.
 type accepted struct {
-	sock    int // the TCP socket
-	remote  netip.AddrPort
-	domain  int
-	saved   bool               // the program saves SYNs of the listening socket
-	syn     synSMC             // what readSYN found
-	broker  Broker             // of cc
-	cc      *broker.ClientConn // nil: native
-	pair    *pair              // nil: native
-	c       *conn              // made for the first call that gets it; nil: native
-	passed  bool               // the service has its end of the pair, or cannot get it
-	served  bool               // it has
-	local   bool               // a program has the other end of the pair
-	follows bool               // a goroutine follows c: it was not made for a call that waits
+	sock     int  // the TCP socket
+	nonblock bool // it was made with O_NONBLOCK
+	shared   bool // others may have changed that
+	remote   netip.AddrPort
+	domain   int
+	saved    bool               // the program saves SYNs of the listening socket
+	syn      synSMC             // what readSYN found
+	broker   Broker             // of cc
+	cc       *broker.ClientConn // nil: native
+	pair     *pair              // nil: native
+	c        *conn              // made for the first call that gets it; nil: native
+	passed   bool               // the service has its end of the pair, or cannot get it
+	served   bool               // it has
+	local    bool               // a program has the other end of the pair
+	placed   placing            // left by a call that was interrupted
+	follows  bool               // a goroutine follows c: it was not made for a call that waits
 
 	deferAccept int       // TCP_DEFER_ACCEPT of the listening socket, in seconds
 	until       time.Time // the program must not see it without data before; zero: it may
@@ -93,6 +96,8 @@ type early struct {
 	mark    uint64       // value of taken when all connections that waited at the last look are taken
 	idle    int          // looks in a row at a socket that does not listen
 	placed  bool         // a placeholder was made
+	slow    int          // tries in a row whose placeholder was not connected in time
+	told    bool         // the log says that no placeholder can be made
 	before  time.Time    // do not try to make a placeholder before this time
 	shared  bool         // a process that the launcher does not see also accepts from the queue
 	tid, fd int          // of the last call of the program on the socket

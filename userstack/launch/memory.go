@@ -21,36 +21,41 @@ import (
 // /proc/PID/mem ignore the protection of pages, so memory looks at it: where the kernel answers a
 // call with EFAULT, the launcher does as well. A program that changes the protection of its pages
 // meanwhile fools nobody but itself.
-type memory struct{ mem, maps int }
+type memory struct {
+	mem, maps  int
+	start, end uint64 // of the mapping that the last query found to be writable
+}
 
 // memory opens the memory of n's process for writing. It returns an error if
 // the call is over, so that a recycled thread id cannot be written to.
-func (n *notif) memory() (m memory, err error) {
+func (n *notif) memory() (*memory, error) {
+	var m memory
+	var err error
 	proc := "/proc/" + strconv.Itoa(int(n.PID))
 	open := func(name string, flags int) (int, error) {
 		return withRoom(func() (int, error) { return unix.Open(proc+name, flags|unix.O_CLOEXEC, 0) })
 	}
 	if m.mem, err = open("/mem", unix.O_RDWR); err != nil {
-		return m, err
+		return nil, err
 	}
 	if m.maps, err = open("/maps", unix.O_RDONLY); err != nil {
 		_ = unix.Close(m.mem)
-		return m, err
+		return nil, err
 	}
 	if !n.valid() {
 		m.close()
-		return m, unix.ENOENT
+		return nil, unix.ENOENT
 	}
-	return m, nil
+	return &m, nil
 }
 
-func (m memory) close() {
+func (m *memory) close() {
 	_ = unix.Close(m.mem)
 	_ = unix.Close(m.maps)
 }
 
 // store writes b to address addr, all of it or, with EFAULT, perhaps a part.
-func (m memory) store(addr uint64, b []byte) error {
+func (m *memory) store(addr uint64, b []byte) error {
 	ok, err := m.writable(addr, uint64(len(b)))
 	if err != nil {
 		return err
@@ -66,7 +71,10 @@ func (m memory) store(addr uint64, b []byte) error {
 
 // writable reports whether no page from addr to addr+size is mapped without the right to write.
 // What is not mapped has no protection: the kernel fails to write there, or lets the stack grow.
-func (m memory) writable(addr, size uint64) (bool, error) {
+func (m *memory) writable(addr, size uint64) (bool, error) {
+	if m.start <= addr && addr+size <= m.end {
+		return true, nil
+	}
 	for at := addr; at < addr+size; {
 		v, err := m.mapping(at)
 		switch {
@@ -79,6 +87,7 @@ func (m memory) writable(addr, size uint64) (bool, error) {
 		case v.flags&vmaWritable == 0:
 			return false, nil
 		}
+		m.start, m.end = v.start, v.end
 		at = v.end
 	}
 	return true, nil
@@ -100,7 +109,7 @@ const (
 )
 
 // mapping returns the mapping that covers addr, or ENOENT.
-func (m memory) mapping(addr uint64) (procmapQuery, error) {
+func (m *memory) mapping(addr uint64) (procmapQuery, error) {
 	q := procmapQuery{size: uint64(unsafe.Sizeof(procmapQuery{})), addr: addr}
 	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(m.maps), procmapQueryRequest, uintptr(unsafe.Pointer(&q))); e != 0 {
 		return q, e
@@ -109,7 +118,7 @@ func (m memory) mapping(addr uint64) (procmapQuery, error) {
 }
 
 // writableText is writable by the text of /proc/PID/maps.
-func (m memory) writableText(addr, size uint64) (bool, error) {
+func (m *memory) writableText(addr, size uint64) (bool, error) {
 	fd, err := unix.FcntlInt(uintptr(m.maps), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return false, err

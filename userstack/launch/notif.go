@@ -8,7 +8,9 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -56,10 +58,16 @@ type notify struct {
 	fd     int
 	looks  *looks // looks into the processes of the tree; may be nil
 	stores stores
+	// received counts calls, and interrupted those that did not wait for their answer.
+	received, interrupted atomic.Uint64
 }
 
 // notif is one stopped system call. Exactly one of cont, reply, fail or
 // addAndReply ends it; each fails with ENOENT when the call was interrupted.
+//
+// The answer may be lost all the same. If a signal has woken the thread, and it has not run yet,
+// the kernel takes the answer, and the thread then gives up the call. Only addAndReply fails then:
+// the thread itself places the descriptor. For other answers there is replyOnce.
 type notif struct {
 	l    *notify
 	here bool // the goroutine that received the call answers it
@@ -68,6 +76,16 @@ type notif struct {
 	threadChanged bool
 	seccompNotif
 }
+
+// A callID identifies a call: the kernel repeats one that a signal has interrupted with the same
+// arguments, in the same thread.
+type callID struct {
+	tid  int
+	ip   uint64
+	args [6]uint64
+}
+
+func (n *notif) call() callID { return callID{n.tid(), n.IP, n.Args} }
 
 func (l *notify) ioctl(req uintptr, p unsafe.Pointer) (int, error) {
 	for {
@@ -86,9 +104,25 @@ func (l *notify) ioctl(req uintptr, p unsafe.Pointer) (int, error) {
 // wait any more.
 func (l *notify) receive() (*notif, error) {
 	n := &notif{l: l}
+	l.received.Add(1)
 	_, err := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n.seccompNotif))
-	return n, err
+	return n, l.seen(err)
 }
+
+// seen counts an error that says that a call does not wait any more, and returns it.
+func (l *notify) seen(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		l.interrupted.Add(1)
+	}
+	return err
+}
+
+// signalled is the number of calls of which one is interrupted in a program that gets many signals.
+const signalled = 10_000
+
+// signals reports whether signals interrupt the calls of the tree often enough to count with one
+// that comes together with an answer.
+func (l *notify) signals() bool { return l.interrupted.Load() > l.received.Load()/signalled }
 
 // schedulerTurns is the number of notifications after which the goroutine
 // yields, so that Go's scheduler sees that it is not stuck: see engine.Loop.
@@ -150,13 +184,22 @@ func (l *notify) syncWakeUp() {
 // to this thread.
 func (n *notif) valid() bool {
 	_, err := n.l.ioctl(iocNotifIDValid, unsafe.Pointer(&n.ID))
-	return err == nil
+	return n.l.seen(err) == nil
+}
+
+// usable returns an error if this process may not use the listener: a sandbox can forbid it.
+func (l *notify) usable() error {
+	var none uint64 // no call has this number
+	if _, err := l.ioctl(iocNotifIDValid, unsafe.Pointer(&none)); !errors.Is(err, unix.ENOENT) {
+		return os.NewSyscallError("ioctl SECCOMP_IOCTL_NOTIF_ID_VALID", err)
+	}
+	return nil
 }
 
 func (n *notif) send(r seccompResp) error {
 	r.ID = n.ID
 	_, err := n.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
-	return err
+	return n.l.seen(err)
 }
 
 // cont lets the kernel do the system call.
@@ -166,6 +209,28 @@ func (n *notif) cont() error {
 
 // reply makes the system call return val.
 func (n *notif) reply(val int) error { return n.send(seccompResp{Val: int64(val)}) }
+
+// replyOnce is like reply, for what a repeated call does not return by itself. In a program whose
+// calls were interrupted, it lets pending signals interrupt this one first. unsure says that a signal
+// came with the answer, which may be lost. One that came and was taken in the few microseconds
+// between the two looks is not seen.
+func (n *notif) replyOnce(val int) (unsure bool, err error) {
+	if !n.l.signals() {
+		return false, n.reply(val)
+	}
+	for end := time.Now().Add(signalTime); pending(n.tid()) && n.valid() && time.Now().Before(end); {
+		time.Sleep(signalTick)
+	}
+	err = n.reply(val)
+	return err == nil && pending(n.tid()), err
+}
+
+// signalTime is how long a pending signal has to interrupt a call: another thread may take it, or
+// this one may be stopped. signalTick is the interval of the looks.
+const (
+	signalTime = 5 * time.Millisecond
+	signalTick = 50 * time.Microsecond
+)
 
 // fail makes the system call fail with e.
 func (n *notif) fail(e syscall.Errno) error {
@@ -186,10 +251,24 @@ func (n *notif) setFD(src, fd int, cloexec bool) error {
 	return err
 }
 
-// addAndReply places src in the process under a free number, which the call
-// returns, in one step. It returns that number, too.
-func (n *notif) addAndReply(src int, cloexec bool) (int, error) {
+// place places src in the process under a free number. The call still waits for its answer.
+func (n *notif) place(src int, cloexec bool) (int, error) {
+	a := seccompAddFD{ID: n.ID, SrcFD: uint32(src)}
+	if cloexec {
+		a.NewFDFlags = unix.O_CLOEXEC
+	}
+	fd, err := n.l.ioctl(iocNotifAddFD, unsafe.Pointer(&a))
+	return fd, n.l.seen(err)
+}
+
+// addAndReply places src in the process under number at, or a free one if that is negative, which
+// the call returns, in one step. It returns that number, too.
+func (n *notif) addAndReply(src, at int, cloexec bool) (int, error) {
 	a := seccompAddFD{ID: n.ID, Flags: unix.SECCOMP_ADDFD_FLAG_SEND, SrcFD: uint32(src)}
+	if at >= 0 {
+		a.Flags |= unix.SECCOMP_ADDFD_FLAG_SETFD
+		a.NewFD = uint32(at)
+	}
 	if cloexec {
 		a.NewFDFlags = unix.O_CLOEXEC
 	}
@@ -210,6 +289,7 @@ func (n *notif) addFD(a *seccompAddFD) (int, error) {
 		return -1, err
 	}
 	fd, err := n.l.ioctl(iocNotifAddFD, unsafe.Pointer(a))
+	err = n.l.seen(err)
 	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // cannot fail if the first did not
 	return fd, err
 }

@@ -146,7 +146,7 @@ func (o *optionCall) soError() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := n.reply(0); err != nil {
+	if _, err := n.replyOnce(0); err != nil {
 		s.answered(err)
 		return
 	}
@@ -317,16 +317,14 @@ func (c *conn) option(r rights.Rights, set bool, level, name int, service func(c
 	defer cancel()
 	err := service(ctx)
 	var e syscall.Errno
-	switch {
-	case errors.Is(err, unix.ENOTCONN), errors.Is(err, broker.ErrServiceGone):
-		// The connection or the session has ended, and the launcher will get the event.
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.rightly(r, set, level, name, here)
-	case err == nil || errors.As(err, &e):
+	if err == nil || errors.As(err, &e) && e != unix.ENOTCONN && !errors.Is(err, broker.ErrServiceGone) {
 		return err
 	}
-	return unix.ENOTCONN
+	// The connection or the session has ended, and the launcher will get the event, or the
+	// service does not answer. A TCP socket takes options also then.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rightly(r, set, level, name, here)
 }
 
 // optionVerdict returns the kernel's answer to setsockopt() of an option that many

@@ -11,6 +11,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
+	"smcr/userstack/internal/sockopt"
 )
 
 // pairSndbuf is SO_SNDBUF of both ends of a pair, in bytes, unless the program
@@ -86,7 +89,7 @@ func (p *pair) setSndbuf(app int) error {
 // was not set.
 func (p *pair) carryOptions(tcp int) {
 	for _, name := range []int{
-		unix.SO_RCVTIMEO, unix.SO_SNDTIMEO, unix.SO_RCVLOWAT, unix.SO_KEEPALIVE,
+		unix.SO_RCVTIMEO, unix.SO_SNDTIMEO, unix.SO_KEEPALIVE,
 		unix.SO_LINGER, unix.SO_OOBINLINE, unix.SO_REUSEADDR, unix.SO_PRIORITY, unix.SO_BINDTOIFINDEX,
 	} {
 		var v [16]byte
@@ -109,6 +112,7 @@ func (p *pair) carryOptions(tcp int) {
 		}
 	}
 	_ = unix.SetsockoptInt(p.end, unix.SOL_SOCKET, unix.SO_SNDBUF, pairSndbuf)
+	sockopt.ReadsOf(tcp).Set(p.app)
 }
 
 // carryAsync copies the settings for signal-driven I/O: the owner, who also
@@ -241,9 +245,11 @@ func (p *pair) closeApp() {
 	}
 }
 
+// closeEnd closes the service's end. The program, or another process to which it has passed its own
+// end, can have sent sockets whose close waits.
 func (p *pair) closeEnd() {
 	if p.end >= 0 {
-		_ = unix.Close(p.end)
+		bounded.CloseQueueFD(p.end)
 		p.end = -1
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/socktest"
 )
 
 // TestHangUpAtOnce: if a connection fails, the first event that a waiting program gets
@@ -144,4 +146,37 @@ func inEpollPwait(t *testing.T, tid int) bool {
 	nr, _, _ := strings.Cut(string(b), " ")
 	n, err := strconv.Atoi(nr) // or it is running
 	return err == nil && n == unix.SYS_EPOLL_PWAIT
+}
+
+// TestPairDescriptors: a program sends a socket with a linger time and unsent data to the launcher's
+// end of a pair, as its last owner. The launcher that closes the end does not wait for it.
+func TestPairDescriptors(t *testing.T) {
+	tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(tcp)
+	for _, clog := range []bool{false, true} {
+		p, err := newPair(tcp, true, clog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if clog { // another process can change the buffer
+			if err := unix.SetsockoptInt(p.app, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20); err != nil {
+				t.Fatal(err)
+			}
+		}
+		socktest.SendLingering(t, p.app, 2)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			p.hangUp(p.app)
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the launcher waits for a socket of the program")
+		}
+		p.close()
+	}
 }

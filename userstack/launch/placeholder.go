@@ -14,9 +14,12 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
 )
 
 // A placeholder is a connection from the host to itself that the launcher makes
@@ -28,9 +31,12 @@ import (
 // answers these calls and knows a placeholder by its addresses.
 
 const (
-	// placeTime limits the wait until a placeholder is connected, in
-	// milliseconds. It does not leave the host.
-	placeTime = 20 // ms
+	// placeTime is the first wait until a placeholder is connected. It does not leave the host,
+	// so that is usually so when connect returns.
+	placeTime = 20 * time.Millisecond
+	// placeTimeMax is the longest such wait. The calls of the program on the listening socket
+	// wait too.
+	placeTimeMax = 320 * time.Millisecond
 	// placeTries is the number of attempts if placeholders reach another
 	// listening socket of the port.
 	placeTries = 3
@@ -43,6 +49,9 @@ var (
 	// errMisplaced means that a placeholder is not in the queue of the
 	// listening socket.
 	errMisplaced = errors.New("launch: a local connection does not reach the listening socket")
+	// errPlaceSlow means that a placeholder was not connected in time: the machine is busy, or
+	// the host's connections with itself are filtered.
+	errPlaceSlow = errors.New("launch: a local connection to the listening socket is not made in time")
 )
 
 // placeholder is the launcher's end of a placeholder.
@@ -164,8 +173,9 @@ func (p *placeholder) reset() {
 }
 
 // place makes a placeholder for the listening socket fd and returns when the placeholder
-// is in the queue of fd. Other sockets may listen on the port as well (SO_REUSEPORT).
-func (x *places) place(fd int) (*placeholder, error) {
+// is in the queue of fd. It waits at most as long as patience for the connection. Other sockets
+// may listen on the port as well (SO_REUSEPORT).
+func (x *places) place(fd int, patience time.Duration) (*placeholder, error) {
 	to, dev, err := placeTarget(fd)
 	if err != nil {
 		return nil, err
@@ -178,9 +188,9 @@ func (x *places) place(fd int) (*placeholder, error) {
 	for range tries {
 		var p *placeholder
 		if shared == 0 {
-			p, err = x.connect(fd, to, dev)
+			p, err = x.connect(fd, to, dev, patience)
 		} else {
-			p, err = x.steer(fd, to, dev)
+			p, err = x.steer(fd, to, dev, patience)
 		}
 		if !errors.Is(err, errMisplaced) {
 			return p, err
@@ -192,7 +202,7 @@ func (x *places) place(fd int) (*placeholder, error) {
 // placeTarget returns an address of this host that leads to the listening socket
 // fd, and the device that it is bound to.
 func placeTarget(fd int) (to netip.AddrPort, dev string, err error) {
-	sa, err := unix.Getsockname(fd)
+	sa, err := bounded.Sockname(fd)
 	if err != nil {
 		return to, "", os.NewSyscallError("getsockname", err)
 	}
@@ -243,7 +253,7 @@ func placeTarget(fd int) (to netip.AddrPort, dev string, err error) {
 
 // connect makes a placeholder. Both ends have the same address, so that the
 // connection does not leave the host.
-func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder, err error) {
+func (x *places) connect(fd int, to netip.AddrPort, dev string, patience time.Duration) (_ *placeholder, err error) {
 	family := unix.AF_INET
 	if to.Addr().Is6() {
 		family = unix.AF_INET6
@@ -285,7 +295,7 @@ func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder,
 		if err := unix.Connect(sock, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 			return from, os.NewSyscallError("connect", err)
 		}
-		sa, err := unix.Getsockname(sock)
+		sa, err := bounded.Sockname(sock)
 		if err != nil {
 			return from, os.NewSyscallError("getsockname", err)
 		}
@@ -295,7 +305,10 @@ func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder,
 		return nil, err
 	}
 	poll := []unix.PollFd{{Fd: int32(sock), Events: unix.POLLOUT}}
-	if n, err := unix.Poll(poll, placeTime); err != nil || n == 0 || poll[0].Revents != unix.POLLOUT {
+	switch n, err := unix.Poll(poll, int(patience.Milliseconds())); {
+	case err != nil, n == 0:
+		return nil, errPlaceSlow
+	case poll[0].Revents != unix.POLLOUT:
 		return nil, errMisplaced
 	}
 	if v, _ := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT); v > 0 {
@@ -317,7 +330,7 @@ func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder,
 // steer is like connect for a port on which several sockets listen. The kernel
 // prefers the socket whose SO_INCOMING_CPU is the processor on which the packet
 // arrives (Linux 6.2), which is the processor of the connect().
-func (x *places) steer(fd int, to netip.AddrPort, dev string) (*placeholder, error) {
+func (x *places) steer(fd int, to netip.AddrPort, dev string, patience time.Duration) (*placeholder, error) {
 	before, err := acceptQueue(fd)
 	if err != nil {
 		return nil, err
@@ -334,7 +347,7 @@ func (x *places) steer(fd int, to netip.AddrPort, dev string) (*placeholder, err
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_INCOMING_CPU, cpu); err != nil {
 		return nil, os.NewSyscallError("setsockopt SO_INCOMING_CPU", err)
 	}
-	p, err := x.connect(fd, to, dev)
+	p, err := x.connect(fd, to, dev, patience)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_INCOMING_CPU, was)
 	if err != nil {
 		return nil, err

@@ -54,6 +54,7 @@ var probes = map[string]func(args []string) error{
 	"calls":       probeCalls,
 	"unlucky":     probeUnlucky,
 	"protected":   probeProtected,
+	"handover":    probeHandOver,
 
 	"kernelsockets": probeKernelSockets,
 	"kernelecho":    probeKernelEcho,

@@ -12,9 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processes lists the processes that descend from this one: those of the program, and
-// perhaps others. It is not safe for concurrent use.
+// processes lists the processes of the program, and perhaps others: those that descend from this
+// one or, if root is set, those that have a filter and were made since root had its own. It is not
+// safe for concurrent use.
 type processes struct {
+	root int    // the program, if it does not descend from this process
+	made made   // for root
 	last []byte // the last process id that had been given when all was filled
 	all  []int
 }
@@ -27,6 +30,10 @@ const lastPID = "/proc/sys/kernel/ns_last_pid"
 // in the PID namespace, there are no others than those of the last call.
 func (p *processes) list() []int {
 	last, err := os.ReadFile(lastPID)
+	if p.root != 0 {
+		p.all = p.made.list(p.root, last)
+		return p.all
+	}
 	if err == nil && bytes.Equal(last, p.last) {
 		return p.all
 	}
@@ -36,6 +43,20 @@ func (p *processes) list() []int {
 	}
 	p.last, p.all = last, all
 	return all
+}
+
+// hides reports whether a process with a filter that does not show its descriptors is one of the
+// program. Without privileges, no program changes its user.
+func (p *processes) hides(pid int) bool {
+	if p.root == 0 || os.Geteuid() == 0 {
+		return true
+	}
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return false
+	}
+	uid, _, err := userIDs(b)
+	return err == nil && uid == os.Getuid()
 }
 
 // listRounds limits how often descendants searches because a process has ended meanwhile.

@@ -32,13 +32,26 @@ func (s *supervisor) connectHere(n *notif) bool {
 			return false
 		}
 	}
-	fd, inode, err := s.looks.copied(n)
+	fd, err := s.looks.threads.getFD(n.tid(), n.fdArg())
 	if err != nil {
 		return false
 	}
-	defer unix.Close(fd)
-	if c, d := s.sockets.connOrDecision(inode); c != nil || d != nil {
-		return false
+	closed := false
+	closeIt := func() {
+		if !closed {
+			closed = true
+			_ = unix.Close(fd)
+		}
+	}
+	defer closeIt()
+	if s.sockets.anyToAsk() {
+		inode, err := inodeOf(fd)
+		if err != nil {
+			return false
+		}
+		if c, d := s.sockets.connOrDecision(inode); c != nil || d != nil {
+			return false
+		}
 	}
 	if p, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || p != unix.IPPROTO_TCP {
 		return false
@@ -49,6 +62,7 @@ func (s *supervisor) connectHere(n *notif) bool {
 	case isClosed(fd): // otherwise the call makes no connection
 		s.stats.local()
 	}
+	closeIt() // before the answer: see handOver
 	s.cont(n)
 	return true
 }
@@ -99,11 +113,15 @@ func (s *supervisor) acceptHere(n *notif) bool {
 	l.early.seen(n)
 	a, err := l.take(fd, n)
 	l.mu.Unlock()
+	without := err == nil && a.readSYN() == synWithout
+	if err == nil && !without {
+		a.readDefer(fd)
+	}
 	closeIt() // before the answer: see copies
 	switch {
 	case err != nil:
 		s.fail(n, errnoOf(err))
-	case a.readSYN() == synWithout:
+	case without:
 		l.overTCP(a)
 		l.deliver(n, a)
 	default:
@@ -119,13 +137,21 @@ func (x *looks) copied(n *notif) (fd int, inode uint64, err error) {
 	if fd, err = x.threads.getFD(n.tid(), n.fdArg()); err != nil {
 		return -1, 0, err
 	}
-	var st unix.Stat_t
-	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		err = errNotSocket
-	}
-	if err != nil {
+	if inode, err = inodeOf(fd); err != nil {
 		_ = unix.Close(fd)
 		return -1, 0, err
 	}
-	return fd, st.Ino, nil
+	return fd, inode, nil
+}
+
+// inodeOf returns the inode number of a socket.
+func inodeOf(fd int) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return 0, errNotSocket
+	}
+	return st.Ino, nil
 }

@@ -29,7 +29,7 @@ type childSet struct {
 func (s *childSet) start(argv []string, attr *syscall.ProcAttr) (pid int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pid, _, err = syscall.StartProcess("/proc/self/exe", argv, attr)
+	pid, _, err = syscall.StartProcess(self, argv, attr)
 	if err != nil {
 		return 0, err
 	}
@@ -88,9 +88,14 @@ func filters(pid int) int {
 	if err != nil {
 		return 0
 	}
-	if n, err := statusInt(b, "Seccomp_filters:"); err == nil {
+	return filtersIn(b)
+}
+
+// filtersIn is filters for the text of /proc/PID/status.
+func filtersIn(status []byte) int {
+	if n, err := statusInt(status, "Seccomp_filters:"); err == nil {
 		return n
 	}
-	mode, _ := statusInt(b, "Seccomp:")
+	mode, _ := statusInt(status, "Seccomp:")
 	return mode
 }

@@ -86,7 +86,7 @@ func probePeerReset(args []string) error {
 			return fd, err
 		}
 		time.Sleep(50 * ms) // until the service or the launcher carries it
-		return fd, wait(fd, unix.POLLIN)
+		return fd, wait(fd, unix.POLLIN, patience)
 	}
 	fd, err := connect()
 	if err != nil {
@@ -99,7 +99,7 @@ func probePeerReset(args []string) error {
 	if _, err := unix.Write(fd, []byte("x")); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	if err := wait(fd, unix.POLLIN); err != nil {
+	if err := wait(fd, unix.POLLIN, patience); err != nil {
 		return err
 	}
 	if n, err := unix.Read(fd, buf); err != unix.ECONNRESET {
@@ -116,17 +116,4 @@ func probePeerReset(args []string) error {
 		return fmt.Errorf("write: %w", err)
 	}
 	return unix.Close(fd)
-}
-
-// wait waits for events of fd.
-func wait(fd int, events int16) error {
-	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, int(patience.Milliseconds()))
-		if !errors.Is(err, unix.EINTR) {
-			if err == nil && n == 0 {
-				return errors.New("no event")
-			}
-			return err
-		}
-	}
 }

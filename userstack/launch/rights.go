@@ -66,6 +66,9 @@ var ownNetns = sync.OnceValue(func() uint64 {
 // owner is the user and group that own the files that a thread makes.
 type owner struct{ uid, gid int }
 
+// launcherIDs returns the effective user and group of the launcher, which never change.
+var launcherIDs = sync.OnceValue(func() owner { return owner{os.Geteuid(), os.Getegid()} })
+
 // ownerOf returns the user and group that own the sockets of thread tid.
 func ownerOf(tid int) (o owner, err error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
@@ -81,7 +84,7 @@ func ownerOf(tid int) (o owner, err error) {
 // cannot act as o, make fails without a call of f. f must not depend on the
 // thread.
 func (o owner) make(f func() error) error {
-	if os.Geteuid() == o.uid && os.Getegid() == o.gid {
+	if o == launcherIDs() {
 		return f()
 	}
 	return rights.OnThread(func() (error, bool) { return o.make1(f) })
@@ -90,7 +93,7 @@ func (o owner) make(f func() error) error {
 // makeHere is make for the receiver. Its goroutine can end if the thread must
 // end.
 func (o owner) makeHere(n *notif, f func() error) error {
-	if os.Geteuid() == o.uid && os.Getegid() == o.gid {
+	if o == launcherIDs() {
 		return f()
 	}
 	runtime.LockOSThread()

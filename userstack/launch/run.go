@@ -40,6 +40,11 @@ const killGrace = 5 * time.Second
 // with SECCOMP_ADDFD_FLAG_SEND, which Linux has from 5.14 on.
 var ErrUnsupported = errors.New("launch: the kernel does not support seccomp user notification (Linux 5.14 or newer is needed)")
 
+// ErrNotBegun is matched by the errors of Run after which nothing of the program has run, although
+// it could be started without a launcher: a sandbox may forbid a call that the launcher needs.
+// ErrUnsupported and a canceled context are not among them.
+var ErrNotBegun = errors.New("launch: the program could not be put under a launcher")
+
 // StartError means that the program could not be started.
 type StartError struct {
 	// Program is the name of the program, as given to Run.
@@ -108,6 +113,16 @@ type Config struct {
 
 	// Started, if set, is called with the program's process id.
 	Started func(pid int)
+
+	// Front, if set, is the process that becomes the program, or that is the parent of this
+	// launcher: see Become. Dir, Stdin, Stdout, Stderr and Env are then those of this process, and
+	// no signals are passed on: the front gets them.
+	Front *Front
+	// Ended, if set, is called when the program has ended, with its exit status, while other
+	// processes that descend from it may go on. all is closed when these have ended, too. stats
+	// returns what was until now. With a front, the exit status is only known if the front is a
+	// waiter.
+	Ended func(status int, all <-chan struct{}, stats func() Stats)
 }
 
 // Run runs a program until it and all tasks that descend from it have ended,
@@ -120,7 +135,8 @@ type Config struct {
 // When ctx ends, the program gets SIGTERM and, five seconds later, SIGKILL.
 // Descendants that still run then have no launcher. If the program cannot be
 // started, the error is a *StartError, and the status is its ExitStatus.
-// ErrUnsupported means that the kernel is too old.
+// ErrUnsupported means that the kernel is too old. After an error that matches this or
+// ErrNotBegun, nothing of the program has run.
 //
 // The calling program must call MaybeChild at the start of main. Run makes the
 // process a child subreaper, so that it may also access daemons.
@@ -141,15 +157,15 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		se := &StartError{Program: cfg.Argv[0], Err: err}
 		return se.ExitStatus(), Stats{}, se
 	}
-	// As a subreaper, this process becomes the parent of daemons, so it may
-	// access them where ptrace is restricted to descendants (Yama).
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		log.Debug("cannot become a subreaper", "err", err)
+	var p *program
+	switch {
+	case cfg.Front == nil:
+		p, err = startChild(ctx, &cfg, path, env, log)
+	case cfg.Front.under:
+		p, err = cfg.Front.start(ctx, &cfg, path, env)
+	default:
+		p, err = cfg.Front.begin(ctx, &cfg)
 	}
-	// Before the program runs, so that it gets signals from its first moment.
-	signals := catchSignals()
-	defer signal.Stop(signals)
-	p, listener, err := startStub(ctx, &cfg, path, env)
 	if err != nil {
 		var se *StartError
 		if errors.As(err, &se) {
@@ -157,18 +173,16 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		}
 		return ExitNotExecutable, Stats{}, err
 	}
-	defer children.remove(p.Pid)
+	defer p.close()
 	if cfg.Started != nil {
-		cfg.Started(p.Pid)
+		cfg.Started(p.pid)
 	}
-	stopSignals := forwardSignals(signals, p)
-	defer stopSignals()
-	if listener < 0 {
+	if p.listener < 0 {
 		// Inside another launcher, whose filter is in place already.
 		log.Info("another 'smcr run' already handles this program")
-		return waitStatus(ctx, p), Stats{}, nil
+		return p.wait(), Stats{}, nil
 	}
-	defer unix.Close(listener)
+	defer unix.Close(p.listener)
 
 	sctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -179,19 +193,22 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		snapshot() Stats
 	}
 	if cfg.Kernel != nil {
-		s, err = newKernelSupervisor(listener, *cfg.Kernel, log)
+		s, err = newKernelSupervisor(p.listener, *cfg.Kernel, log)
 	} else {
 		var sv *supervisor
-		sv, err = newSupervisor(sctx, ctx.Done(), listener, newSessions(cfg.Broker, cfg.Redial), cmp.Or(cfg.decide, decideTime), cfg.Quiet, !cfg.NoAdapt, log)
+		sv, err = newSupervisor(sctx, ctx.Done(), p.listener, newSessions(cfg.Broker, cfg.Redial), cmp.Or(cfg.decide, decideTime), cfg.Quiet, !cfg.NoAdapt, log)
 		if err == nil {
 			sv.sessions.here.none = cfg.apart != nil && *cfg.apart
 			sv.early = !cfg.AllowIOUring // io_uring would accept placeholders
+			sv.ends.procs.root, sv.ends.procs.made.from = p.root, p.from
+			sv.inherit(p.inherited, p.pid)
+			p.inherited = nil
 		}
 		s = sv
 	}
 	if err != nil {
-		_ = p.Kill()
-		_, _ = p.Wait()
+		_ = unix.Kill(p.pid, unix.SIGKILL)
+		p.wait()
 		return ExitNotExecutable, Stats{}, fmt.Errorf("launch: %w", err)
 	}
 	var wg sync.WaitGroup
@@ -202,8 +219,13 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		defer close(served)
 		serveErr = s.serve()
 	})
-	wg.Go(func() { reapOrphans(served) }) // No guard: it only makes system calls.
-	status = waitStatus(ctx, p)
+	if p.root == 0 {
+		wg.Go(func() { reapOrphans(served) }) // No guard: it only makes system calls.
+	}
+	status = p.wait()
+	if cfg.Ended != nil {
+		cfg.Ended(status, served, s.snapshot)
+	}
 	select {
 	case <-served:
 	case <-ctx.Done():
@@ -216,6 +238,34 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		return status, s.snapshot(), fmt.Errorf("launch: %w", serveErr)
 	}
 	return status, s.snapshot(), nil
+}
+
+// startChild starts the program as a child of this process.
+func startChild(ctx context.Context, cfg *Config, path string, env []string, log *slog.Logger) (*program, error) {
+	// As a subreaper, this process becomes the parent of daemons, so it may
+	// access them where ptrace is restricted to descendants (Yama).
+	subreaper := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	if subreaper != nil {
+		log.Debug("cannot become a subreaper", "err", subreaper)
+	}
+	// Before the program runs, so that it gets signals from its first moment.
+	signals := catchSignals()
+	child, p, err := startStub(ctx, cfg, path, env)
+	if err != nil {
+		signal.Stop(signals)
+		if subreaper == nil { // the caller may execute the program
+			_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+		}
+		return nil, err
+	}
+	stopSignals := forwardSignals(signals, child)
+	p.wait = func() int { return waitStatus(ctx, child) }
+	p.end = func() {
+		stopSignals()
+		signal.Stop(signals)
+		children.remove(p.pid)
+	}
+	return p, nil
 }
 
 // waitStatus waits for the program, and ends it when ctx does.

@@ -37,14 +37,6 @@ var sendBuffers = sync.Pool{New: func() any { return new([sendChunk]byte) }}
 // sendSeed is for sums of what was sent.
 var sendSeed = maphash.MakeSeed()
 
-// A sendCall identifies a call of sendto(): the kernel repeats one that a signal has
-// interrupted with the same arguments, in the same thread.
-type sendCall struct {
-	tid  int
-	ip   uint64
-	args [6]uint64
-}
-
 // owed is what was sent for a call that did not wait for its answer any more.
 type owed struct {
 	bytes int
@@ -106,7 +98,7 @@ func (x *sending) answer() {
 	// If a signal interrupts the call, the next one of the thread waits for the end of this
 	// one, and then finds what was sent.
 	defer x.n.l.stores.begin(x.n)()
-	key := sendCall{x.n.tid(), x.n.IP, x.n.Args}
+	key := x.n.call()
 	x.sum.SetSeed(sendSeed)
 	x.size = int(min(x.n.Args[2], maxSend))
 	err := x.begin()
@@ -125,7 +117,7 @@ func (x *sending) answer() {
 		err = x.send()
 	}
 	if x.sent > 0 || err == nil {
-		if isGone(x.n.reply(x.sent)) {
+		if _, err := x.n.replyOnce(x.sent); isGone(err) {
 			x.c.owe(key, owed{x.sent, x.sum.Sum64()})
 		}
 		return
@@ -253,7 +245,7 @@ func (x *sending) read(size int) (b []byte, free func(), err error) {
 
 // settled reports whether the call was done, in whole or in part, before a signal
 // interrupted it: then that is its result.
-func (x *sending) settled(key sendCall) bool {
+func (x *sending) settled(key callID) bool {
 	o, ok := x.c.owes(key)
 	if !ok {
 		return false
@@ -277,11 +269,11 @@ func (x *sending) settled(key sendCall) bool {
 }
 
 // owe remembers what was sent for a call that has got no answer.
-func (c *conn) owe(key sendCall, o owed) {
+func (c *conn) owe(key callID, o owed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.report.owed == nil {
-		c.report.owed = make(map[sendCall]owed)
+		c.report.owed = make(map[callID]owed)
 	}
 	for k := range c.report.owed {
 		if len(c.report.owed) < maxOwed {
@@ -293,7 +285,7 @@ func (c *conn) owe(key sendCall, o owed) {
 }
 
 // owes returns what was sent for a call, and forgets it.
-func (c *conn) owes(key sendCall) (owed, bool) {
+func (c *conn) owes(key callID) (owed, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o, ok := c.report.owed[key]

@@ -47,7 +47,7 @@ func TestSendto(t *testing.T) {
 // of what was sent for it. A call that only looks like it sends its own bytes.
 func TestOwed(t *testing.T) {
 	c := &conn{}
-	key := func(i int) sendCall { return sendCall{tid: i, args: [6]uint64{3, 0x1000, 5}} }
+	key := func(i int) callID { return callID{tid: i, args: [6]uint64{3, 0x1000, 5}} }
 	for i := range 2 * maxOwed {
 		c.owe(key(i), owed{bytes: i})
 	}

@@ -67,6 +67,9 @@ type sessions struct {
 func newSessions(first Broker, redial func(context.Context) (Session, error)) *sessions {
 	x := &sessions{first: first, redial: redial, nudge: make(chan struct{}, 1)}
 	x.now.Store(&first)
+	if b, ok := first.(*noStack); ok {
+		x.lastEnded = b // it has announced nothing
+	}
 	return x
 }
 
@@ -105,7 +108,14 @@ func (x *sessions) live() Broker {
 // follow waits for the end of the session, and of each that comes after it. If another
 // process has become the stack, the next session is with this process.
 func (x *sessions) follow() {
-	for b := x.last(); b != nil; {
+	b := x.last()
+	if _, none := b.(*noStack); none {
+		b = nil
+		if x.redial != nil {
+			b = x.found()
+		}
+	}
+	for b != nil {
 		select {
 		case <-b.Done():
 		case <-x.ctx.Done():
@@ -139,7 +149,9 @@ func (x *sessions) change(b Broker) Broker {
 	said := ""
 	for pause := redialFirst; ; pause = min(2*pause, redialLast) {
 		next, err := x.redial(x.ctx)
-		if err == nil {
+		if err == nil && x.handedOverToo(next) {
+			x.leave(next)
+		} else if err == nil {
 			var now Broker = next
 			x.now.Store(&now)
 			x.log.Info("another process is the stack now: new connections use it")
@@ -147,8 +159,8 @@ func (x *sessions) change(b Broker) Broker {
 			x.leave(b)
 			return now
 		}
-		if text := err.Error(); text != said {
-			said = text
+		if err != nil && err.Error() != said {
+			said = err.Error()
 			x.log.Info("another process is the stack now: connections still use the one before", "err", err)
 		}
 		timer := time.NewTimer(pause)
@@ -161,6 +173,22 @@ func (x *sessions) change(b Broker) Broker {
 		timer.Stop()
 		return nil
 	}
+}
+
+// handedOverToo reports whether a new session is with a process that has handed over: it says so
+// before its sockets have lost their names, and then such a session ends at once.
+func (x *sessions) handedOverToo(b Broker) bool {
+	timer := time.NewTimer(redialFirst)
+	defer timer.Stop()
+	select {
+	case <-b.HandedOver():
+		return true
+	case <-b.Done():
+		return true
+	case <-timer.C:
+	case <-x.ctx.Done():
+	}
+	return false
 }
 
 // leave ends session b, for which there is another one, after its last connection.
@@ -207,9 +235,9 @@ func (x *sessions) ended(b Broker) {
 		}
 	}
 	if x.redial != nil {
-		x.log.Warn(what + ": connections use plain TCP until there is a new session")
+		x.log.Warn(what + ": new connections are TCP until a stack runs again")
 	} else {
-		x.log.Warn(what + ": new connections use plain TCP")
+		x.log.Warn(what + ": new connections are TCP")
 	}
 	x.tasks.begin("the wait for the end of the stack", func() {
 		end := time.NewTimer(endTime)

@@ -37,14 +37,23 @@ func tgidOf(tid int) (int, error) {
 	return statusInt(b, "Tgid:")
 }
 
-// statusInt returns the number of a line of /proc/PID/status.
-func statusInt(status []byte, key string) (int, error) {
+// statusValue returns what stands behind the key in /proc/PID/status.
+func statusValue(status []byte, key string) ([]byte, error) {
 	for line := range bytes.Lines(status) {
 		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
-			return strconv.Atoi(string(bytes.TrimSpace(v)))
+			return bytes.TrimSpace(v), nil
 		}
 	}
-	return 0, fmt.Errorf("launch: no %s in status", key)
+	return nil, fmt.Errorf("launch: no %s in status", key)
+}
+
+// statusInt returns the number of a line of /proc/PID/status.
+func statusInt(status []byte, key string) (int, error) {
+	v, err := statusValue(status, key)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(v))
 }
 
 // Columns of Uid and Gid in a process's status.
@@ -57,14 +66,15 @@ const (
 
 // statusID returns one column of the line Uid or Gid of /proc/PID/status.
 func statusID(status []byte, key string, column int) (int, error) {
-	for line := range bytes.Lines(status) {
-		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
-			if f := bytes.Fields(v); len(f) == 4 {
-				return strconv.Atoi(string(f[column]))
-			}
-		}
+	v, err := statusValue(status, key)
+	if err != nil {
+		return 0, err
 	}
-	return 0, fmt.Errorf("launch: no %s in status", key)
+	f := bytes.Fields(v)
+	if len(f) != 4 {
+		return 0, fmt.Errorf("launch: no %s in status", key)
+	}
+	return strconv.Atoi(string(f[column]))
 }
 
 // fsIDs returns the user and the group with which a process makes files.
@@ -83,4 +93,27 @@ func userIDs(status []byte) (ruid, euid int, err error) {
 		euid, err = statusID(status, "Uid:", idEffective)
 	}
 	return ruid, euid, err
+}
+
+// pending reports whether a signal is about to interrupt thread tid.
+func pending(tid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
+	if err != nil {
+		return false
+	}
+	own, shared, blocked := statusMask(b, "SigPnd:"), statusMask(b, "ShdPnd:"), statusMask(b, "SigBlk:")
+	return (own|shared)&^blocked != 0
+}
+
+// statusMask returns a set of signals of /proc/PID/status, empty if there is none.
+func statusMask(status []byte, key string) uint64 {
+	v, err := statusValue(status, key)
+	if err != nil {
+		return 0
+	}
+	m, err := strconv.ParseUint(string(v), 16, 64)
+	if err != nil {
+		return 0
+	}
+	return m
 }

@@ -71,9 +71,15 @@ func (x *steps) offered(l *stoppedCall) {
 }
 
 // give gives the program its TCP socket with call n, unless the program already
-// wrote into the pair. A connect() that waits is answered.
+// wrote into the pair. A connect() that waits is answered. If a signal has interrupted n, the next
+// call, which is often the same one, serves as well.
 func (x *steps) give(n *notif) {
-	if x.wrote() || !x.swapBack(n) {
+	switch {
+	case !x.wrote() && x.swapBack(n):
+	case !x.wrote() && !x.valid(n):
+		x.dropGone()
+		return
+	default:
 		x.carryNow()
 		return
 	}

@@ -251,6 +251,8 @@ func TestSteps(t *testing.T) {
 		{"give, service gone", stageGive, placed, "", ev(closedEvent), "", stageGiveOwn},
 		{"give, a call", stageGive, placed | nonblock | begun, "", otherCall, "swap-back, release, native nobody 0 true", stageOver},
 		{"give, a connect", stageGive, placed, "", connectAgain, "swap-back, release, native call 0 false", stageOver},
+		{"give, an interrupted call", stageGive, placed | gone, "", otherCall, "", stageGive},
+		{"give, an interrupted connect", stageGiveOwn, placed | gone, "", connectAgain, "", stageGiveOwn},
 		{"give, shared", stageGive, placed, "swap-back", otherCall, "swap-back!, carry nobody service-tcp", stageOver},
 		{"give, wrote before a call", stageGiveOwn, placed | wrote, "", otherCall, "carry nobody launcher", stageOver},
 		{"give, wrote", stageGive, placed | wrote, "", (*steps).pairChanged, "carry nobody service-tcp", stageOver},

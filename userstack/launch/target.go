@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
 )
 
 // This file reads and writes the process that stopped in a system call. A
@@ -350,9 +352,10 @@ func (n *notif) sockaddr() (remote netip.AddrPort, flowinfo uint32, err error) {
 	return remote, flowinfo, nil
 }
 
-// localAddr returns the local address of a socket, or the zero value.
+// localAddr returns the local address of a socket, or the zero value. While a program keeps the lock of
+// the socket, it waits with one thread, and the launcher goes on for the other programs.
 func localAddr(fd int) netip.AddrPort {
-	sa, err := unix.Getsockname(fd)
+	sa, err := bounded.Sockname(fd)
 	if err != nil {
 		return netip.AddrPort{}
 	}

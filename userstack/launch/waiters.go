@@ -23,6 +23,9 @@ import (
 // thread that is alone in its process cannot close the socket while it waits, so no copy is
 // made for it, which would be in the way after a signal has interrupted the call.
 func (l *listener) wait(n *notif, c *socketCopy) error {
+	// A thread is in one call at a time: a signal has interrupted an earlier one of this thread. A
+	// program with many signals would otherwise have as many waiters before the next review.
+	l.dropWaiters(func(o *waiter) bool { return o.n.tid() == n.tid() })
 	w := &waiter{n: n, shared: !isAlone(n.tid())}
 	if tv, err := unix.GetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO); err == nil && tv.Nano() > 0 {
 		w.deadline = time.Now().Add(time.Duration(tv.Nano()))

@@ -4,6 +4,7 @@ package linkgroup
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -126,6 +127,47 @@ func TestAddLinkFailsAtClient(t *testing.T) {
 		if len(r.first) != 1 || r.first[0] != nil || len(r.g.links.list) != 1 || len(r.s.qps) != 1 {
 			t.Errorf("%s: first contact %v, %d links, %d queue pairs", call, r.first, len(r.g.links.list), len(r.s.qps))
 		}
+	}
+}
+
+// TestServerGivesUpLink: the packets of a new link do not arrive, and the server deletes it.
+// Linux does not try again, so the client tells it of its device after a pause that grows, but
+// not while the server tries by itself.
+func TestServerGivesUpLink(t *testing.T) {
+	for _, reason := range []wire.DeleteLinkReason{wire.DeleteLinkLostPath, wire.DeleteLinkOperator} {
+		r := newRig(t, smc.Client, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Client, 1)) })
+		r.begin()
+		r.recv(r.link, r.confirmLink(false, r.link))
+		r.expect("re:confirm-link")
+		id := uint8(1)
+		giveUp := func() {
+			id++
+			r.recv(r.link, wire.AddLink{MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: id, MTU: 3})
+			r.recv(r.link, wire.AddLinkCont{LinkNum: id, Left: 1, Pairs: [2]wire.RKeyPair{{RefRKey: peerRMB.RKey, New: smc.RToken{RKey: 0xBBBB, Addr: 9}}}})
+			r.expect("re:add-link re:add-link-continuation(1)")
+			r.recv(r.link, wire.DeleteLink{LinkNum: id, Reason: reason})
+			r.expect(fmt.Sprintf("re:delete-link(%d)", id))
+			r.done()
+		}
+		giveUp()
+		if reason != wire.DeleteLinkLostPath {
+			r.wait(10 * time.Minute)
+			r.expect("")
+			continue
+		}
+		r.wait(19999 * time.Millisecond)
+		r.expect("")
+		r.wait(time.Millisecond)
+		r.expect("add-link")
+		for range 4 { // a server that tries by itself
+			r.wait(5 * time.Second)
+			giveUp()
+		}
+		r.expect("")
+		r.wait(299999 * time.Millisecond)
+		r.expect("")
+		r.wait(time.Millisecond)
+		r.expect("add-link")
 	}
 }
 

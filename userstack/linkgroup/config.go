@@ -23,6 +23,10 @@ type Device struct {
 	// 5 = 4096).
 	MTU smc.MTU
 	Up  bool
+	// Subnet is not set if the GID is in the subnet of the TCP connections, or if it is
+	// one of version 1. Otherwise it is the subnet of the GID: the port has the same pnetid as
+	// theirs, but only the ports in Subnet are reached from it.
+	Subnet netip.Prefix
 }
 
 // Endpoint is one end of a link.
@@ -126,6 +130,8 @@ type Config struct {
 	PeerOS smc.OS
 	// PeerRelease is the release of version 2 that the peer named with it.
 	PeerRelease uint8
+	// PeerOurs: the peer is a stack of this module, which names itself Linux.
+	PeerOurs bool
 	// Routed tells that a router is between the peers, for ADD LINK of
 	// version 2.
 	Routed bool

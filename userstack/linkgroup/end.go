@@ -44,7 +44,7 @@ func (e *ending) terminate(reason wire.DeleteLinkReason, err error) {
 	alone := e.g.links.best(nil) == nil
 	e.err = err
 	e.begin(phaseDying, err)
-	e.endConns(errors.Join(conn.ErrAborted, err))
+	e.endConns(fmt.Errorf("%w: %w", conn.ErrAborted, err))
 	if alone {
 		e.die(err)
 		return
@@ -129,7 +129,7 @@ func (e *ending) die(err error) {
 	}
 	cause := err
 	if !errors.Is(err, conn.ErrReset) {
-		cause = errors.Join(conn.ErrReset, err)
+		cause = fmt.Errorf("%w: %w", conn.ErrReset, err)
 	}
 	e.endConns(cause)
 	for _, l := range e.g.links.list {

@@ -33,6 +33,9 @@ var (
 	ErrNoLink = errors.New("linkgroup: no active link")
 	// ErrNoDevice means that no device is up.
 	ErrNoDevice = errors.New("linkgroup: no device is up")
+	// ErrNoAlternate means that the peer offers a second link, and no device of this host can be
+	// its end.
+	ErrNoAlternate = errors.New("linkgroup: no other device of this host is up that reaches that of the peer: one in the same subnet, or with the same pnetid (see 'smcr pnet add')")
 	// ErrSequence means that a call came at the wrong time.
 	ErrSequence = errors.New("linkgroup: call out of sequence")
 	// ErrTimeout means that the peer did not answer an LLC request in time.

@@ -99,7 +99,7 @@ func (c *linkChanges) deleteFailed(l *Link, reason wire.DeleteLinkReason) {
 func (c *linkChanges) lastFailed(l *Link, reason wire.DeleteLinkReason, err error) {
 	ex := &c.g.llc.ex
 	if !ex.confirming() {
-		c.g.end.die(errors.Join(conn.ErrReset, err))
+		c.g.end.die(fmt.Errorf("%w: %w", conn.ErrReset, err))
 		return
 	}
 	c.g.log.Warn("link is down, and the next one is not confirmed yet", "link", l.id, "dev", l.dev.Name, "next", ex.link.id, "err", err)
@@ -268,7 +268,7 @@ func (a *linkAddition) failed(err error) {
 	l.state = smc.LinkInactive
 	l.closeQP()
 	if a.g.links.best(nil) == nil {
-		a.g.end.die(errors.Join(conn.ErrReset, err))
+		a.g.end.die(fmt.Errorf("%w: %w", conn.ErrReset, err))
 		return
 	}
 	l.del.reason, l.del.orderly = wire.DeleteLinkLostPath, false
@@ -304,6 +304,14 @@ func (a *linkAddition) retryLater() {
 		a.g.timers.set(timerAdd, a.g.now.Add(min(last, firstAddRetry<<a.tries)))
 		a.tries = min(a.tries+1, 16)
 	}
+}
+
+// offerLater makes the client tell the server again that a device has no link, if that is so
+// then. A server that gave up a link since its packets were lost tries again itself, but Linux
+// does not. So the client waits for four times as long as such a server.
+func (a *linkAddition) offerLater() {
+	a.tries = max(a.tries, 2)
+	a.retryLater()
 }
 
 // firstAddRetry is the first pause before another try to add a link. It

@@ -55,6 +55,7 @@ func FuzzReceived(f *testing.F) {
 		// What the peer does on its own is over: it only takes.
 		s.block = func(from *host, _ *Link, _ []byte) bool { return from != h }
 		s.tap = func(*host, *Link, []byte) {}
+		s.lies = true
 		for len(in) > MsgLen && !h.gone {
 			way := in[0]
 			msg := append([]byte(nil), in[1:1+MsgLen]...)

@@ -150,8 +150,8 @@ func (g *Group) Version() uint8 { return g.cfg.Version }
 
 // SetPeer sets what the group knows about the peer, if CONFIRM has more than PROPOSAL.
 // A server of version 2 calls it before [Group.ConnectFirst].
-func (g *Group) SetPeer(id smc.PeerID, os smc.OS, release uint8) {
-	g.cfg.PeerID, g.cfg.PeerOS, g.cfg.PeerRelease = id, os, release
+func (g *Group) SetPeer(id smc.PeerID, os smc.OS, release uint8, ours bool) {
+	g.cfg.PeerID, g.cfg.PeerOS, g.cfg.PeerRelease, g.cfg.PeerOurs = id, os, release, ours
 	g.setProfile()
 }
 
@@ -159,7 +159,7 @@ func (g *Group) SetPeer(id smc.PeerID, os smc.OS, release uint8) {
 func (g *Group) setProfile() {
 	g.profile = newProfile(&g.cfg)
 	g.connCfg.Peer = g.profile.conns
-	g.links.byGID = g.profile.portByGID
+	g.links.byGID, g.links.otherSubnets = g.profile.portByGID, g.profile.otherSubnets
 	g.llc.layout = g.profile.layout
 }
 

@@ -113,6 +113,7 @@ func (g *Group) DeviceUp(now time.Time, d Device) {
 	}
 	g.now = now
 	d.Up = true
+	delete(g.links.refused, d.ID)
 	known := false
 	for i := range g.links.devices {
 		if g.links.devices[i].ID == d.ID {

@@ -13,6 +13,10 @@ type linkTable struct {
 	devices []Device
 	max     int  // symmetric links, as agreed on
 	byGID   bool // ports are compared by GID alone
+	// otherSubnets allows devices of other subnets.
+	otherSubnets bool
+	// refused are the devices of other subnets, by ID, in whose subnet the peer has none.
+	refused map[int]bool
 	lastID  uint8
 	used    [256]bool // link numbers that were used once
 }

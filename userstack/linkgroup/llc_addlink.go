@@ -159,6 +159,7 @@ func (a *linkAddition) takeOffer(gid smc.GID) bool {
 		return false
 	}
 	a.g.log.Debug("client has another device", "gid", gid)
+	a.g.links.offered(gid)
 	a.tries = 0
 	a.wanted, a.offered = true, true
 	return true
@@ -214,9 +215,10 @@ func (a *linkAddition) recv(l *Link, m wire.AddLink) {
 		return
 	}
 	a.g.timers.stop(timerFirst)
+	a.g.timers.stop(timerAdd) // the server tries by itself: see offerLater
 	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN, MTU: m.MTU}
 	if err := a.accept(l, m, peer); err != nil {
-		a.g.log.Info("second link refused", "err", err)
+		a.g.log.Info("single link: a second one refused", "err", err)
 		m.Reply, m.Rejected, m.Reason = true, true, wire.AddLinkNoAlternatePath
 		if !peer.MTU.Valid() {
 			m.Reason = wire.AddLinkInvalidMTU
@@ -241,7 +243,7 @@ func (a *linkAddition) accept(via *Link, m wire.AddLink, peer Endpoint) error {
 	}
 	dev, ok := a.g.links.deviceFor(peer, a.traffic)
 	if !ok {
-		return fmt.Errorf("%w: no alternate path", ErrNoDevice)
+		return ErrNoAlternate
 	}
 	l, err := a.g.change.create(dev)
 	if err != nil {
@@ -279,7 +281,7 @@ func (a *linkAddition) recvExt(x *wire.AddLinkExt) {
 func refusal(r wire.AddLinkReason) string {
 	switch r {
 	case 0, wire.AddLinkNoAlternatePath:
-		return "single link: the peer has no other path"
+		return "single link: the peer has no other device in this subnet or with this pnetid"
 	}
 	return "single link: the peer refused a second one: " + r.String()
 }
@@ -300,6 +302,10 @@ func (a *linkAddition) recvReply(via *Link, m wire.AddLink) {
 		a.g.log.Info(refusal(m.Reason))
 		a.g.llc.end()
 		a.g.change.remove(l)
+		if a.g.links.refuse(l.dev) {
+			a.wanted = true // from another device
+			return
+		}
 		if a.g.Type() != smc.GroupSymmetric {
 			if !a.offered {
 				a.tries = 16 // a new device will be announced
@@ -311,8 +317,8 @@ func (a *linkAddition) recvReply(via *Link, m wire.AddLink) {
 		return
 	}
 	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN, MTU: m.MTU}
-	if !m.MTU.Valid() || m.QPN == 0 || !a.g.links.useful(l.dev, peer) {
-		a.failed(fmt.Errorf("%w: ADD LINK reply makes a parallel or a second asymmetric link, or names MTU code %d, queue pair %s", ErrProtocol, m.MTU, m.QPN))
+	if !m.MTU.Valid() || m.QPN == 0 || !a.g.links.useful(l.dev, peer) || !a.g.links.reaches(l.dev, peer.GID) {
+		a.failed(fmt.Errorf("%w: ADD LINK reply makes a parallel or a second asymmetric link, one to another subnet, or names MTU code %d, queue pair %s", ErrProtocol, m.MTU, m.QPN))
 		return
 	}
 	if err := a.g.first.connect(l, peer); err != nil {

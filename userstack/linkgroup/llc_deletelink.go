@@ -33,6 +33,7 @@ import (
 //	asked         | timer, the peer may be Linux  | asked       | TEST LINK, asked again              | -
 //	any           | DELETE LINK, orderly          | drain       | connections move                    | 3.5.5.1.3
 //	any           | DELETE LINK, disorderly       | replied     | connections move, reply             | 3.5.5.1.3
+//	any           | the same, lost path           | the same    | the same, timer AddLinkRetry        | C.8
 //	drain         | all completed, half the timer | replied     | reply                               | 3.5.5.1.3
 //	replied       | reply delivered, timer        | -           | free                                | 3.5.5.1.3
 //	drain,replied | timer, no link is active, one | same        | waits for CONFIRM LINK              | -
@@ -144,6 +145,9 @@ func (d *linkDeletion) recv(via *Link, m wire.DeleteLink) {
 	}
 	if d.g.llc.ex.kind == exAdd && d.g.llc.ex.link == l {
 		d.g.llc.end()
+	}
+	if m.Reason == wire.DeleteLinkLostPath && d.g.timers[timerAdd].IsZero() {
+		d.g.adding.offerLater()
 	}
 	l.state = smc.LinkInactive
 	l.del.phase, l.del.via = deleteReply, via

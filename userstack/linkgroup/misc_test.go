@@ -84,7 +84,7 @@ var afterCarrierLost = [2]map[bool]string{
 	},
 	smc.Client: {
 		false: "c1:delete-link(2) s1:delete-link(2) c1:re:delete-link(2)" + addedAgain,
-		true: `c2:delete-link(4) s2:delete-link(4) c2:re:delete-link(4) c1:add-link
+		true: `c2:delete-link(4) s2:delete-link(4) c2:re:delete-link(4)
 			s2:add-link c2:re:add-link s2:add-link-continuation(1) c2:re:add-link-continuation(1) s5:confirm-link c5:re:confirm-link`,
 	},
 }

@@ -24,6 +24,7 @@ import (
 //	rkeyFirst      |           |           | yes
 //	abruptDelete   | yes       |           | yes
 //	holdsBack      | yes       |           | yes
+//	otherSubnets   | no        | if the peer is of this module, and no router is on the way
 //	conns          | LosesCursor |         | LosesCursor; StopsAtUrgent from release 1 of version 2
 type profile struct {
 	// layout is the layout of LLC messages until a message of the peer has another.
@@ -58,6 +59,10 @@ type profile struct {
 	// holdsBack: the peer may be Linux, which holds back data while a lost link keeps its
 	// messages. See conn.Protocol.Nudge.
 	holdsBack bool
+	// otherSubnets: a link may be in another subnet than the TCP connections, see
+	// Device.Subnet. Linux looks for a device in their subnet, and would put the link on a device
+	// from which the other subnet cannot be reached.
+	otherSubnets bool
 	// conns is the profile for the connections.
 	conns conn.Peer
 }
@@ -77,6 +82,7 @@ func newProfile(cfg *Config) profile {
 	p.abruptDelete = linux || cfg.Version < wire.Version2 && cfg.PeerOS == 0
 	if cfg.Version >= wire.Version2 {
 		p.extended, p.portByGID, p.leastLinks, p.rkeysPerDelete = true, true, 1, 9
+		p.otherSubnets = cfg.PeerOurs && !cfg.Routed
 		// Linux 6.7 has release 1.
 		p.conns.StopsAtUrgent = linux && cfg.PeerRelease >= wire.ReleaseV21
 	}

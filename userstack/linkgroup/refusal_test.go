@@ -9,7 +9,7 @@ import (
 )
 
 func TestRefusal(t *testing.T) {
-	const other = "single link: the peer has no other path"
+	const other = "single link: the peer has no other device in this subnet or with this pnetid"
 	for reason, want := range map[wire.AddLinkReason]string{
 		0: other, wire.AddLinkNoAlternatePath: other,
 		wire.AddLinkInvalidMTU: "single link: the peer refused a second one: invalid MTU",

@@ -62,13 +62,54 @@ func (t *linkTable) useful(dev Device, peer Endpoint) bool {
 	return n > t.symmetric(active) && n <= t.max && len(with)-n <= 1
 }
 
+// usable reports whether a device may get a link to a port of the peer, or to one that is not known yet
+// (the zero Endpoint).
+func (t *linkTable) usable(d Device, peer Endpoint) bool {
+	if !d.Up || d.Subnet.IsValid() && (!t.otherSubnets || t.refused[d.ID]) {
+		return false
+	}
+	return peer.GID == smc.GID{} || t.reaches(d, peer.GID)
+}
+
+// reaches reports whether a port of the peer is on the network of a device. A port in another subnet
+// than the TCP connections is on that of the devices which are there.
+func (t *linkTable) reaches(d Device, gid smc.GID) bool {
+	ip, ok := gid.IPv4()
+	if d.Subnet.IsValid() {
+		return ok && d.Subnet.Contains(ip) && d.GID != gid
+	}
+	return !ok || !t.otherSubnets || !slices.ContainsFunc(t.devices, func(o Device) bool { return o.Subnet.IsValid() && o.Subnet.Contains(ip) })
+}
+
+// refuse notes that the peer has no device in the subnet of d. It returns false if d is in the subnet of
+// the TCP connections, where the peer has one.
+func (t *linkTable) refuse(d Device) bool {
+	if !d.Subnet.IsValid() {
+		return false
+	}
+	if t.refused == nil {
+		t.refused = map[int]bool{}
+	}
+	t.refused[d.ID] = true
+	return true
+}
+
+// offered notes that the peer has a device with this GID.
+func (t *linkTable) offered(gid smc.GID) {
+	for _, d := range t.devices {
+		if d.Subnet.IsValid() && t.reaches(d, gid) {
+			delete(t.refused, d.ID)
+		}
+	}
+}
+
 // canGrow reports whether the group has fewer symmetric links than both sides agreed on.
 func (t *linkTable) canGrow() bool { return t.symmetric(t.active()) < t.max }
 
 // idleDevice returns a device that is up and that no active link uses.
 func (t *linkTable) idleDevice() (Device, bool) {
 	for _, d := range t.devices {
-		if d.Up && !t.usesDevice(d) {
+		if t.usable(d, Endpoint{}) && !t.usesDevice(d) {
 			return d, true
 		}
 	}
@@ -96,7 +137,7 @@ func (t *linkTable) deviceFor(peer Endpoint, traffic func(*Link) int) (dev Devic
 	for _, inUse := range []bool{false, true} {
 		var cost int
 		for _, d := range t.devices {
-			if !d.Up || t.usesDevice(d) != inUse || !t.useful(d, peer) {
+			if !t.usable(d, peer) || t.usesDevice(d) != inUse || !t.useful(d, peer) {
 				continue
 			}
 			l := &Link{dev: d, peer: peer}

@@ -116,7 +116,7 @@ func TestLayout(t *testing.T) {
 		t.Errorf("CONFIRM LINK to an unknown system in %s", got)
 	}
 	z = newRig(t, smc.Server, func(c *Config) { c.Version = wire.Version2 })
-	z.g.SetPeer(smc.PeerID{1}, smc.OSLinux, wire.ReleaseV21)
+	z.g.SetPeer(smc.PeerID{1}, smc.OSLinux, wire.ReleaseV21, false)
 	z.begin()
 	if got := z.layoutOf(); got != wire.LLCV2Little || z.g.PeerID() != (smc.PeerID{1}) {
 		t.Errorf("CONFIRM LINK to Linux %s in %s", z.g.PeerID(), got)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -23,14 +24,23 @@ type Namespace struct {
 	h     *netlink.Handle
 	ipsec ipsec
 	diag  SockDiag
+	ns    *NetNS
 	done  chan struct{}
 
 	changes chan struct{} // see Changes
 
+	balancer balancer
+
 	mu    sync.Mutex
-	links []netlink.Link // nil: to be read again
-	addrs []netlink.Addr
-	blind bool // a subscription ended: keep nothing
+	seen  *snapshot // nil: to be read again
+	blind bool      // a subscription ended: keep nothing
+}
+
+// A snapshot is what a namespace had at one time. Nobody changes it.
+type snapshot struct {
+	links   []netlink.Link
+	addrs   []netlink.Addr
+	netdevs []NetDev
 }
 
 var (
@@ -50,16 +60,25 @@ func Open() (*Namespace, error) {
 		h.Close()
 		return nil, err
 	}
+	// No guard: it makes one system call.
+	go loadSockDiag()
 	diag, err := OpenSockDiag()
 	if err != nil {
 		h.Close()
 		policies.close()
 		return nil, err
 	}
-	n := &Namespace{h: h, ipsec: policies, diag: diag, done: make(chan struct{}), changes: make(chan struct{}, 1)}
+	ns, err := OpenNetNS()
+	if err != nil {
+		h.Close()
+		policies.close()
+		diag.Close()
+		return nil, err
+	}
+	n := &Namespace{h: h, ipsec: policies, diag: diag, ns: ns, done: make(chan struct{}), changes: make(chan struct{}, 1)}
 	forget := func(blind bool) {
 		n.mu.Lock()
-		n.links, n.addrs, n.blind = nil, nil, n.blind || blind
+		n.seen, n.blind = nil, n.blind || blind
 		n.mu.Unlock()
 		select {
 		case n.changes <- struct{}{}:
@@ -92,7 +111,7 @@ func Open() (*Namespace, error) {
 	}()
 	// A socket for which there was no room in Go's poller looks open, but every question
 	// over it fails. Ask once, so that it is noticed now.
-	if _, _, err := n.state(); err != nil {
+	if _, err := n.state(); err != nil {
 		n.Close()
 		return nil, err
 	}
@@ -106,6 +125,7 @@ func (n *Namespace) Close() {
 	n.h.Close()
 	n.ipsec.close()
 	n.diag.Close()
+	_ = n.ns.Close()
 }
 
 // SockDiag returns the TCP sockets of the namespace. Close of n ends its use.
@@ -117,24 +137,25 @@ func (n *Namespace) Secured(local, remote netip.AddrPort) (bool, error) {
 }
 
 // state returns the netdevs and addresses.
-func (n *Namespace) state() ([]netlink.Link, []netlink.Addr, error) {
+func (n *Namespace) state() (*snapshot, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.links != nil {
-		return n.links, n.addrs, nil
+	if n.seen != nil {
+		return n.seen, nil
 	}
 	links, err := n.h.LinkList()
 	if err != nil {
-		return nil, nil, fmt.Errorf("network: list netdevs: %w", err)
+		return nil, fmt.Errorf("network: list netdevs: %w", err)
 	}
 	addrs, err := n.h.AddrList(nil, unix.AF_UNSPEC)
 	if err != nil {
-		return nil, nil, fmt.Errorf("network: list addresses: %w", err)
+		return nil, fmt.Errorf("network: list addresses: %w", err)
 	}
+	seen := &snapshot{links: links, addrs: addrs, netdevs: netDevs(links, addrs)}
 	if !n.blind {
-		n.links, n.addrs = links, addrs
+		n.seen = seen
 	}
-	return links, addrs, nil
+	return seen, nil
 }
 
 // Route implements [Network].
@@ -152,6 +173,9 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 			opt.Oif = zone
 		}
 		remote = remote.WithZone("")
+	}
+	if n.balancer.leads(time.Now(), remote) {
+		return Route{}, fmt.Errorf("%w: the load balancer of the kernel (IPVS) leads connections to %s elsewhere", ErrNotOnLink, remote)
 	}
 	routes, err = n.h.RouteGetWithOptions(net.IP(remote.AsSlice()), opt)
 	if err != nil || len(routes) == 0 {
@@ -172,13 +196,18 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 	if r.Type != 0 && r.Type != unix.RTN_UNICAST {
 		return Route{}, fmt.Errorf("%w: %s has no unicast route", ErrNotOnLink, remote)
 	}
-	links, addrs, err := n.state()
+	if r.Encap != nil || r.MPLSDst != nil {
+		// RoCE packets would not be encapsulated, and the gate of a program's socket may
+		// not see its TCP segments.
+		return Route{}, fmt.Errorf("%w: the route to %s encapsulates packets", ErrNotOnLink, remote)
+	}
+	seen, err := n.state()
 	if err != nil {
 		return Route{}, err
 	}
 	rt := Route{IfIndex: r.LinkIndex, Gateway: gateway}
-	byIndex := make(map[int]netlink.Link, len(links))
-	for _, l := range links {
+	byIndex := make(map[int]netlink.Link, len(seen.links))
+	for _, l := range seen.links {
 		byIndex[l.Attrs().Index] = l
 	}
 	l, ok := byIndex[r.LinkIndex]
@@ -187,13 +216,13 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 	}
 	rt.NetDev = l.Attrs().Name
 	rt.VLAN = vlanOf(l)
-	for _, a := range addrs {
+	for _, a := range seen.addrs {
 		if p, ok := prefixFromIPNet(a.IPNet); ok && a.LinkIndex == rt.IfIndex {
 			rt.Local = append(rt.Local, p)
 		}
 	}
-	seen := map[int]bool{}
-	for _, a := range addrs {
+	named := map[int]bool{}
+	for _, a := range seen.addrs {
 		p, ok := prefixFromIPNet(a.IPNet)
 		if !ok || a.LinkIndex == rt.IfIndex || p.Addr().IsLinkLocalUnicast() {
 			continue
@@ -203,8 +232,8 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 			!slices.ContainsFunc(rt.Local, func(q netip.Prefix) bool { return smc.SamePrefix(p, q) }) {
 			continue
 		}
-		if !seen[a.LinkIndex] {
-			seen[a.LinkIndex] = true
+		if !named[a.LinkIndex] {
+			named[a.LinkIndex] = true
 			rt.Peers = append(rt.Peers, o.Attrs().Name)
 		}
 		// With two netdevs in a subnet, the route may use the one without the
@@ -218,13 +247,16 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 
 // Addresses implements [Locator].
 func (n *Namespace) Addresses() (out []netip.Addr, err error) {
-	_, addrs, err := n.state()
-	for _, a := range addrs {
+	seen, err := n.state()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range seen.addrs {
 		if p, ok := prefixFromIPNet(a.IPNet); ok {
 			out = append(out, p.Addr())
 		}
 	}
-	return out, err
+	return out, nil
 }
 
 // Changes implements [Locator].
@@ -238,22 +270,32 @@ func (n *Namespace) Finds(local, remote netip.AddrPort) (held, ok bool, err erro
 
 // NetDevs implements [Network].
 func (n *Namespace) NetDevs() ([]NetDev, error) {
-	links, _, err := n.state()
+	seen, err := n.state()
 	if err != nil {
 		return nil, err
 	}
-	var out []NetDev
+	return seen.netdevs, nil
+}
+
+// netDevs returns those of the links that may carry RoCE.
+func netDevs(links []netlink.Link, addrs []netlink.Addr) (out []NetDev) {
 	for _, l := range links {
 		if !ethernetLike(l) {
 			continue
 		}
 		at := l.Attrs()
-		out = append(out, NetDev{
+		d := NetDev{
 			Name: at.Name, Index: at.Index, Up: at.Flags&net.FlagUp != 0 && at.RawFlags&unix.IFF_RUNNING != 0,
 			VLAN: vlanOf(l), Lower: below(l, links),
-		})
+		}
+		for _, a := range addrs {
+			if p, ok := prefixFromIPNet(a.IPNet); ok && a.LinkIndex == at.Index {
+				d.Addrs = append(d.Addrs, p)
+			}
+		}
+		out = append(out, d)
 	}
-	return out, nil
+	return out
 }
 
 // vlanOf returns the VLAN id of a netdev, 0 if it is none.

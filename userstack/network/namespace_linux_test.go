@@ -179,3 +179,37 @@ func TestHostRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestRouteEncapsulates: a route that puts packets into others is none for RoCE.
+func TestRouteEncapsulates(t *testing.T) {
+	netnstest.Require(t, "ip")
+	p := netnstest.New(t, netnstest.Options{})
+	peer := p.B.Links[0].IPv6.String()
+	for _, encap := range []string{
+		"seg6 mode encap segs " + peer + " dev eth0",
+		"seg6 mode inline segs " + peer + " dev eth0",
+		"mpls 100 via " + peer + " dev eth0",
+		"rpl segs " + peer + " dev eth0",
+	} {
+		t.Run(strings.Fields(encap)[0], func(t *testing.T) {
+			line := append([]string{"-6", "route", "replace", "fd99::2/128", "encap"}, strings.Fields(encap)...)
+			if out, err := p.A.Output(t.Context(), "ip", line...); err != nil {
+				t.Skipf("this kernel has no such route: %v: %s", err, out)
+			}
+			if err := p.A.Do(func() error {
+				n, err := Open()
+				if err != nil {
+					return err
+				}
+				defer n.Close()
+				rt, err := n.Route(p.A.Links[0].IPv6, netip.MustParseAddr("fd99::2"))
+				if !errors.Is(err, ErrNotOnLink) || !strings.Contains(err.Error(), "encapsulates") {
+					t.Errorf("%+v, %v", rt, err)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

@@ -28,7 +28,7 @@ type Network interface {
 	// Secured reports whether an IPsec policy covers the packets of a TCP
 	// connection.
 	Secured(local, remote netip.AddrPort) (bool, error)
-	// NetDevs lists the netdevs that can carry RoCE.
+	// NetDevs lists the netdevs that can carry RoCE. The caller does not change the list.
 	NetDevs() ([]NetDev, error)
 }
 
@@ -70,8 +70,9 @@ type NetDev struct {
 	Name  string
 	Index int
 	Up    bool
-	VLAN  uint16   // its VLAN id, 0 if it is none
-	Lower []string // for a VLAN: the netdevs below it, the nearest first
+	VLAN  uint16         // its VLAN id, 0 if it is none
+	Lower []string       // for a VLAN: the netdevs below it, the nearest first
+	Addrs []netip.Prefix // with their prefix lengths
 }
 
 // A Route is what the stack must know about the way to a peer.
@@ -112,10 +113,4 @@ func (rt *Route) IPv6Prefixes(limit int) []netip.Prefix {
 		}
 	}
 	return out
-}
-
-// IsThisHost reports whether a is an address of the network namespace of n.
-func IsThisHost(n Network, a netip.Addr) bool {
-	_, err := n.Route(netip.Addr{}, a)
-	return errors.Is(err, ErrThisHost)
 }

@@ -20,9 +20,10 @@ type OptionMarker interface {
 	MarkListen(fd int) error
 	// GateConnect and GateListen do the same for sockets that other processes have,
 	// too. These processes cannot send before the stack has opened the gate. The
-	// error is tcpopt.ErrNoGate if the kernel cannot do that.
+	// error is tcpopt.ErrNoGate if the kernel cannot do that. A listening socket takes
+	// the share of its owner: of a user, or 0 for root and the user of the stack.
 	GateConnect(fd int) error
-	GateListen(fd int) error
+	GateListen(fd int, owner uint32) error
 	// UnmarkConnect takes back MarkConnect and GateConnect if no connection was
 	// established.
 	UnmarkConnect(fd int) error
@@ -45,7 +46,8 @@ type Gate interface {
 	// Open opens the gate after the stack has read the given number of bytes from
 	// the socket. It fails if another process has read from the socket, too.
 	Open(fd, read int) error
-	// OpenHere opens the gate of a connection on which nobody speaks CLC.
+	// OpenHere opens the gate of a connection within the network namespace, on which
+	// nobody speaks CLC. The error is tcpopt.ErrNotHere if it was not seen to be one.
 	OpenHere(fd int) error
 	// OpenToData opens the gate if isData says so of the first bytes that the peer
 	// has sent. None of them may have been read before.
@@ -59,7 +61,7 @@ type ListenerKeeper interface {
 	Silence(a LocalAddress) error
 	Unsilence(a LocalAddress) error
 	Silent() ([]LocalAddress, error)
-	Announced(limit int) ([]Announced, error)
+	Announced() ([]Announced, error)
 	Taken(cookie uint64) (bool, error)
 }
 

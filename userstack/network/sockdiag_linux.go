@@ -38,6 +38,14 @@ func OpenSockDiag() (SockDiag, error) {
 	return SockDiag{&vnl.SocketHandle{Socket: s}}, nil
 }
 
+// loadSockDiag makes the kernel load the modules of sock_diag, by a question about a socket that
+// cannot be. The first question would wait for them otherwise: for seconds on a slow machine, in
+// the middle of a handshake that the peer gives up after 6 s.
+func loadSockDiag() {
+	none := netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+	_, _ = SockDiag{}.find(exactRequest(none, none, noCookie))
+}
+
 // Close closes the netlink socket.
 func (d SockDiag) Close() {
 	if d.sock != nil {
@@ -74,16 +82,26 @@ func (r inetDiagRequest) Serialize() []byte {
 
 // Each calls found for each TCP socket that a process has, with the socket's cookie.
 func (d SockDiag) Each(found func(cookie uint64, c nl.Connection)) error {
+	return d.dump(0, func(m []byte) {
+		if cookie, c, ok := parseInetDiag(m); ok {
+			found(cookie, c)
+		}
+	})
+}
+
+// dump calls found with the struct inet_diag_msg, and its attributes, of each TCP socket. extensions
+// are the attributes that the kernel adds: 1 << (INET_DIAG_… - 1).
+func (d SockDiag) dump(extensions uint8, found func(m []byte)) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		b := rawRequest(inetDiagRequest(family).Serialize())
+		b[2] = extensions
 		req := vnl.NewNetlinkRequest(vnl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-		req.AddData(inetDiagRequest(family))
+		req.AddData(b)
 		if d.sock != nil {
 			req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_INET_DIAG: d.sock}
 		}
 		err := req.ExecuteIter(unix.NETLINK_INET_DIAG, vnl.SOCK_DIAG_BY_FAMILY, func(m []byte) bool {
-			if cookie, c, ok := parseInetDiag(m); ok {
-				found(cookie, c)
-			}
+			found(m)
 			return true
 		})
 		// A list that changed while it was read may be incomplete.

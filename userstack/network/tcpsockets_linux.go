@@ -20,14 +20,19 @@ func (n *Namespace) Listening(found func(cookie uint64, local netip.AddrPort)) e
 	return n.diag.Listening(found)
 }
 
-// LookUp implements [TCPSockets].
-func (n *Namespace) LookUp(local, remote netip.AddrPort) (TCPSocket, bool, error) {
-	return n.diag.LookUp(local, remote)
+// LookUp implements [TCPSockets]. It may wait for the lock of the socket, so it has a netlink
+// socket of its own.
+func (n *Namespace) LookUp(local, remote netip.AddrPort) (s TCPSocket, ok bool, err error) {
+	err = n.ns.Do(func() (err error) {
+		s, ok, err = SockDiag{}.LookUp(local, remote)
+		return err
+	})
+	return s, ok, err
 }
 
-// Reset implements [TCPSockets].
+// Reset implements [TCPSockets]. It may wait for the lock of the socket, as LookUp.
 func (n *Namespace) Reset(local, remote netip.AddrPort, cookie uint64) error {
-	return n.diag.Reset(local, remote, cookie)
+	return n.ns.Do(func() error { return SockDiag{}.Reset(local, remote, cookie) })
 }
 
 // Numbers of linux/inet_diag.h and linux/sock_diag.h.

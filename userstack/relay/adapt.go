@@ -41,11 +41,16 @@ func File(fd int) (Conn, error) {
 // TCP is the [Stream] of a TCP socket. It moves urgent bytes as urgent.
 type TCP struct{ s *Socket }
 
-// NewTCP wraps the TCP socket c. Close of c must not wait. Errors: see [NewSocket].
+// NewTCP wraps the TCP socket c. Close of c must not wait. Errors: see [NewSocket]. It sets
+// SO_RCVLOWAT of c to 1: a program may have set more, which is for the program's own reads, and
+// no poll would report less than that.
 func NewTCP(c Conn) (*TCP, error) {
 	s, err := NewSocket(c)
 	if err != nil {
 		return nil, err
+	}
+	if rc, err := c.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, 1) })
 	}
 	return &TCP{s}, nil
 }

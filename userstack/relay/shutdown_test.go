@@ -3,10 +3,13 @@
 package relay
 
 import (
+	"net"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/socktest"
 )
 
 // A program that shuts down reading goes on writing while the peer sends.
@@ -74,5 +77,29 @@ func TestLastWords(t *testing.T) {
 			b.peerGets("last words", true)
 		}
 		b.wantOver(true, false)
+	}
+}
+
+// A shutdown drops what the program has sent, and does not wait for the close of sockets that the
+// program has sent with it.
+func TestShutDownDescriptors(t *testing.T) {
+	a, b := unixPair(t)
+	rc, err := b.(*net.UnixConn).SyscallConn()
+	if err == nil {
+		err = rc.Control(func(fd uintptr) { socktest.SendLingering(t, int(fd), 2) })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := wrap(t, a)
+	done := make(chan error, 1)
+	go func() { done <- s.ShutDown() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the shutdown waits for a socket that the program has sent")
 	}
 }

@@ -112,12 +112,8 @@ func (s *Socket) ShutDown() error {
 	err := s.rc.Control(func(fd uintptr) {
 		serr = os.NewSyscallError("shutdown", unix.Shutdown(int(fd), unix.SHUT_RDWR))
 		// The kernel makes a close with unread data a reset. No more data can come.
-		var b [4 << 10]byte
-		for serr == nil {
-			n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT)
-			if err != unix.EINTR && (err != nil || n == 0) {
-				break
-			}
+		if serr == nil {
+			_ = bounded.Drop(int(fd))
 		}
 	})
 	return errors.Join(err, serr)

@@ -205,6 +205,11 @@ func (s *simSide) answer(a Action) Event {
 	case AwaitLLC:
 		s.awaitLLC(i)
 	case StopReading:
+		for n := Rest(s.m.part); n > 0 && len(s.unread) > 0 && s.m.State() == Draining; n = Rest(s.m.part) {
+			n = min(n, len(s.unread))
+			s.m.Handle(w.now, Received{s.unread[:n]})
+			s.unread = s.unread[n:]
+		}
 		return ReadStopped{}
 	case WatchDecline:
 		s.poll()

@@ -60,6 +60,9 @@ func (t *Terms) Subnet() netip.Prefix {
 	return t.Local
 }
 
+// PeerOurs reports whether the peer is a stack of this module. A server learns it with CONFIRM.
+func (t *Terms) PeerOurs() bool { return t.PeerUDPPort() != 0 }
+
 // PeerUDPPort returns the UDP port from which the peer's queue pair of the first link
 // sends, or 0 if the peer did not tell it.
 func (t *Terms) PeerUDPPort() uint16 {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/connector"
 	"smcr/userstack/network"
 )
 
@@ -57,6 +58,18 @@ func (s handler) Refused(sock *broker.Descriptor) {
 			return err
 		})
 	}
+}
+
+// anew leaves the connection of f to the launcher, which makes it again over TCP. Packets to this
+// address of the host lead elsewhere, and the program must not speak CLC there: the gate stays
+// closed, and ends with the first connection.
+func (s *Service) anew(c *broker.Conn, sock *broker.Descriptor, f *localConn) {
+	s.local.finish(f, outcomeClosed)
+	s.staysTCP(c, sock, true, errNotHere)
+	_ = sock.Control(connector.Disconnect)
+	s.withdraw(sock)
+	_ = sock.Close()
+	_ = c.NotCandidate(errNotHere.Error())
 }
 
 // again has the launcher connect anew, over TCP, after a rendezvous that has ended with err, if

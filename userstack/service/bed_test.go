@@ -76,7 +76,7 @@ func (o *option) GateConnect(fd int) error {
 	}
 	return o.MarkConnect(fd)
 }
-func (o *option) GateListen(fd int) error {
+func (o *option) GateListen(fd int, _ uint32) error {
 	if o.noGate != nil {
 		return o.noGate
 	}
@@ -171,6 +171,12 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 
 func newServiceBedOn(t testing.TB, h *simfabric.Host, network network.Network, tune func(*userstack.Config)) *serviceBed {
 	t.Helper()
+	return newServiceBedWith(t, h, network, nil, tune)
+}
+
+// newServiceBedWith is newServiceBedOn with another option than the bed's own.
+func newServiceBedWith(t testing.TB, h *simfabric.Host, network network.Network, marker network.OptionMarker, tune func(*userstack.Config)) *serviceBed {
+	t.Helper()
 	b := &serviceBed{t: t, opt: &option{}}
 	b.opt.smc.Store(true)
 	cfg := userstack.Config{Providers: []rdmaverbs.Provider{h.Provider()}, Hostname: h.Name(), RecvBuf: 64 << 10, SendBuf: 64 << 10}
@@ -186,7 +192,10 @@ func newServiceBedOn(t testing.TB, h *simfabric.Host, network network.Network, t
 		cfg.Engines = []*engine.Loop{loop}
 	}
 	machine := inside.Host{Network: network}
-	if !cfg.NoOption {
+	switch {
+	case marker != nil:
+		machine.Option = marker
+	case !cfg.NoOption:
 		machine.Option = b.opt
 	}
 	inside.SetHost(&cfg, machine)
@@ -243,7 +252,7 @@ func netdev(n byte) simfabric.NetDev {
 // which takes root if it is another than that of the test.
 func (b *serviceBed) launcher(uid int) *broker.Client {
 	b.t.Helper()
-	fds, err := socketpairAs(uid)
+	fds, err := socketpairAs(uid, unix.SOCK_SEQPACKET)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -274,7 +283,7 @@ func (b *serviceBed) launcher(uid int) *broker.Client {
 
 // socketpairAs makes a socketpair whose peer credentials are those of uid: the
 // kernel takes the effective ones of the thread that makes it.
-func socketpairAs(uid int) (fds [2]int, err error) {
+func socketpairAs(uid, typ int) (fds [2]int, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -285,7 +294,7 @@ func socketpairAs(uid int) (fds [2]int, err error) {
 				return
 			}
 		}
-		fds, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		fds, err = unix.Socketpair(unix.AF_UNIX, typ|unix.SOCK_CLOEXEC, 0)
 	}()
 	<-done
 	return fds, err

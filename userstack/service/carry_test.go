@@ -350,7 +350,7 @@ func TestOptions(t *testing.T) {
 	t.Run("privileges", func(t *testing.T) {
 		netnstest.Require(t)
 		for uid, want := range map[int]error{0: nil, 65534: syscall.EPERM} {
-			c := newCarried(t, uid)
+			c := newCarriedBy(t, uid, func(int) {}, attachAs(uid))
 			if err := c.cc.SetOption(t.Context(), rights.All, unix.SOL_SOCKET, unix.SO_MARK, one); !errors.Is(err, want) {
 				t.Errorf("user %d sets SO_MARK: %v, want %v", uid, err, want)
 			}

@@ -29,6 +29,9 @@ type gateBed struct {
 	conn *broker.ClientConn
 }
 
+// gateUser is the user of the launcher of a gateBed.
+const gateUser = 65534
+
 func newGateBed(t *testing.T, gate *openGate) *gateBed {
 	b := newServiceBed(t, host(t), nil)
 	b.opt.gate = gate
@@ -43,7 +46,7 @@ func newGateBed(t *testing.T, gate *openGate) *gateBed {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	c, err := b.launcher(65534).Accept(int(f.Fd()), netip.AddrPort{}, netip.AddrPort{})
+	c, err := b.launcher(gateUser).Accept(int(f.Fd()), netip.AddrPort{}, netip.AddrPort{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +57,7 @@ func newGateBed(t *testing.T, gate *openGate) *gateBed {
 // attach hands the service its end of the pair, so that the handshake begins.
 func (b *gateBed) attach() {
 	b.t.Helper()
-	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	p, err := socketpairAs(gateUser, unix.SOCK_STREAM|unix.SOCK_NONBLOCK)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"smcr/internal/place"
 	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/bounded"
 	"smcr/userstack/internal/inside"
 )
 
@@ -101,7 +102,7 @@ func (s *Service) Decline(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if release, err = s.sockets.claims.take(fd); err != nil {
 			return err
 		}
-		remote, err := socketAddr(unix.Getpeername(fd))
+		remote, err := socketAddr(bounded.Peername(fd))
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,9 @@ import (
 
 	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/bounded"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/internal/programs"
 	"smcr/userstack/internal/sockopt"
 	"smcr/userstack/relay"
 )
@@ -108,7 +110,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if err = s.programs.Copies(c.Launcher().UID, req.Remote); err != nil {
 			return err
 		}
-		local, err = socketAddr(unix.Getsockname(fd))
+		local, err = socketAddr(bounded.Sockname(fd))
 		if err != nil {
 			return err
 		}
@@ -142,7 +144,10 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 			err = s.programs.OpenHere(fd)
 		}
 		return err
-	}); err != nil {
+	}); errors.Is(err, programs.ErrNotHere) {
+		s.anew(c, sock, here)
+		return
+	} else if err != nil {
 		// The peer may wait for CLC messages, or for data.
 		_ = c.Failed(syscall.ECONNABORTED, err.Error())
 		return
@@ -175,7 +180,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}
 	tcp, restore, err := h.takeTCP()
 	if err != nil {
-		_ = c.Failed(errnoOf(err), err.Error())
+		_ = c.Failed(lostErrno(err), err.Error())
 		return
 	}
 	conn, err := s.stack.Client(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp)
@@ -196,7 +201,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		log.Info("rendezvous failed", "err", err)
 		_ = tcp.SetLinger(0)
 		_ = tcp.Close()
-		_ = c.Failed(errnoOf(err), err.Error())
+		_ = c.Failed(lostErrno(err), err.Error())
 	}
 }
 
@@ -311,10 +316,10 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		if here != nil {
 			return s.programs.OpenHere(fd)
 		}
-		if local, lerr := socketAddr(unix.Getsockname(fd)); lerr == nil {
+		if local, lerr := socketAddr(bounded.Sockname(fd)); lerr == nil {
 			s.sockets.listeners.asked(c.Launcher(), local.Port())
 		}
-		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
+		if remote, err = socketAddr(bounded.Peername(fd)); err == nil {
 			smc, unknown = s.programs.PeerAnnounced(fd, remote.Addr())
 		}
 		return err
@@ -344,7 +349,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	}
 	log := s.log.With("remote", remote, "launcher", c.Launcher().PID)
 	h := hold(c, sock, s.cfg.MinKeepAlive)
-	tcp, _, err := h.takeTCP()
+	tcp, restore, err := h.takeTCP()
 	if err != nil {
 		return
 	}
@@ -368,6 +373,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		log.Debug("connection stays TCP", "err", err)
 		s.staysTCP(c, sock, false, d)
 		if !asked {
+			restore()
 			_ = tcp.Close()
 			_ = sock.Close()
 			_ = c.Declined(d.Error())
@@ -380,13 +386,14 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		}
 		s.relayTCP(ctx, c, sock, end, tcp)
 	case ending(ctx):
+		restore()
 		_ = tcp.Close()
 		dropEnd(end)
 	default:
 		log.Info("rendezvous failed", "err", err)
 		_ = tcp.Abort()
 		if !asked {
-			_ = c.Failed(errnoOf(err), err.Error())
+			_ = c.Failed(lostErrno(err), err.Error())
 			return
 		}
 		if end == nil {
@@ -435,7 +442,8 @@ func socketAddr(sa unix.Sockaddr, err error) (netip.AddrPort, error) {
 	}
 }
 
-// errnoOf returns the error that connect() must report for err.
+// errnoOf returns the error that connect() must report for err, with which the kernel has not
+// made a connection.
 func errnoOf(err error) syscall.Errno {
 	var e syscall.Errno
 	switch {
@@ -443,6 +451,18 @@ func errnoOf(err error) syscall.Errno {
 		return e
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return syscall.ETIMEDOUT
+	default:
+		return syscall.ECONNRESET
+	}
+}
+
+// lostErrno returns the error that connect() must report for err, with which a rendezvous on an
+// established TCP connection has ended: one that the kernel has for a connection that is lost.
+// Others, such as EPIPE and ENOTCONN after a reset, belong to calls of the service.
+func lostErrno(err error) syscall.Errno {
+	switch e := errnoOf(err); e {
+	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH:
+		return e
 	default:
 		return syscall.ECONNRESET
 	}

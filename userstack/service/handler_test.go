@@ -3,7 +3,6 @@
 package service
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/socktest"
 	"smcr/smc"
 	"smcr/userstack"
 	"smcr/userstack/broker"
@@ -146,23 +146,6 @@ func TestTakeTCP(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
-}
-
-func TestErrnoOf(t *testing.T) {
-	for _, tt := range []struct {
-		err  error
-		want syscall.Errno
-	}{
-		{fmt.Errorf("x: %w", syscall.EHOSTUNREACH), syscall.EHOSTUNREACH},
-		{fmt.Errorf("x: %w", os.ErrDeadlineExceeded), syscall.ETIMEDOUT},
-		{fmt.Errorf("x: %w", context.DeadlineExceeded), syscall.ETIMEDOUT},
-		{io.ErrUnexpectedEOF, syscall.ECONNRESET},
-		{syscall.Errno(0), syscall.ECONNRESET},
-	} {
-		if got := errnoOf(tt.err); got != tt.want {
-			t.Errorf("%v: %v, want %v", tt.err, got, tt.want)
-		}
-	}
 }
 
 // Where SMC-R cannot be, the program's own connect or socket does, untouched,
@@ -409,6 +392,25 @@ func attach(t testing.TB, c *broker.ClientConn) *program {
 	p, endCopy := attachKept(t, c)
 	_ = unix.Close(endCopy)
 	return p
+}
+
+// attachAs is attach for a launcher of user uid.
+func attachAs(uid int) func(testing.TB, *broker.ClientConn) *program {
+	return func(t testing.TB, c *broker.ClientConn) *program {
+		t.Helper()
+		fds, err := socketpairAs(uid, unix.SOCK_STREAM)
+		if err != nil {
+			t.Fatal(err)
+		}
+		socktest.Bound(t, fds[0])
+		p := &program{t: t, fd: fds[0]}
+		t.Cleanup(p.close)
+		defer unix.Close(fds[1])
+		if err := c.Attach(fds[1]); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
 }
 
 // attachKept also returns a copy of the service's end, as a launcher has it.

@@ -186,11 +186,16 @@ func (x *succession) handOver(ctx context.Context, conn *takeover.Conn) error {
 	}
 	over = true
 	s.history.give(own)
-	ending, err := s.claim.Leave()
+	latest, until := "never", time.Time{}
+	if d := s.cfg.DrainTimeout; d > 0 {
+		until = time.Now().Add(d)
+		latest = until.Format(time.RFC3339)
+	}
+	ending, err := s.claim.Leave(until)
 	if err != nil {
 		s.log.Warn("commands do not find this stack while it ends", "err", err)
 	}
-	s.log.Info("another process is the stack now: this one ends after its last connection")
+	s.log.Info("another process is the stack now: this one ends after its last connection", "at_the_latest", latest)
 	x.ending <- ending
 	close(x.over)
 	s.server.HandOver()

@@ -9,10 +9,13 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"smcr/guard"
+	"smcr/quota"
 	"smcr/userstack/broker"
 	"smcr/userstack/network"
 )
@@ -52,8 +55,6 @@ const (
 	soonTime = 3 * time.Second
 	// unlistened is how long a socket may be marked before it listens.
 	unlistened = 10 * time.Second
-	// keepLimit limits the connections that one check looks at.
-	keepLimit = 1024
 	// firstAsks is how many connections launchers must ask about, after a process without
 	// launcher has accepted one: the launcher may have lost a descriptor, and its program got
 	// a connection that nobody had asked about. The number doubles each time, up to mostAsks.
@@ -87,6 +88,7 @@ type listeners struct {
 	sockets network.TCPSockets     // nil: not known
 	netns   uint64
 	log     *slog.Logger
+	guard   *guard.Guard
 	kick    chan struct{} // there is a first listening socket, or one without launcher
 	// retired reports whether another process is the stack. Launchers leave this one then,
 	// and still are those of their sockets.
@@ -100,7 +102,10 @@ type listeners struct {
 
 	checking sync.Mutex                    // guards what follows, and is taken before mu
 	silent   map[network.LocalAddress]bool // true: this service has silenced it
-	warned   bool
+
+	warned atomic.Bool
+	// looks are the connections at which this service is looking, by their cookies. mu guards it.
+	looks map[uint64]bool
 }
 
 // begin prepares t for a stack.
@@ -109,7 +114,8 @@ func (t *listeners) begin(s *Service) {
 	t.retired = s.succession.handedOver
 	t.kick = make(chan struct{}, 1)
 	t.open, t.known, t.users = map[*broker.Launcher]map[uint64]*markedSocket{}, map[uint64]*markedSocket{}, map[uint32]int{}
-	t.silent = map[network.LocalAddress]bool{}
+	t.silent, t.looks = map[network.LocalAddress]bool{}, map[uint64]bool{}
+	t.guard = s.programs.Guard()
 	if t.keeper == nil || t.sockets == nil {
 		t.keeper = nil
 		return
@@ -161,12 +167,13 @@ func (t *listeners) insert(l *broker.Launcher, cookie uint64) error {
 	}
 	x := t.known[cookie]
 	if x == nil {
-		if len(t.known) >= maxListening || l.UID != 0 && t.users[l.UID] >= maxListeningUser {
+		uid := quota.Account(l.UID)
+		if len(t.known) >= maxListening || uid != 0 && !quota.Fair(t.users[uid], 1, maxListeningUser, len(t.known), maxListening) {
 			return errManyListeners
 		}
-		x = &markedSocket{launchers: map[*broker.Launcher]struct{}{}, uid: l.UID}
+		x = &markedSocket{launchers: map[*broker.Launcher]struct{}{}, uid: uid}
 		t.known[cookie] = x
-		t.users[l.UID]++
+		t.users[uid]++
 	}
 	x.since = time.Now()
 	x.launchers[l], of[cookie] = struct{}{}, x
@@ -307,70 +314,6 @@ func plainAddr(addr netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(ip, addr.Port())
 }
 
-// check looks at the connections whose peers were told of SMC and about which no launcher has
-// asked.
-func (t *listeners) check(now time.Time) {
-	t.checking.Lock()
-	defer t.checking.Unlock()
-	conns, err := t.keeper.Announced(keepLimit)
-	if err != nil {
-		t.warn("cannot check accepted connections", err)
-		return
-	}
-	for _, c := range conns {
-		if c.Local.NetNS == t.netns {
-			t.look(now, c)
-		}
-	}
-}
-
-// look checks one connection. The caller holds checking.
-func (t *listeners) look(now time.Time, c network.Announced) {
-	s, ok, err := t.sockets.LookUp(c.Local.AddrPort, c.Remote)
-	switch {
-	case err != nil:
-		t.warn("cannot check an accepted connection", err)
-		return
-	case !ok || s.Cookie != c.Cookie: // it has ended
-		_, _ = t.keeper.Taken(c.Cookie)
-		return
-	}
-	t.mu.Lock()
-	x := t.known[c.Listener]
-	alone := x != nil && len(x.launchers) == 0
-	t.mu.Unlock()
-	// The stack and the launchers neither read nor write before they have asked.
-	foreign := s.Accepted && (s.Received > 0 && s.Unread == 0 || s.Unsent > 0)
-	if !alone && !foreign {
-		return
-	}
-	if mine, err := t.keeper.Taken(c.Cookie); !mine || err != nil {
-		return // a launcher has asked meanwhile
-	}
-	if err := t.sockets.Reset(c.Local.AddrPort, c.Remote, c.Cookie); err != nil {
-		t.warn("a peer waits for an answer of SMC to its connection with a process without launcher", err)
-	}
-	t.log.Debug("connection reset: a process without launcher would read messages of SMC", "local", c.Local.AddrPort, "remote", c.Remote)
-	if !foreign || x == nil || alone {
-		return
-	}
-	t.mu.Lock()
-	first := !x.foreign
-	if first {
-		t.stray++
-	}
-	x.foreign, x.since, x.port = true, now, c.Local.Port()
-	x.need = min(max(firstAsks, 2*x.need), mostAsks)
-	x.asks = x.need
-	t.mu.Unlock()
-	if first {
-		t.wake()
-		t.checking.Unlock()
-		t.sweep(now)
-		t.checking.Lock()
-	}
-}
-
 // asked records that launcher l has asked about a connection that was accepted on a port.
 func (t *listeners) asked(l *broker.Launcher, port uint16) {
 	t.mu.Lock()
@@ -393,8 +336,7 @@ func (t *listeners) asked(l *broker.Launcher, port uint16) {
 // warn logs a failure, the first of its kind at most: the others would repeat it twice a
 // second.
 func (t *listeners) warn(what string, err error) {
-	if !t.warned {
-		t.warned = true
+	if !t.warned.Swap(true) {
 		t.log.Warn(what, "err", err)
 	}
 }

@@ -44,6 +44,7 @@ var (
 	errNotSealed = fmt.Errorf("%w, and the kernel cannot keep users from passing descriptors to each other (SO_PASSRIGHTS)", errNotLocal)
 	errNotHeld   = fmt.Errorf("%w, and the stack cannot see when a program closes its end", errNotLocal)
 	errDefers    = fmt.Errorf("%w, and the server has set TCP_DEFER_ACCEPT", errNotLocal)
+	errNotHere   = fmt.Errorf("%w by its address, but the server is not: it was not found in this network namespace", errNotLocal)
 	errNotIdle   = errors.New("service: a TCP connection is not established and unused")
 )
 
@@ -73,6 +74,8 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		return nil, errDefers
 	case !s.local.hasListener(remote.Port(), nil):
 		return nil, errNoProgram
+	case s.local.missed(remote.Port(), time.Now()):
+		return nil, errNotChosen
 	}
 	if err := joinable(fd); err != nil {
 		return nil, err
@@ -87,7 +90,7 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		err = errNotSealed
 	}
 	if err == nil {
-		f.held, err = s.local.holder.add(p, q)
+		f.held, err = s.local.holder.add(uid, p, q)
 	}
 	if err == nil {
 		err = s.programs.CandidateHere(ownerOf(c.Launcher()), fd)
@@ -140,10 +143,10 @@ func localPair() (p, q *broker.Descriptor, sealed bool, err error) {
 }
 
 // idleTCP returns nil if no byte was sent in either direction on the connection of
-// a TCP socket.
+// a TCP socket, and none waits to be sent (TCP_CORK).
 func idleTCP(fd int) error {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-	if err != nil || info.State != tcpEstablished || info.Bytes_sent != 0 || info.Bytes_received != 0 {
+	if err != nil || info.State != tcpEstablished || info.Bytes_sent != 0 || info.Bytes_received != 0 || info.Notsent_bytes != 0 {
 		return errNotIdle
 	}
 	return nil
@@ -247,7 +250,13 @@ func (s *Service) awaitAccept(ctx context.Context, f *localConn) bool {
 		}
 		break
 	}
-	return !s.local.withdraw(f)
+	if !s.local.withdraw(f) {
+		return true
+	}
+	if look.other {
+		s.local.misses(f.port, time.Now())
+	}
+	return false
 }
 
 // acceptCheckFirst is the time of the first check whether a process without a launcher
@@ -265,6 +274,7 @@ type acceptCheck struct {
 	name    tuple
 	pause   time.Duration
 	held    bool
+	other   bool // another process has the connection
 }
 
 // newAcceptCheck begins the checks for a localConn whose server uses this stack.
@@ -288,5 +298,6 @@ func (l *acceptCheck) elsewhere() bool {
 	before := l.held
 	held, ok, err := l.locator.Finds(l.name.server, l.name.client)
 	l.held = held && ok
-	return err == nil && (before && l.held || !ok) // !ok: the connection has ended
+	l.other = err == nil && before && l.held
+	return l.other || err == nil && !ok // !ok: the connection has ended
 }

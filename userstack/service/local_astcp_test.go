@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -359,6 +361,75 @@ func (b *localBed) overPair(first joined.Side) *twoPrograms {
 		time.Sleep(10 * time.Millisecond)
 	}
 	return p
+}
+
+// TestLocalCloseOrder: the TCP sockets of a pair end in the order in which the programs
+// ended, also if the stack is late with the first, so TIME-WAIT is at the side that was first.
+func TestLocalCloseOrder(t *testing.T) {
+	for name, end := range map[string]func(p *twoPrograms){
+		"close":    func(p *twoPrograms) { _ = unix.Close(p.a); p.a = -1 },
+		"linger":   func(p *twoPrograms) { p.linger(p.a, 1); _ = unix.Close(p.a); p.a = -1 },
+		"shutdown": func(p *twoPrograms) { p.shut(p.a, unix.SHUT_WR) },
+	} {
+		for _, first := range []joined.Side{joined.Client, joined.Server} {
+			t.Run(fmt.Sprint(name, " of the ", first), func(t *testing.T) {
+				b := newLocalBed(t)
+				p := b.overPair(first)
+				settle := p.settle
+				p.settle = func() {}
+				h := b.holding()
+				h.mu.Lock()
+				var of [2]netip.AddrPort
+				for s := range h.side {
+					_ = h.side[s].sock.Control(func(fd int) error {
+						sa, err := unix.Getsockname(fd)
+						if in, ok := sa.(*unix.SockaddrInet4); ok {
+							of[s] = netip.AddrPortFrom(netip.AddrFrom4(in.Addr), uint16(in.Port))
+						}
+						return err
+					})
+				}
+				h.turn(first, func() { time.Sleep(100 * time.Millisecond) })
+				h.mu.Unlock()
+				end(p)
+				b.await("the other program reads the end", func() bool {
+					fds := []unix.PollFd{{Fd: int32(p.b), Events: unix.POLLRDHUP}}
+					n, err := unix.Poll(fds, 0)
+					return n == 1 && err == nil
+				})
+				_ = unix.Close(p.b)
+				p.b = -1
+				if p.a >= 0 {
+					_ = unix.Close(p.a)
+					p.a = -1
+				}
+				settle()
+				b.idle()
+				b.await("TIME-WAIT is at the side that ended first", func() bool {
+					return slices.Equal(timeWaits(t, of[0], of[1]), []netip.AddrPort{of[first]})
+				})
+			})
+		}
+	}
+}
+
+// timeWaits returns which of some addresses have a connection in TIME-WAIT.
+func timeWaits(t *testing.T, of ...netip.AddrPort) (in []netip.AddrPort) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/thread-self/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		w := strings.Fields(line)
+		for _, ap := range of {
+			a := ap.Addr().As4()
+			if len(w) > 3 && w[3] == "06" && w[1] == fmt.Sprintf("%02X%02X%02X%02X:%04X", a[3], a[2], a[1], a[0], ap.Port()) {
+				in = append(in, ap)
+			}
+		}
+	}
+	return in
 }
 
 // holding waits for the only pair, until both programs have their ends.

@@ -67,6 +67,7 @@ type polledCloses struct {
 
 	mu      sync.Mutex
 	armed   map[uint64]int // descriptor of the holder; -1: not armed
+	once    map[uint64]int // how many looks in a row have found it once
 	reports map[uint64]bool
 }
 
@@ -76,7 +77,7 @@ func newPolledCloses(t testing.TB) *polledCloses {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &polledCloses{event: fd, stop: make(chan struct{}), armed: map[uint64]int{}, reports: map[uint64]bool{}}
+	c := &polledCloses{event: fd, stop: make(chan struct{}), armed: map[uint64]int{}, once: map[uint64]int{}, reports: map[uint64]bool{}}
 	c.wg.Go(func() {
 		for {
 			select {
@@ -111,7 +112,13 @@ func (c *polledCloses) poll() {
 		}
 	}
 	for number, fd := range c.armed {
-		if fd >= 0 && have[number] == 1 {
+		if have[number] != 1 {
+			delete(c.once, number)
+			continue
+		}
+		// The list of descriptors lacks some if others come and go meanwhile.
+		if c.once[number]++; fd >= 0 && c.once[number] >= 3 {
+			delete(c.once, number)
 			c.armed[number] = -1
 			c.reports[number] = waiting(fd) > 0
 			_, _ = unix.Write(c.event, []byte{1, 0, 0, 0, 0, 0, 0, 0})

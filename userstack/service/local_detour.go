@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/network"
 	"smcr/userstack/relay"
 )
 
@@ -26,6 +27,13 @@ func (s *Service) Divert(ctx context.Context, c *broker.Conn, former, end *broke
 		x = h.localSide()
 	}
 	if x == nil {
+		_ = former.Close()
+		dropEnd(end)
+		return
+	}
+	if !sameSocket(former, x.end()) {
+		// It is not what the launcher was given, or the connection has been reset.
+		s.log.Info("a detour is refused", "launcher", c.Launcher().PID)
 		_ = former.Close()
 		dropEnd(end)
 		return
@@ -51,6 +59,17 @@ func (s *Service) Divert(ctx context.Context, c *broker.Conn, former, end *broke
 		return
 	}
 	s.relay(ctx, c, h.sock, end, p)
+}
+
+// sameSocket reports whether two descriptors are open and of one socket.
+func sameSocket(a, b *broker.Descriptor) bool {
+	var cookies [2]uint64
+	for i, d := range []*broker.Descriptor{a, b} {
+		if d.Control(func(fd int) error { cookies[i] = network.Cookie(fd); return nil }) != nil {
+			return false
+		}
+	}
+	return cookies[0] != 0 && cookies[0] == cookies[1]
 }
 
 // place has the launcher give the program of x its end of the pair: see

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/guard"
+	"smcr/quota"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/epollset"
 	"smcr/userstack/internal/joined"
@@ -40,6 +41,7 @@ type holder struct {
 	next   uint64
 	byID   map[uint64]*holding
 	ends   map[uint64]holdingEnd // by the numbers of their inodes
+	pairs  map[uint32]int        // by the user of the client
 	relax  *time.Timer
 	closed bool
 }
@@ -54,6 +56,14 @@ type lastCloses interface {
 	Read(f func(number uint64, unread bool))
 	Close() error
 }
+
+// maxPairsUser limits the pairs of the clients of one user except root. All of them are half of
+// lastclose.MaxFiles. The user of the server has no part in it: others decide how many
+// connections that one gets.
+const maxPairsUser = 2048
+
+// errPairs is the reason why a user has no more pairs.
+var errPairs = fmt.Errorf("%w: the user has %d pairs within the host", errNotLocal, maxPairsUser)
 
 // relaxTime is how long the holder waits after the last pair before it stops watching.
 const relaxTime = 10 * time.Second
@@ -77,6 +87,7 @@ type holdingEnd struct {
 type holding struct {
 	o      *holder
 	id     uint64
+	uid    uint32 // the account of the client
 	inodes [2]uint64
 
 	mu   sync.Mutex
@@ -96,6 +107,7 @@ type heldSide struct {
 	late bool               // Late is awaited
 	left bool               // the TCP socket is closed
 	done func()             // tells the launcher; nil until its handler has returned
+	last chan struct{}      // closed after the last call on sock that may wait for its lock; nil: none
 }
 
 // load loads what the holder needs of the kernel, while the stack starts. It may not be able
@@ -129,17 +141,21 @@ func (o *holder) guarded(f func()) func() {
 	return o.guard.Func("a pair within the host", f)
 }
 
-// add prepares the holding of a pair. The caller still owns both ends.
-func (o *holder) add(p, q *broker.Descriptor) (*holding, error) {
+// add prepares the holding of a pair for a client of user uid. The caller still owns both ends.
+func (o *holder) add(uid uint32, p, q *broker.Descriptor) (*holding, error) {
 	if err := o.available(); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotHeld, err)
 	}
-	h := &holding{o: o, used: make(chan struct{})}
+	uid = quota.Account(uid)
+	h := &holding{o: o, uid: uid, used: make(chan struct{})}
 	h.side[joined.Client].end, h.side[joined.Server].end = p, q
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.open(); err != nil {
 		return nil, err
+	}
+	if uid != 0 && !quota.Fair(o.pairs[uid], 1, maxPairsUser, len(o.byID), lastclose.MaxFiles/2) {
+		return nil, errPairs
 	}
 	for s := range h.side {
 		if err := h.side[s].end.Control(func(fd int) (err error) {
@@ -157,6 +173,7 @@ func (o *holder) add(p, q *broker.Descriptor) (*holding, error) {
 	o.next++
 	h.id = o.next
 	o.byID[h.id] = h
+	o.pairs[uid]++
 	for s, n := range h.inodes {
 		o.ends[n] = holdingEnd{h, joined.Side(s)}
 	}
@@ -179,7 +196,7 @@ func (o *holder) open() (err error) {
 		_ = set.Close()
 		return err
 	}
-	o.set, o.byID, o.ends = set, map[uint64]*holding{}, map[uint64]holdingEnd{}
+	o.set, o.byID, o.ends, o.pairs = set, map[uint64]*holding{}, map[uint64]holdingEnd{}, map[uint32]int{}
 	return nil
 }
 
@@ -200,6 +217,9 @@ func (h *holding) leave() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.byID, h.id)
+	if o.pairs[h.uid]--; o.pairs[h.uid] == 0 {
+		delete(o.pairs, h.uid)
+	}
 	for _, n := range h.inodes {
 		delete(o.ends, n)
 		o.closes.Remove(n)

@@ -5,9 +5,11 @@ package service
 import (
 	"context"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"smcr/userstack/internal/bounded"
 	"smcr/userstack/internal/joined"
 )
 
@@ -20,7 +22,7 @@ func (h *holding) do(a joined.Action) {
 	case joined.CutEnd:
 		_ = x.end.Control(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_RDWR) })
 	case joined.DropEnd:
-		_ = x.end.Control(drain)
+		_ = x.end.Control(bounded.Drop)
 		_ = x.end.Close()
 	case joined.ResetEnd:
 		_ = h.side[a.Side.Peer()].end.Control(func(fd int) error {
@@ -38,37 +40,62 @@ func (h *holding) do(a joined.Action) {
 	case joined.Tell:
 		h.tell(x)
 	case joined.ShutTCP:
-		_ = x.sock.Control(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) })
+		h.inTurn(a.Side, func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) })
 	case joined.PokeTCP:
-		_ = x.sock.Control(func(fd int) error {
+		h.inTurn(a.Side, func(fd int) error {
 			return unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 		})
 	case joined.CloseTCP, joined.ResetTCP:
 		if a.Verb == joined.ResetTCP {
-			_ = x.sock.Control(func(fd int) error {
+			h.inTurn(a.Side, func(fd int) error {
 				return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 			})
 		}
 		x.left = true
-		done := x.done
-		x.sock.CloseAside(func() {
-			if done != nil {
-				// No guard: done has one.
-				go done()
+		sock, done, reset := x.sock, x.done, a.Verb == joined.ResetTCP
+		h.turn(a.Side, func() {
+			if !reset {
+				// A close that waits because of SO_LINGER is in a goroutine of its own.
+				_ = sock.Control(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) })
 			}
+			sock.CloseAside(func() {
+				if done != nil {
+					// No guard: done has one.
+					go done()
+				}
+			})
 		})
 	}
 }
 
-// drain reads what a socket has.
-func drain(fd int) error {
-	buf := make([]byte, 64<<10)
-	for {
-		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
-		if err != nil || n == 0 {
-			return err
+// inTurn makes a system call on the TCP socket of a side. A program can keep the lock of the
+// socket, so the goroutine that serves the holdings of all users does not wait for the call.
+func (h *holding) inTurn(s joined.Side, f func(fd int) error) {
+	sock := h.side[s].sock
+	h.turn(s, func() { _ = sock.Control(f) })
+}
+
+// peerTime bounds how long a call on the TCP socket of one side waits for the calls of the
+// other side that were decided before it: that program may keep the lock of its socket. Time
+// without a processor does not count.
+const peerTime = time.Second
+
+// turn calls f in another goroutine, after what was decided before for both sides. So the
+// sockets end in the order in which the programs ended, and TIME-WAIT is where it belongs.
+// The caller holds h.mu.
+func (h *holding) turn(s joined.Side, f func()) {
+	own, peer, over := h.side[s].last, h.side[s.Peer()].last, make(chan struct{})
+	h.side[s].last = over
+	go h.o.guarded(func() {
+		defer close(over)
+		if own != nil {
+			<-own
 		}
-	}
+		if peer != nil {
+			bounded.Wait(peer, peerTime)
+		}
+		f()
+	})()
 }
 
 // tell has the launcher of a side tell the program that the connection was reset.

@@ -5,9 +5,6 @@ package service
 import (
 	"net/netip"
 	"sync"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"smcr/guard"
 	"smcr/userstack/broker"
@@ -22,6 +19,7 @@ type localConn struct {
 	table  *localTable
 	client *broker.Conn
 	sock   *broker.Descriptor // the client's TCP socket
+	uid    uint32             // of the client's launcher
 	port   uint16             // of the server
 	p, q   *broker.Descriptor // the pair: the client's end, the server's
 	held   *holding           // of both
@@ -29,10 +27,11 @@ type localConn struct {
 
 	taken    chan struct{} // closed when the server's handler has it
 	finished chan struct{} // closed when the result is known
-	refused  chan struct{} // closed when the connection was accepted by a program that did not choose this
+	refused  chan struct{} // closed when the connection was accepted by a program that uses TCP
 
 	// Guarded by localTable.mu.
 	name                   tuple // zero until the client's port is known
+	slow                   bool  // the client's socket was locked when its name was asked for
 	result                 outcome
 	accept                 bool // taken is closed
 	clientSide, serverSide localSide
@@ -47,68 +46,14 @@ type localTable struct {
 
 	holder holder
 
-	mu      sync.Mutex
-	ports   map[uint16]map[uint32]bool // ports on which programs have listened, and their users
-	defers  map[uint16]bool            // ports of listeners with TCP_DEFER_ACCEPT
-	leaving map[uint16]map[*localConn]bool
-	pending map[tuple]*localConn
-}
+	// listening lists the ports of the listening sockets. Nil: this cannot be found out.
+	listening func() (map[uint16]bool, error)
 
-// listens records that a program's socket is about to listen.
-func (t *localTable) listens(fd int, uid uint32) {
-	ap, err := socketAddr(unix.Getsockname(fd))
-	if err != nil {
-		return
-	}
-	defers, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.deferring(ap.Port(), err == nil && defers != 0)
-	if t.ports == nil {
-		t.ports = map[uint16]map[uint32]bool{}
-	}
-	users := t.ports[ap.Port()] // 0: the kernel chooses one in listen()
-	if users == nil {
-		users = map[uint32]bool{}
-		t.ports[ap.Port()] = users
-	}
-	users[uid] = true
-}
-
-// deferring records whether a listener on a port has TCP_DEFER_ACCEPT. The kernel then
-// completes a connection when the client has sent data, which does not go over TCP if the
-// programs have a pair. The last listener counts. A launcher repeats Listen when a program sets
-// the option later. The caller holds mu.
-func (t *localTable) deferring(port uint16, defers bool) {
-	switch {
-	case !defers:
-		delete(t.defers, port)
-	case t.defers == nil:
-		t.defers = map[uint16]bool{port: true}
-	default:
-		t.defers[port] = true
-	}
-}
-
-// defersAccept reports whether a listener on a port has TCP_DEFER_ACCEPT.
-func (t *localTable) defersAccept(port uint16) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.defers[port]
-}
-
-// hasListener reports whether a program, of user uid if it is given, has listened on
-// a port.
-func (t *localTable) hasListener(port uint16, uid *uint32) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, p := range []uint16{port, 0} {
-		users := t.ports[p]
-		if uid == nil && len(users) > 0 || uid != nil && users[*uid] {
-			return true
-		}
-	}
-	return false
+	mu       sync.Mutex
+	ports    localPorts
+	leaving  map[uint16]map[*localConn]bool
+	pending  map[tuple]*localConn
+	memories localMemories
 }
 
 // newLocalConn makes a localConn that is not in the table yet.
@@ -116,6 +61,9 @@ func (t *localTable) newLocalConn(c *broker.Conn, sock *broker.Descriptor, port 
 	f := &localConn{
 		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed,
 		taken: make(chan struct{}), finished: make(chan struct{}), refused: make(chan struct{}),
+	}
+	if c != nil { // as in tests
+		f.uid = c.Launcher().UID
 	}
 	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide, placed: make(chan struct{})}
 	f.serverSide = localSide{f: f, peer: &f.clientSide, placed: make(chan struct{})}
@@ -135,88 +83,6 @@ func (t *localTable) add(f *localConn) {
 	t.leaving[f.port][f] = true
 }
 
-// claim finds the localConn whose TCP connection ends in fd, an accepted socket of
-// l. No other caller gets the same one. An error means that the connection had
-// a localConn and must be TCP: CLC messages are not trusted on it, because a program at
-// the other end can send anything.
-func (t *localTable) claim(fd int, l *broker.Launcher) (*localConn, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.leaving) == 0 && len(t.pending) == 0 {
-		return nil, nil
-	}
-	server, err := socketAddr(unix.Getsockname(fd))
-	if err != nil {
-		return nil, nil
-	}
-	client, err := socketAddr(unix.Getpeername(fd))
-	if err != nil {
-		return nil, nil
-	}
-	name := tuple{unzoned(client), unzoned(server)}
-	for f := range t.leaving[server.Port()] {
-		t.nameIt(f)
-	}
-	f := t.pending[name]
-	if f == nil {
-		return nil, nil
-	}
-	if !l.Local {
-		// The program of another launcher listens on the port too, and chose this.
-		t.forget(f)
-		close(f.refused)
-		return nil, errNotChosen
-	}
-	if f.result == outcomeTCP {
-		delete(t.pending, name)
-		return nil, errNotPlaced
-	}
-	err = joinable(fd)
-	if err == nil {
-		err = idleTCP(fd)
-	}
-	if err == nil {
-		err = f.sock.Control(idleTCP)
-	}
-	if err == nil && !f.sealed && l.UID != f.client.Launcher().UID {
-		err = errNotSealed
-	}
-	if err != nil {
-		return nil, err
-	}
-	delete(t.pending, name)
-	f.accept = true
-	close(f.taken)
-	return f, nil
-}
-
-// nameIt sets the addresses of a localConn after the kernel has chosen them. The
-// caller holds mu.
-func (t *localTable) nameIt(f *localConn) {
-	var client, server netip.AddrPort
-	if f.sock.Control(func(fd int) (err error) {
-		if client, err = socketAddr(unix.Getsockname(fd)); err == nil {
-			server, err = socketAddr(unix.Getpeername(fd))
-		}
-		return err
-	}) != nil {
-		return // not connected yet
-	}
-	f.name = tuple{unzoned(client), unzoned(server)}
-	t.forget(f)
-	t.pending[f.name] = f
-}
-
-// nameOf returns the addresses of a localConn whose TCP connection is made.
-func (t *localTable) nameOf(f *localConn) tuple {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if byPort := t.leaving[f.port]; byPort[f] {
-		t.nameIt(f)
-	}
-	return f.name
-}
-
 // forget removes a localConn from those that may be claimed. The caller holds mu.
 func (t *localTable) forget(f *localConn) {
 	if byPort := t.leaving[f.port]; byPort[f] {
@@ -234,12 +100,11 @@ func unzoned(ap netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().WithZone(""), ap.Port())
 }
 
-// tcpMemory is the time after which remember checks whether a connection that became
-// TCP, and that its server has not accepted, still exists.
-const tcpMemory = 2 * time.Minute
-
 // finish sets the result of a localConn on the client's side. The first call counts.
 func (t *localTable) finish(f *localConn, result outcome) {
+	if result == outcomeTCP {
+		t.nameOf(f)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.result != outcomePending {
@@ -256,31 +121,12 @@ func (t *localTable) finish(f *localConn, result outcome) {
 	case f.accept:
 		go f.p.Close() //nolint:errcheck // no one needs the result
 	case result == outcomeTCP:
-		t.nameIt(f)
 		t.remember(f)
 		t.drop(f)
 	default:
 		t.forget(f)
 		t.drop(f)
 	}
-}
-
-// remember keeps a localConn that became TCP until its server accepts it, or the
-// connection has ended. The caller holds mu.
-func (t *localTable) remember(f *localConn) {
-	f.result = outcomeTCP
-	t.pending[f.name] = f
-	var again func()
-	again = func() {
-		if t.exists != nil && t.exists(f.name) {
-			time.AfterFunc(tcpMemory, t.guarded(again))
-			return
-		}
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.forget(f)
-	}
-	time.AfterFunc(tcpMemory, t.guarded(again))
 }
 
 // guarded returns a function that calls f, which is about connections within the host.
@@ -310,13 +156,12 @@ func (t *localTable) claimed(f *localConn) bool {
 // claimed before. The connection is remembered: if a launcher was only late, its program must get
 // what is in the TCP connection, which has no CLC messages.
 func (t *localTable) withdraw(f *localConn) bool {
+	t.nameOf(f)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.accept {
 		return false
 	}
-	t.nameIt(f)
-	t.forget(f)
 	t.remember(f)
 	return true
 }

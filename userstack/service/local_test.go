@@ -356,6 +356,66 @@ func TestLocalOtherProcess(t *testing.T) {
 	}
 }
 
+// TestLocalMissed: after a process without a launcher has accepted a connection, whose bytes waited
+// for it, further ones to the port are TCP at once, until a program with a launcher listens there
+// again, or for a time. One that ends when it is accepted says nothing about the server.
+func TestLocalMissed(t *testing.T) {
+	checkLeaks(t)
+	b := newLocalBed(t)
+	cl := b.launcher(os.Geteuid())
+	connect := func(want broker.EventKind, why string) (*broker.ClientConn, broker.Event) {
+		t.Helper()
+		cc, _, ev := b.connect(cl)
+		if ev.Kind != want {
+			t.Fatalf("%s: event %+v, want kind %v", why, ev, want)
+		}
+		return cc, ev
+	}
+	// miss makes a connection that this process accepts, without a launcher.
+	miss := func() {
+		t.Helper()
+		cc, ev := connect(broker.EventLocal, "a program with a launcher has listened")
+		p := b.end(ev)
+		if err := cc.Proceed(); err != nil {
+			t.Fatal(err)
+		}
+		q, err := fileConn(b.accept())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.Close()
+		if err := q.SetDeadline(time.Now().Add(testTime)); err != nil {
+			t.Fatal(err)
+		}
+		exchange(t, p, q)
+		_ = p.Close()
+	}
+	// end makes one that ends.
+	end := func() {
+		t.Helper()
+		cc, ev := connect(broker.EventLocal, "nobody has missed a connection")
+		p := b.end(ev)
+		if err := cc.Proceed(); err != nil {
+			t.Fatal(err)
+		}
+		_ = p.Close()
+		b.drop(b.accept())
+		next(t, cc, broker.EventClosed)
+	}
+	end()
+	miss()
+	connect(broker.EventNotCandidate, "one was missed") // its launcher connects
+	if err := b.server.Listen(t.Context(), b.listener); err != nil {
+		t.Fatal(err)
+	}
+	miss()
+	connect(broker.EventNotCandidate, "one was missed again")
+	b.s.local.mu.Lock()
+	b.s.local.ports.missed[b.addr.Port()] = time.Now()
+	b.s.local.mu.Unlock()
+	end()
+}
+
 // TestLocalLateLauncher: a launcher that asks so late about a connection that the service thinks
 // another process has accepted it. Its program gets over TCP what the client sends.
 func TestLocalLateLauncher(t *testing.T) {

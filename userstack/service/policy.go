@@ -8,9 +8,8 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/bounded"
 	"smcr/userstack/network"
 )
 
@@ -89,7 +88,7 @@ func (s *Service) joinsListener(l *broker.Launcher, fd int) bool {
 	if !l.Local || l.Chosen {
 		return l.Local
 	}
-	ap, err := socketAddr(unix.Getsockname(fd))
+	ap, err := socketAddr(bounded.Sockname(fd))
 	name := ownerOf(l).Command
 	return err == nil && s.policy.any(func(x *LocalJoin) bool { return x.listener(name, ap.Port()) })
 }
@@ -118,7 +117,7 @@ func (s *Service) apart(c *broker.Conn, fd int, local netip.Addr, remote netip.A
 // acceptor returns the launcher that claims an accepted connection: l, or one that has not
 // chosen pairs if the policy does not join this connection.
 func (s *Service) acceptor(l *broker.Launcher, fd int) *broker.Launcher {
-	server, err := socketAddr(unix.Getsockname(fd))
+	server, err := socketAddr(bounded.Sockname(fd))
 	if err == nil && s.joins(l, server) {
 		return l
 	}

@@ -68,7 +68,7 @@ func TestLocalPolicy(t *testing.T) {
 			b := newLocalBed(t)
 			b.local = false
 			b.s.local.mu.Lock()
-			b.s.local.ports = nil // of the launcher of the bed, which chose it
+			b.s.local.ports = localPorts{} // of the launcher of the bed, which chose it
 			b.s.local.mu.Unlock()
 			b.s.SetLocalJoin(tt.policy(b.addr.Port()))
 			b.command = "/usr/bin/server -p 1"

@@ -4,7 +4,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"syscall"
@@ -161,8 +160,8 @@ func ride(r *relay.Relay, conn *userstack.Conn, k inside.Carriage, ending, left 
 	}
 }
 
-// takeEnd takes over an end of a pair. If an engine serves n, the end belongs to that
-// engine.
+// takeEnd takes over an end of a pair, which package broker has checked. If an engine serves n,
+// the end belongs to that engine.
 func (s *Service) takeEnd(end *broker.Descriptor, n relay.Stream) (relay.Conn, error) {
 	c, _ := n.(*userstack.Conn)
 	var loop *engine.Loop
@@ -184,11 +183,7 @@ func (s *Service) takeEnd(end *broker.Descriptor, n relay.Stream) (relay.Conn, e
 	if err != nil {
 		return nil, fmt.Errorf("service: take a program's end: %w", err)
 	}
-	domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
-	kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-	if domain != unix.AF_UNIX || kind != unix.SOCK_STREAM {
-		err = errors.New("not a unix stream")
-	} else if err = unix.SetNonblock(fd, true); err == nil {
+	if err = unix.SetNonblock(fd, true); err == nil {
 		var app *engine.Socket
 		if app, err = loop.NewSocket(fd); err == nil {
 			_ = end.Close()

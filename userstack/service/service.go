@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/bounded"
 	"smcr/userstack/internal/connector"
 	"smcr/userstack/internal/programs"
 )
@@ -141,6 +143,10 @@ func New(cfg Config) (_ *Service, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("service: %w", err)
 	}
+	if dead := s.claim.Dead(); len(dead) > 0 {
+		s.log.Warn("the stack before this one was killed and has not ended, because a program keeps one of its system calls: "+
+			"it still has its sockets, such as UDP port 4791, without which there is no RoCE version 2", "processes", dead)
+	}
 	s.local.holder.log = s.log
 	if !cfg.NoLocal {
 		s.local.holder.load()
@@ -177,6 +183,13 @@ func New(cfg Config) (_ *Service, err error) {
 		_, ok, err := l.Finds(name.server, name.client)
 		return ok && err == nil
 	}
+	if sockets := s.programs.Sockets(); sockets != nil {
+		s.local.listening = func() (map[uint16]bool, error) {
+			ports := map[uint16]bool{}
+			err := sockets.Listening(func(_ uint64, local netip.AddrPort) { ports[local.Port()] = true })
+			return ports, err
+		}
+	}
 	s.programs.OnQuiet(cfg.Quiet)
 	s.sockets.listeners.begin(s)
 	if k := s.sockets.listeners.keeper; k != nil {
@@ -201,7 +214,10 @@ func New(cfg Config) (_ *Service, err error) {
 
 // takePart takes numbers of queue pairs that no other process of the place has.
 func (s *Service) takePart() error {
-	n, err := s.claim.Part()
+	n, err := s.claim.MakePart(context.Background(), func(pid int) {
+		s.log.Warn("too many stacks that have handed over still have connections: the oldest one ends, which resets its connections",
+			"pid", pid, "stacks", place.Parts-1)
+	})
 	if err != nil || s.cfg.RoCE == nil {
 		return err
 	}
@@ -229,6 +245,10 @@ func (s *Service) Stack() *userstack.Stack { return s.stack }
 
 // Dir returns the directory of the sockets.
 func (s *Service) Dir() string { return s.claim.Dir() }
+
+// Dead returns the processes of the stack that had the place before, and that the kernel has not
+// ended: see [place.Claim.Dead].
+func (s *Service) Dead() []int { return s.claim.Dead() }
 
 // SetControl makes ctl answer commands instead of the stack's own Control. It must be
 // called before Run. It returns what answers from now on: ctl, with the statistics of the
@@ -262,6 +282,17 @@ func (s *Service) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.launchers > 0 || s.programs.Busy()
+}
+
+// connections returns how many connections over SMC-R there are.
+func (s *Service) connections() int {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	all, err := s.succession.control.Connections(ctx)
+	if err != nil {
+		return -1
+	}
+	return len(all)
 }
 
 // enterRelay counts a relay that endRelays waits for, until leave.
@@ -327,7 +358,10 @@ func (s *Service) Run(ctx context.Context) error {
 		})
 	}
 	serve("the accept of launchers", func() error { return s.server.Serve(ctx, s.run) })
-	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: g, Quota: s.quota})
+	ns := nl.NewServer(s.answer, nl.ServerConfig{
+		Logger: s.log, Guard: g, Quota: s.quota,
+		Receive: bounded.Receive, Close: bounded.CloseQueue, Refuse: bounded.RefuseQueue,
+	})
 	serve("the accept of commands", func() error { return ns.Serve(s.ctl) })
 	wg.Go(g.Func("the checks of listening sockets", func() { s.sockets.listeners.keep(ctx) }))
 	wg.Go(g.Func("the watch on the addresses", func() { s.machine.follow(ctx, s.programs.Locator()) }))
@@ -345,6 +379,9 @@ loop:
 	for {
 		select {
 		case <-ctx.Done():
+			if s.succession.handedOver() {
+				s.log.Warn("told to end before the last connection: the remaining connections are reset", "connections", s.connections())
+			}
 			break loop
 		case <-over:
 			over = nil
@@ -358,7 +395,7 @@ loop:
 				wg.Go(g.Func("the accept of commands after the handover", func() { _ = ns.Serve(l) }))
 			}
 		case <-drained:
-			s.log.Warn("the drain timeout is over: the remaining connections are reset")
+			s.log.Warn("the drain timeout is over: the remaining connections are reset", "connections", s.connections())
 			break loop
 		case err = <-errc:
 			break loop

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/sockopt"
 )
 
 // takeTCP calls the function takeTCP and prevents changes of options meanwhile.
@@ -19,76 +20,33 @@ func (h *held) takeTCP() (tcp *sharedTCP, restore func(), err error) {
 	return takeTCP(h.sock)
 }
 
-// takeTCP makes a sharedTCP from a program's socket. restore restores the blocking
-// mode that the program had set.
+// takeTCP makes a sharedTCP from a program's socket. restore restores the blocking mode and the
+// [sockopt.Reads] that the program had set.
 func takeTCP(sock *broker.Descriptor) (_ *sharedTCP, restore func(), err error) {
 	flags := 0
+	var had sockopt.Reads
 	restore = func() {
 		_ = sock.Control(func(fd int) error {
+			had.Set(fd)
 			_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags)
 			return err
 		})
 	}
-	opts := keepOptions(sock)
 	fd := -1
 	err = sock.Control(func(n int) (err error) {
 		if flags, err = unix.FcntlInt(uintptr(n), unix.F_GETFL, 0); err != nil {
 			return err
 		}
+		had = sockopt.ReadsOf(n)
+		had.Clear(n)
 		fd, err = unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 0)
 		return err
 	})
 	if err != nil {
 		return nil, restore, fmt.Errorf("service: take a program's socket: %w", err)
 	}
-	c, err := fileConn(fd)
-	if err != nil {
-		return nil, restore, err
-	}
-	tcp, ok := c.(*net.TCPConn)
-	if !ok {
-		_ = c.Close()
-		return nil, restore, fmt.Errorf("%w: it is %T, not TCP", errSocket, c)
-	}
-	opts()
-	t, err := newSharedTCP(tcp)
+	t, err := newSharedTCP(fd, sock)
 	return t, restore, err
-}
-
-// keepOptions reads the options that package net changes on a connection, and
-// returns a function that restores them, because they belong to the program.
-func keepOptions(sock *broker.Descriptor) (restore func()) {
-	type option struct {
-		level, name, value int
-		known              bool
-	}
-	opts := [...]option{
-		{level: unix.IPPROTO_TCP, name: unix.TCP_NODELAY},
-		{level: unix.SOL_SOCKET, name: unix.SO_KEEPALIVE},
-		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPIDLE},
-		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPINTVL},
-		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPCNT},
-	}
-	_ = sock.Control(func(fd int) error {
-		for i := range opts {
-			o := &opts[i]
-			var err error
-			o.value, err = unix.GetsockoptInt(fd, o.level, o.name)
-			o.known = err == nil
-		}
-		return nil
-	})
-	return func() {
-		_ = sock.Control(func(fd int) error {
-			for _, o := range opts {
-				if !o.known {
-					continue
-				}
-				_ = unix.SetsockoptInt(fd, o.level, o.name, o.value)
-			}
-			return nil
-		})
-	}
 }
 
 // fileConn makes a net.Conn from fd. It closes fd or takes it over.

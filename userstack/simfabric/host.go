@@ -46,6 +46,7 @@ type NetDevState struct {
 	Up    bool
 	VLAN  uint16
 	Lower []string
+	Addrs []netip.Prefix
 }
 
 // A Route is the route from a host to a neighbour.
@@ -189,7 +190,7 @@ func (h *Host) NetDevs() []NetDevState {
 	var out []NetDevState
 	for _, n := range h.devs {
 		if !n.gone {
-			out = append(out, NetDevState{n.Name, n.index, n.up, n.VLAN, n.Lower})
+			out = append(out, NetDevState{n.Name, n.index, n.up, n.VLAN, n.Lower, n.Addrs})
 		}
 	}
 	return out

@@ -111,11 +111,7 @@ func (c *TCPConn) Read(p []byte) (int, error) {
 		case len(p) == 0:
 			return 0, nil
 		case len(c.buf) > 0:
-			n := copy(p, c.buf)
-			c.buf = c.buf[n:]
-			c.peer.flight -= n
-			c.peer.cond.Broadcast()
-			return n, nil
+			return c.take(p), nil
 		case c.err != nil:
 			return 0, c.opError("read", c.err)
 		case c.eof:
@@ -123,6 +119,23 @@ func (c *TCPConn) Read(p []byte) (int, error) {
 		}
 		c.cond.Wait()
 	}
+}
+
+// ReadNow reads bytes that have arrived. It does not wait, whatever the deadline is, and
+// returns 0 if there are none.
+func (c *TCPConn) ReadNow(p []byte) int {
+	c.w.mu.Lock()
+	defer c.w.unlock()
+	return c.take(p)
+}
+
+// take takes bytes out of the receive buffer. The world is locked.
+func (c *TCPConn) take(p []byte) int {
+	n := copy(p, c.buf)
+	c.buf = c.buf[n:]
+	c.peer.flight -= n
+	c.peer.cond.Broadcast()
+	return n
 }
 
 // Write implements net.Conn.

@@ -18,17 +18,23 @@ const (
 	mapHandshakes = "handshakes"
 	mapSilent     = "silent"
 	mapAnnounced  = "announced"
+	mapAnswers    = "answers"
 )
 
 // Stack slots of both programs, as offsets in bytes from the frame pointer. The key of
 // the listeners map has the cookie of the network namespace (8 bytes), the local address
 // (16 bytes: IPv6 or IPv4-mapped, zero for a wildcard) and the port (8 bytes). All but
 // the address is in host byte order.
+//
+// A new value of the listeners map has the key in it, so the slots before the key, of the key
+// and behind it are one piece.
 const (
-	slotKey     = -listenerKeySize
+	slotHead    = -countSize
+	slotKey     = slotHead + countKey
 	slotKeyAddr = slotKey + 8
 	slotKeyPort = slotKey + 24
-	slotOption  = slotKey - 8
+	slotRest    = slotKey + listenerKeySize // 8 bytes
+	slotOption  = slotHead - 8
 	slotCookie  = slotOption - 8
 	slotValue   = slotCookie - 8
 	// This slot has no other use, see storePair.
@@ -36,7 +42,26 @@ const (
 	// A value of the announced map: the cookie of the listener, and the local and the
 	// remote address in the form of a key.
 	slotAnnounced = slotInt - announcedSize
+	// A key of the answers map: the address of the server and of the client in the form of a
+	// key, the sequence number of the SYN-ACK, and the one that it acknowledges.
+	slotAnswer       = slotAnnounced - answerSize
+	slotAnswerClient = slotAnswer + listenerKeySize
+	slotAnswerSeq    = slotAnswerClient + listenerKeySize
+	slotAnswerAck    = slotAnswerSeq + 4
+	// What tables.go keeps over a call of a helper: the element, the result, the time, the
+	// part of the handshakes array, and the first and the current index there.
+	slotElem  = slotAnswer - 8
+	slotGot   = slotElem - 8
+	slotNow   = slotGot - 8
+	slotPart  = slotNow - 8
+	slotFirst = slotPart - 8
+	slotIndex = slotFirst - 8
+	// How many listeners all users had before this one.
+	slotAll = slotIndex - 8
 )
+
+// answerSize is the size in bytes of a key of the answers map.
+const answerSize = 2*listenerKeySize + 8
 
 // announcedSize is the size in bytes of a value of the announced map.
 const announcedSize = 8 + 2*listenerKeySize
@@ -237,47 +262,6 @@ func (a *assembler) storePair(slot int16) {
 	)
 }
 
-// findListener looks up the key. R0 is then the address of the count, or nil.
-func (a *assembler) findListener() {
-	a.mapPtr(asm.R1, mapListeners)
-	a.stackPtr(asm.R2, slotKey)
-	a.emit(asm.FnMapLookupElem.Call())
-}
-
-// register adds 1 to the count of listeners of the key. It jumps to label if there is no
-// room.
-func (a *assembler) register(label string) {
-	a.setSlot(slotValue, 0)
-	a.mapPtr(asm.R1, mapListeners)
-	a.stackPtr(asm.R2, slotKey)
-	a.stackPtr(asm.R3, slotValue)
-	a.emit(
-		asm.Mov.Imm(asm.R4, unix.BPF_NOEXIST), // it fails if the entry exists, which is no error
-		asm.FnMapUpdateElem.Call(),
-	)
-	a.findListener()
-	a.emit(
-		asm.JEq.Imm(asm.R0, 0, label),
-		asm.Mov.Imm(asm.R1, 1),
-		asm.AddAtomic.Mem(asm.R0, asm.R1, asm.Word, 0),
-	)
-}
-
-// unregister subtracts 1 from the count of listeners of the key. It does not remove the
-// entry, because another listener may be registering at the same time. The kernel removes
-// the entry when it needs room.
-func (a *assembler) unregister() {
-	gone := a.unique("gone")
-	a.findListener()
-	a.emit(
-		asm.JEq.Imm(asm.R0, 0, gone),
-		asm.Mov.Imm(asm.R1, -1),
-		asm.AddAtomic.Mem(asm.R0, asm.R1, asm.Word, 0),
-	)
-	a.placeLabel(gone)
-	a.flags(flagRegistered, 0)
-}
-
 // ifSilent jumps to label if the address of the key is silent, or its port on every address.
 // The key is then, and otherwise, that of every address.
 func (a *assembler) ifSilent(label string) {
@@ -295,15 +279,16 @@ func (a *assembler) ifSilent(label string) {
 	}
 }
 
-// unlessListener jumps to label if no marked listener has the local address of
-// the key, or its port on every address.
+// unlessListener jumps to label if no marked listener has the local address of the key, or
+// its port on every address. Otherwise the part of the listener in the handshakes array is in
+// its stack slot.
 func (a *assembler) unlessListener(label string) {
 	wildcard, found := a.unique("wildcard"), a.unique("found")
 	a.findListener()
 	a.emit(
 		asm.JEq.Imm(asm.R0, 0, wildcard),
-		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
-		asm.JSGT.Imm32(asm.R1, 0, found),
+		asm.LoadMem(asm.R1, asm.R0, countN, asm.Word),
+		asm.JSGT.Imm32(asm.R1, 0, found), // less than 0 is one that is being deleted
 	)
 	a.placeLabel(wildcard)
 	a.setSlot(slotKeyAddr, 0)
@@ -311,10 +296,14 @@ func (a *assembler) unlessListener(label string) {
 	a.findListener()
 	a.emit(
 		asm.JEq.Imm(asm.R0, 0, label),
-		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
+		asm.LoadMem(asm.R1, asm.R0, countN, asm.Word),
 		asm.JSLE.Imm32(asm.R1, 0, label),
 	)
 	a.placeLabel(found)
+	a.emit(
+		asm.LoadMem(asm.R1, asm.R0, countPart, asm.Word),
+		asm.StoreMem(asm.RFP, slotPart, asm.R1, asm.DWord),
+	)
 }
 
 // optionOnStack writes an option to a stack slot.
@@ -376,40 +365,6 @@ func (a *assembler) cookieOnStack() {
 	)
 }
 
-// lookupHandshake loads the entry of this connection in the handshakes map into R1, or
-// jumps to label if there is none.
-func (a *assembler) lookupHandshake(label string) {
-	a.cookieOnStack()
-	a.mapPtr(asm.R1, mapHandshakes)
-	a.stackPtr(asm.R2, slotCookie)
-	a.emit(
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, label),
-		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
-	)
-}
-
-// recordHandshake records in the handshakes map whether the SYN-ACK has the option.
-func (a *assembler) recordHandshake(fact int32) {
-	a.cookieOnStack()
-	a.setSlot(slotValue, fact)
-	a.mapPtr(asm.R1, mapHandshakes)
-	a.stackPtr(asm.R2, slotCookie)
-	a.stackPtr(asm.R3, slotValue)
-	a.emit(
-		asm.Mov.Imm(asm.R4, unix.BPF_ANY),
-		asm.FnMapUpdateElem.Call(),
-	)
-}
-
-// deleteHandshake deletes the entry of the cookie in the stack slot from the handshakes
-// map.
-func (a *assembler) deleteHandshake() {
-	a.mapPtr(asm.R1, mapHandshakes)
-	a.stackPtr(asm.R2, slotCookie)
-	a.emit(asm.FnMapDeleteElem.Call())
-}
-
 // recordAnnounced adds this connection to the announced map, if it has a gated listener.
 func (a *assembler) recordAnnounced() {
 	none := a.unique("none")
@@ -418,8 +373,8 @@ func (a *assembler) recordAnnounced() {
 		asm.JEq.Imm(asm.R1, 0, none),
 		asm.StoreMem(asm.RFP, slotAnnounced, asm.R1, asm.DWord),
 	)
-	a.address(slotAnnounced+8, addressFields{base: regCtx, family: opsFamily, ip4: opsLocalIP4, ip6: opsLocalIP6, port: opsLocalPort})
-	a.address(slotAnnounced+8+listenerKeySize, addressFields{base: regCtx, family: opsFamily, ip4: opsRemoteIP4, ip6: opsRemoteIP6, port: opsRemotePort, remote: true})
+	a.address(slotAnnounced+8, opsLocal())
+	a.address(slotAnnounced+8+listenerKeySize, opsRemote())
 	a.cookieOnStack()
 	a.mapPtr(asm.R1, mapAnnounced)
 	a.stackPtr(asm.R2, slotCookie)

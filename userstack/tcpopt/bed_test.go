@@ -5,6 +5,7 @@ package tcpopt
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -329,20 +330,49 @@ func (b *bed) sysctl(h *netnstest.Host, name, value string) {
 	b.must(h.Do(func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) }))
 }
 
-// listeners returns the number of marked listeners that the program knows.
+// listeners returns the number of marked listeners that the program knows, also in the counts
+// of all users.
 func (b *bed) listeners() int {
 	b.Helper()
 	var key [listenerKeySize]byte
-	var n, sum int32
+	var value [countSize]byte
+	at, by := 0, 0
 	it := b.prog.objs.listeners.Iterate()
-	for it.Next(&key, &n) {
-		if n < 0 {
-			b.Errorf("listener %x counted %d times", key, n)
+	for it.Next(&key, &value) {
+		n := int(int32(binary.NativeEndian.Uint32(value[countN:])))
+		if n <= 0 || [listenerKeySize]byte(value[countKey:]) != key {
+			b.Errorf("listener %x counted %d times, of %x", key, n, value[countKey:])
 		}
-		sum += n
+		switch a := addressOf(key[:]); {
+		case a.NetNS != 0:
+			at += n
+		case a.Port() == 0xffff: // those of all
+			by += n
+		}
 	}
 	b.must(it.Err())
-	return int(sum)
+	if at != by {
+		b.Errorf("%d listeners have addresses, %d are counted", at, by)
+	}
+	return at
+}
+
+// handshakes returns the elements of half-open connections, and their indices.
+func (b *bed) handshakes() map[uint32]handshake {
+	b.Helper()
+	found := map[uint32]handshake{}
+	var (
+		i     uint32
+		value [shakeSize]byte
+	)
+	it := b.prog.objs.handshakes.Iterate()
+	for it.Next(&i, &value) {
+		if h := decodeHandshake(value[:]); h.Cookie != 0 {
+			found[i] = h
+		}
+	}
+	b.must(it.Err())
+	return found
 }
 
 // privateCgroup moves the process into a new cgroup for the time of the test, so that its

@@ -112,7 +112,7 @@ func BenchmarkGateBeside(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			bed := newBed(b)
 			if name != "absent" {
-				bed.must(bed.prog.GateListen(bed.bind(bed.B, unix.AF_INET, "127.0.0.1", 4002)))
+				bed.must(bed.prog.GateListen(bed.bind(bed.B, unix.AF_INET, "127.0.0.1", 4002), 0))
 			}
 			var c conn
 			if name == "opened" {

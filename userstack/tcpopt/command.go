@@ -75,9 +75,7 @@ func commandProgram() asm.Instructions {
 	a.unlessBits(regMark, markFlags, flagListen, "pass")
 	a.ifBits(regMark, markFlags, flagRegistered, "done")
 	a.readCallbacks("refuse")
-	a.sockListenerKey()
-	a.register("refuse")
-	a.flags(0, flagRegistered)
+	a.register(a.sockListenerKey, "refuse")
 	// SYNs must be saved before the first SYN-ACK with the option.
 	a.ifBits(regMark, markFlags, flagSavesSYN, "listen_saves")
 	a.emit(asm.StoreImm(asm.RFP, slotInt, 1, asm.Word), asm.Mov.Reg(asm.R1, regSock))
@@ -94,8 +92,7 @@ func commandProgram() asm.Instructions {
 	a.writeCallbacks()
 	a.emit(asm.JEq.Imm(asm.R0, 0, "done"))
 	// Only a kernel that can read the flags but not set them executes this.
-	a.sockListenerKey()
-	a.unregister()
+	a.unregister(a.sockListenerKey)
 	a.emit(asm.Ja.Label("refuse"))
 
 	// Older verifiers require that the context is written from a register.

@@ -38,10 +38,12 @@
 //
 //   - A client reports PeerSMC only if it sent the option and the SYN-ACK had it.
 //   - A server whose SYN-ACK had the option always reports PeerSMC.
-//   - In three cases a server may report PeerSMC and its client does not: something on the
-//     path removed the option from the SYN-ACK, or copied the probe into it and the ACK was lost, or the SYN was
-//     answered before the listener was marked, and saved because another process had marked
-//     the listener earlier. Such a server finds application data where it expects a CLC Proposal.
+//   - In two cases a server may report PeerSMC and its client does not: something on the
+//     path removed the option from the SYN-ACK, or copied the probe into it and the ACK was
+//     lost. Such a server finds application data where it expects a CLC Proposal.
+//
+// What the SYN-ACK said is what the program has noted when it was built. The saved SYN shows
+// only what the peer has announced. A SYN-ACK that cannot be noted has no option.
 //
 // With TCP Fast Open, with SYN cookies, and if the header has no room for the option,
 // both ends report PeerNoSMC. The handshake itself does not change.
@@ -56,16 +58,28 @@
 // has checked that it wrote all bytes up to there. So it does not matter how other
 // processes write, and in which segments or how often TCP sends. The gate exists before
 // the connection is established at either end. It opens after the last message of
-// Gate.Send (DECLINE), or when the peer has declined. There is no gate if one end does
-// not announce SMC-R. Otherwise it stays closed as long as the connection lasts. SYN,
+// Gate.Send (DECLINE), when the peer has declined, or if both ends are in one network namespace
+// and nobody speaks CLC (answers.go). There is no gate if one end does not announce SMC-R. Otherwise it stays closed as long as the connection lasts. SYN,
 // FIN, RST and acknowledgements pass.
 //
 // Other processes can still read what the peer sends, and end the connection. If they
 // write, the handshake fails with [ErrForeign] or times out.
 //
 // The gate does not protect against raw sockets and TCP_REPAIR, which both need
-// privileges, and not after the end of the Program. Segments that IPsec has encrypted
-// pass.
+// privileges, and not after the end of the Program. It sees no
+// packets that a route sends as MPLS. It drops what it does not understand, such as segments that
+// IPsec has encrypted.
+//
+// # Shares
+//
+// Marks of connections are in the storage of the sockets. Marked listeners and half-open
+// connections also are in tables. These are shared by all users, so nothing in them replaces
+// anything else. Of 8192 listeners, users other than root and the stack's own can have 7168,
+// and one of them 2048. The kernel counts a listener from listen(2) until it ends. One above
+// a share answers without the option. The table of half-open connections has 32 parts with 2048
+// elements, one for root and the others for users, by a hash of their number. A SYN-ACK for
+// which its part has no room has no option. The list of [Program.Announced] does not get
+// connections for which there is no room.
 //
 // # Limits
 //

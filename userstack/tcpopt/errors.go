@@ -37,6 +37,9 @@ var (
 	// ErrForeign means that another process that has the socket interferes with
 	// the handshake on it.
 	ErrForeign = errors.New("tcpopt: another process uses the socket during the handshake")
+	// ErrNotHere means that the ends of a connection have not been seen in one network
+	// namespace.
+	ErrNotHere = errors.New("tcpopt: the other end of the connection was not found in this network namespace")
 	// ErrClosed means that the Program was closed.
 	ErrClosed = errors.New("tcpopt: closed")
 )

@@ -73,9 +73,10 @@ func (p *Program) GateConnect(fd int) error {
 }
 
 // GateListen is MarkListen for a socket that other processes have too. Each accepted socket
-// is gated as with GateConnect, before any process can get it.
+// is gated as with GateConnect, before any process can get it. The listener takes the share of
+// a user, of whom 0 is root and the user of the stack.
 // Errors: ErrNoGate, and those of MarkListen.
-func (p *Program) GateListen(fd int) error {
+func (p *Program) GateListen(fd int, owner uint32) error {
 	if err := p.acquire(); err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (p *Program) GateListen(fd int) error {
 	if err := p.needGate(); err != nil {
 		return err
 	}
-	return p.markListen(fd, flagListen|flagGateListen)
+	return p.markListen(fd, flagListen|flagGateListen, owner)
 }
 
 // A Gate is the only way to send data on a gated socket. Only one goroutine at a time may use
@@ -223,12 +224,16 @@ func (g *Gate) Open(fd, read int) error {
 }
 
 // OpenHere opens the gate of a connection on which nobody speaks CLC, because both ends are
-// on this host. The caller must have checked that.
+// in one network namespace. The error is ErrNotHere unless the kernel has seen that: see
+// answers.go. The gate stays closed then.
 func (g *Gate) OpenHere(fd int) error {
 	if err := g.p.acquire(); err != nil {
 		return err
 	}
 	defer g.p.release()
+	if g.m.Flags&flagHere == 0 {
+		return ErrNotHere
+	}
 	return g.open(fd)
 }
 

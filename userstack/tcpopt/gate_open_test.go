@@ -64,7 +64,7 @@ func TestGateHere(t *testing.T) {
 		{unix.AF_INET6, "::1", b.B.Addr6()},
 	} {
 		l := b.bind(b.B, test.family, test.to, 0)
-		b.must(b.prog.GateListen(l))
+		b.must(b.prog.GateListen(l, 0))
 		b.must(unix.Listen(l, 8))
 		fd := b.bind(b.B, test.family, test.from, 0)
 		b.must(b.prog.GateConnect(fd))
@@ -195,7 +195,7 @@ func TestNoGate(t *testing.T) {
 	b.prog = attach(t, Options{CgroupPath: dir})
 	fd := b.socket(b.A, unix.AF_INET)
 	for range 2 {
-		for what, err := range map[string]error{"GateConnect": b.prog.GateConnect(fd), "GateListen": b.prog.GateListen(fd)} {
+		for what, err := range map[string]error{"GateConnect": b.prog.GateConnect(fd), "GateListen": b.prog.GateListen(fd, 0)} {
 			if !errors.Is(err, ErrNoGate) {
 				t.Errorf("%s: %v, want ErrNoGate", what, err)
 			}
@@ -217,7 +217,7 @@ func TestGateClosed(t *testing.T) {
 	b.must(b.prog.Close())
 	_, err := b.prog.Gate(g.end)
 	for what, err := range map[string]error{
-		"GateConnect": b.prog.GateConnect(g.end), "GateListen": b.prog.GateListen(g.end), "Gate": err,
+		"GateConnect": b.prog.GateConnect(g.end), "GateListen": b.prog.GateListen(g.end, 0), "Gate": err,
 		"Send": g.gate.Send(g.end, nil, false), "Open": g.gate.Open(g.end, 0), "OpenToData": g.gate.OpenToData(g.end, nil),
 	} {
 		if !errors.Is(err, ErrClosed) {
@@ -235,7 +235,7 @@ func TestGateLazy(t *testing.T) {
 	if b.prog.gate.link != nil {
 		t.Error("attached for sockets that need no gate")
 	}
-	b.must(b.prog.GateListen(b.bind(b.B, unix.AF_INET, "0.0.0.0", 4002)))
+	b.must(b.prog.GateListen(b.bind(b.B, unix.AF_INET, "0.0.0.0", 4002), 0))
 	if b.prog.gate.link == nil {
 		t.Error("not attached")
 	}

@@ -26,13 +26,15 @@ const (
 	ip6NextHeader = 6
 	ip6HeaderLen  = 40
 	tcpSeq        = 4
+	tcpAck        = 8
 	tcpDataOffset = 12
 	tcpFlagsByte  = 13
 )
 
-// maxExtensions is how many extension headers a socket can be set to send: two with
-// options of the destination, and one of each other kind.
-const maxExtensions = 4
+// maxHeaders is how many headers between the first one and that of TCP the program skips. A socket
+// can be set to send four: two with options of the destination, and one of each other kind. A route
+// can add an IP header with a routing header (seg6).
+const maxHeaders = 8
 
 // gateProgram assembles the program that sees each packet which a socket of the cgroup sends.
 // It runs before netfilter and fragmentation.
@@ -42,10 +44,15 @@ const maxExtensions = 4
 //	gated                  | SYN, or without payload (ACK, FIN) | passes
 //	gated                  | payload that ends within the limit | passes
 //	gated                  | any other                          | drops
+//	gated, before both     | not TCP, as far as the program     | passes: only the SYN and what
+//	ends have announced    | can tell                           | answers it
+//	gated, after           | the same                           | drops
 //
-// A packet that is not TCP passes. It belongs to a tunnel, and has a segment inside that the
-// program has seen already, or it is a segment that IPsec has encrypted. Hosts with IPsec
-// between them decline SMC-R.
+// The socket decides, and not what a packet looks like: what the program does not understand has
+// bytes of the socket in it. That may be a segment that IPsec has encrypted, or one in a tunnel that
+// the program does not know. Extension headers, and IP in IP as a route makes it (seg6), are
+// skipped. Hosts with IPsec between them, and those behind a route that encapsulates, do not use
+// SMC-R.
 //
 // TCP regards a dropped segment as not sent, and tries again later.
 func gateProgram() asm.Instructions {
@@ -65,6 +72,7 @@ func gateProgram() asm.Instructions {
 		asm.Mov.Reg(asm.R2, asm.R1),
 		asm.RSh.Imm(asm.R2, 4),
 		asm.JEq.Imm(asm.R2, 6, "ip6"),
+		asm.JNE.Imm(asm.R2, 4, "unknown"),
 		asm.And.Imm(asm.R1, 15),
 		asm.LSh.Imm(asm.R1, 2),
 		asm.Mov.Reg(regOffset, asm.R1),
@@ -76,13 +84,19 @@ func gateProgram() asm.Instructions {
 		asm.LoadMem(regProto, asm.RFP, gateBuf+ip6NextHeader, asm.Byte),
 		asm.Mov.Imm(regOffset, ip6HeaderLen),
 	)
-	for range maxExtensions {
-		a.extension("protocol")
-	}
 	a.placeLabel("protocol")
-	a.emit(asm.JNE.Imm(regProto, unix.IPPROTO_TCP, labelOut))
+	for range maxHeaders {
+		a.header("tcp", "unknown")
+	}
+	a.placeLabel("tcp")
+	a.emit(asm.JNE.Imm(regProto, unix.IPPROTO_TCP, "unknown"))
 	a.segment()
 
+	a.placeLabel("unknown")
+	a.emit(
+		asm.LoadMem(asm.R1, regMark, markState, asm.Word),
+		asm.JNE.Imm(asm.R1, int32(PeerSMC), labelOut),
+	)
 	a.placeLabel("drop")
 	a.emit(asm.Mov.Imm(asm.R0, 0), asm.Return())
 	return a.finish()
@@ -105,14 +119,21 @@ func (a egress) loadHeader(n int32) {
 	)
 }
 
-// extension skips one extension header of IPv6, or jumps to label if there is none.
-func (a egress) extension(label string) {
-	is := a.unique("extension")
+// header skips one header. It jumps to tcp if there is none to skip, and to unknown for a header
+// that it does not know.
+func (a egress) header(tcp, unknown string) {
+	options, ip4, ip6, done := a.unique("options"), a.unique("ip4"), a.unique("ip6"), a.unique("done")
+	a.emit(
+		asm.JEq.Imm(regProto, unix.IPPROTO_TCP, tcp),
+		asm.JEq.Imm(regProto, unix.IPPROTO_IPV6, ip6),
+		asm.JEq.Imm(regProto, unix.IPPROTO_IPIP, ip4),
+	)
 	for _, kind := range []int32{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_DSTOPTS} {
-		a.emit(asm.JEq.Imm(regProto, kind, is))
+		a.emit(asm.JEq.Imm(regProto, kind, options))
 	}
-	a.emit(asm.Ja.Label(label))
-	a.placeLabel(is)
+	a.emit(asm.Ja.Label(unknown))
+
+	a.placeLabel(options)
 	a.loadHeader(2)
 	a.emit(
 		asm.LoadMem(regProto, asm.RFP, gateBuf, asm.Byte),
@@ -120,7 +141,25 @@ func (a egress) extension(label string) {
 		asm.LSh.Imm(asm.R1, 3), // in units of 8 bytes, without the first 8
 		asm.Add.Imm(asm.R1, 8),
 		asm.Add.Reg(regOffset, asm.R1),
+		asm.Ja.Label(done),
 	)
+	a.placeLabel(ip4)
+	a.loadHeader(gateBufSize)
+	a.emit(
+		asm.LoadMem(regProto, asm.RFP, gateBuf+ip4Protocol, asm.Byte),
+		asm.LoadMem(asm.R1, asm.RFP, gateBuf, asm.Byte),
+		asm.And.Imm(asm.R1, 15),
+		asm.LSh.Imm(asm.R1, 2),
+		asm.Add.Reg(regOffset, asm.R1),
+		asm.Ja.Label(done),
+	)
+	a.placeLabel(ip6)
+	a.loadHeader(gateBufSize)
+	a.emit(
+		asm.LoadMem(regProto, asm.RFP, gateBuf+ip6NextHeader, asm.Byte),
+		asm.Add.Imm(regOffset, ip6HeaderLen),
+	)
+	a.placeLabel(done)
 }
 
 // segment decides on the TCP segment at regOffset.

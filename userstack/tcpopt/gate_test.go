@@ -54,7 +54,7 @@ func (b *bed) gatedServer(family int) *gated {
 		addr, any = b.B.Addr6(), "::"
 	}
 	l := b.bind(b.B, family, any, 0)
-	b.must(b.prog.GateListen(l))
+	b.must(b.prog.GateListen(l, 0))
 	b.must(unix.Listen(l, 8))
 	fd := b.socket(b.A, family)
 	b.must(b.prog.MarkConnect(fd))
@@ -319,7 +319,7 @@ func TestGatePlainTCP(t *testing.T) {
 	b.exchange(c)
 
 	l := b.bind(b.B, unix.AF_INET, "0.0.0.0", 4002)
-	b.must(b.prog.GateListen(l))
+	b.must(b.prog.GateListen(l, 0))
 	b.must(unix.Listen(l, 8))
 	d := b.dial(l, false)
 	b.exchange(d)
@@ -418,7 +418,7 @@ func TestGateListening(t *testing.T) {
 	b := newBed(t)
 	for _, marked := range []bool{false, true} {
 		l := b.listener(unix.AF_INET, "0.0.0.0", 0, marked)
-		if err := b.prog.GateListen(l); errors.Is(err, ErrListening) {
+		if err := b.prog.GateListen(l, 0); errors.Is(err, ErrListening) {
 			t.Skipf("%v: boot Linux 6.12", err)
 		} else {
 			b.must(err)
@@ -427,7 +427,7 @@ func TestGateListening(t *testing.T) {
 		g := b.gated(c, c.server, c.client)
 		g.write(foreign)
 		g.expectNothing("listening before")
-		b.must(b.prog.GateListen(l))
+		b.must(b.prog.GateListen(l, 0))
 	}
 }
 

@@ -23,6 +23,12 @@ type mark struct {
 	// Listener is the cookie of the gated listener to which the mark belongs, also in the
 	// sockets that are accepted from it. 0: there is none.
 	Listener uint64
+	// Owner is the user whose share the listener takes. 0: root, or the user of the stack.
+	Owner uint32
+	// Part is that of the owner in the handshakes array. Home is where the half-open
+	// connections of the listener are: another one at its address may have decided that.
+	Part, Home uint32
+	_          uint32
 }
 
 // Size of a mark and offsets of its fields in bytes.
@@ -32,7 +38,10 @@ const (
 	markBase     = 8
 	markLimit    = 12
 	markListener = 16
-	markSize     = 24
+	markOwner    = 24
+	markPart     = 28
+	markHome     = 32
+	markSize     = 40
 )
 
 // Bits of mark.Flags.
@@ -52,28 +61,25 @@ const (
 	flagProbeRoom              // the SYN that is being built has room for the probe
 	flagProbed                 // a SYN with the probe was sent
 	flagTell                   // the next segment tells the peer that the connection is TCP
+	flagHere                   // both ends are marked sockets of one network namespace
 )
 
 const (
-	// maxListeners limits the number of local addresses and ports of marked listeners, in
-	// all network namespaces. Beyond it, the one that was not used for the longest time
-	// answers without the option.
-	maxListeners = 8192
-	// maxHandshakes limits the number of half-open connections in the handshakes map.
-	// Beyond it, the saved SYN decides, which does not show whether the SYN-ACK had room.
-	// So a server may report PeerSMC although its client reports PeerNoSMC.
-	maxHandshakes = 4096
 	// maxSilent limits the number of addresses in the silent map.
 	maxSilent = maxListeners
 	// maxAnnounced limits the number of connections in the announced map. Beyond it, the
-	// oldest are forgotten: the owner of the Program is not told of them.
-	maxAnnounced = 8192
+	// owner of the Program is not told of new ones. It has users who have many give some back
+	// ([Program.Taken]).
+	maxAnnounced = 32768
+	// maxAnswers limits the number of handshakes in the answers map. Beyond it, the oldest are
+	// forgotten, which are over: see answers.go.
+	maxAnswers = maxHandshakes
 )
 
-// Values of the handshakes map.
+// Values of the answers map.
 const (
-	synAckPlain = 1 // the SYN-ACK had no room for the option
-	synAckSMC   = 2 // the SYN-ACK has the option
+	answerSent  = 1 // a marked listener has sent the SYN-ACK
+	answerTaken = 2 // a marked socket of the same network namespace has got it
 )
 
 // listenerKeySize is the size in bytes of a key of the listeners map.
@@ -83,19 +89,22 @@ const listenerKeySize = 32
 type objects struct {
 	// marks is the per-socket storage.
 	marks *ebpf.Map
-	// listeners has the number of marked listening sockets of each local address. When a
-	// SYN-ACK is sent, the program cannot access the listener. It only knows that a
+	// listeners has the number of marked listening sockets of each local address, and of each
+	// user (tables.go). When a SYN-ACK is sent, the program cannot access the listener. It only knows that a
 	// program has set the callback flag of the listener, which may be another program.
 	// This map shows whether it was this one.
 	listeners *ebpf.Map
-	// handshakes has an entry for each half-open connection whose SYN had the option, by
-	// its cookie: whether the SYN-ACK has the option.
+	// handshakes has an element for each half-open connection whose SYN had the option:
+	// whether the SYN-ACK has the option (handshakes.go).
 	handshakes *ebpf.Map
 	// silent has the local addresses on which nothing is announced, see [Program.Silence].
 	silent *ebpf.Map
 	// announced has the connections of gated listeners whose SYN-ACK announced SMC, by
 	// their cookies, until [Program.Taken].
 	announced *ebpf.Map
+	// answers has the SYN-ACKs that announced SMC, until both ends are established: by the
+	// addresses that the listener sees, and by both sequence numbers.
+	answers *ebpf.Map
 
 	sockOps *ebpf.Program
 
@@ -132,27 +141,50 @@ func loadObjects() (_ *objects, err error) {
 			{Name: "base", Type: u32, Offset: markBase * 8},
 			{Name: "limit", Type: u32, Offset: markLimit * 8},
 			{Name: "listener", Type: u64, Offset: markListener * 8},
+			{Name: "owner", Type: u32, Offset: markOwner * 8},
+			{Name: "part", Type: u32, Offset: markPart * 8},
+			{Name: "home", Type: u32, Offset: markHome * 8},
 		}},
 	})
 	if err != nil {
 		return nil, bpfError("create the map of marks", err)
 	}
+	lock := &btf.Struct{Name: "bpf_spin_lock", Size: 4, Members: []btf.Member{{Name: "val", Type: u32}}}
+	key := &btf.Array{Index: u32, Type: u64, Nelems: listenerKeySize / 8}
 	o.listeners, err = ebpf.NewMap(&ebpf.MapSpec{
-		Name:       "smcr_listeners",
-		Type:       ebpf.LRUHash,
-		KeySize:    listenerKeySize,
-		ValueSize:  4,
-		MaxEntries: maxListeners,
+		Name:      "smcr_listeners",
+		Type:      ebpf.Hash,
+		Flags:     unix.BPF_F_NO_PREALLOC,
+		KeySize:   listenerKeySize,
+		ValueSize: countSize,
+		// Each listener has at most one address and one user.
+		MaxEntries: 2*maxListeners + 1,
+		// The kernel requires type information for locks.
+		Key: key,
+		Value: &btf.Struct{Name: "smcr_count", Size: countSize, Members: []btf.Member{
+			{Name: "lock", Type: lock},
+			{Name: "key", Type: key, Offset: countKey * 8},
+			{Name: "n", Type: u32, Offset: countN * 8},
+			{Name: "part", Type: u32, Offset: countPart * 8},
+		}},
 	})
 	if err != nil {
 		return nil, bpfError("create the map of listeners", err)
 	}
 	o.handshakes, err = ebpf.NewMap(&ebpf.MapSpec{
 		Name:       "smcr_handshake",
-		Type:       ebpf.LRUHash,
-		KeySize:    8,
-		ValueSize:  8,
+		Type:       ebpf.Array,
+		KeySize:    4,
+		ValueSize:  shakeSize,
 		MaxEntries: maxHandshakes,
+		Key:        u32,
+		Value: &btf.Struct{Name: "smcr_handshake", Size: shakeSize, Members: []btf.Member{
+			{Name: "lock", Type: lock},
+			{Name: "fact", Type: u32, Offset: shakeFact * 8},
+			{Name: "cookie", Type: u64, Offset: shakeCookie * 8},
+			{Name: "until", Type: u64, Offset: shakeUntil * 8},
+			{Name: "full", Type: u64, Offset: shakeFull * 8},
+		}},
 	})
 	if err != nil {
 		return nil, bpfError("create the map of handshakes", err)
@@ -170,13 +202,24 @@ func loadObjects() (_ *objects, err error) {
 	}
 	o.announced, err = ebpf.NewMap(&ebpf.MapSpec{
 		Name:       "smcr_announced",
-		Type:       ebpf.LRUHash,
+		Type:       ebpf.Hash,
+		Flags:      unix.BPF_F_NO_PREALLOC,
 		KeySize:    8,
 		ValueSize:  announcedSize,
 		MaxEntries: maxAnnounced,
 	})
 	if err != nil {
 		return nil, bpfError("create the map of announced connections", err)
+	}
+	o.answers, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name:       "smcr_answers",
+		Type:       ebpf.LRUHash,
+		KeySize:    answerSize,
+		ValueSize:  8,
+		MaxEntries: maxAnswers,
+	})
+	if err != nil {
+		return nil, bpfError("create the map of answers", err)
 	}
 	o.sockOps, err = o.loadProgram(&ebpf.ProgramSpec{
 		Name:         "smcr_tcpopt",
@@ -211,7 +254,7 @@ func (o *objects) loadOptional() {
 
 func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 	spec.License = "Apache-2.0"
-	for name, m := range map[string]*ebpf.Map{mapMarks: o.marks, mapListeners: o.listeners, mapHandshakes: o.handshakes, mapSilent: o.silent, mapAnnounced: o.announced} {
+	for name, m := range map[string]*ebpf.Map{mapMarks: o.marks, mapListeners: o.listeners, mapHandshakes: o.handshakes, mapSilent: o.silent, mapAnnounced: o.announced, mapAnswers: o.answers} {
 		if err := spec.Instructions.AssociateMap(name, m); err != nil && !errors.Is(err, asm.ErrUnreferencedSymbol) {
 			return nil, fmt.Errorf("tcpopt: link program %s: %w", spec.Name, err)
 		}
@@ -226,7 +269,7 @@ func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 // Close releases everything. Objects that were not created are nil.
 func (o *objects) Close() error {
 	// A nil *ebpf.Map or *ebpf.Program closes without an error.
-	return errors.Join(o.sockOps.Close(), o.gate.Close(), o.command.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close(), o.silent.Close(), o.announced.Close())
+	return errors.Join(o.sockOps.Close(), o.gate.Close(), o.command.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close(), o.silent.Close(), o.announced.Close(), o.answers.Close())
 }
 
 // lookup returns the mark of a socket, or ErrNotMarked.

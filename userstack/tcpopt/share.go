@@ -16,11 +16,11 @@ import (
 // ShareVersion is the version of the programs and of their maps. A process can adopt what
 // a process with the same version shares. It changes with the layout of a map, with the
 // meaning of a mark, and with the list of [Program.Share].
-const ShareVersion = 2
+const ShareVersion = 4
 
 // shared is the number of files that each Program shares. A Program with a gate shares
 // two more.
-const shared = 7
+const shared = 8
 
 // Share returns the program, its maps and its attachment as files, for [Adopt] in another
 // process. The caller must close the files. The program stays attached until the last
@@ -31,7 +31,7 @@ func (p *Program) Share() (_ []*os.File, err error) {
 		return nil, err
 	}
 	defer p.release()
-	fds := []int{p.objs.marks.FD(), p.objs.listeners.FD(), p.objs.handshakes.FD(), p.objs.silent.FD(), p.objs.announced.FD(), p.objs.sockOps.FD(), linkFD(p.link)}
+	fds := []int{p.objs.marks.FD(), p.objs.listeners.FD(), p.objs.handshakes.FD(), p.objs.silent.FD(), p.objs.announced.FD(), p.objs.answers.FD(), p.objs.sockOps.FD(), linkFD(p.link)}
 	p.gateMu.Lock()
 	defer p.gateMu.Unlock()
 	if p.gate.link != nil {
@@ -82,15 +82,15 @@ func Adopt(files []*os.File, opts Options) (_ *Program, err error) {
 			err = errors.Join(err, p.abandon())
 		}
 	}()
-	for i, m := range []**ebpf.Map{&p.objs.marks, &p.objs.listeners, &p.objs.handshakes, &p.objs.silent, &p.objs.announced} {
+	for i, m := range []**ebpf.Map{&p.objs.marks, &p.objs.listeners, &p.objs.handshakes, &p.objs.silent, &p.objs.announced, &p.objs.answers} {
 		if *m, err = adopt(files[i], ebpf.NewMapFromFD); err != nil {
 			return nil, err
 		}
 	}
-	if p.objs.sockOps, err = adopt(files[5], ebpf.NewProgramFromFD); err != nil {
+	if p.objs.sockOps, err = adopt(files[6], ebpf.NewProgramFromFD); err != nil {
 		return nil, err
 	}
-	if p.link, err = adopt(files[6], link.NewFromFD); err != nil {
+	if p.link, err = adopt(files[7], link.NewFromFD); err != nil {
 		return nil, err
 	}
 	if len(files) > shared {

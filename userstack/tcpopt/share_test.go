@@ -19,7 +19,7 @@ func TestAdopt(t *testing.T) {
 	b := newBed(t)
 	capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
 	l := b.bind(b.B, unix.AF_INET, "0.0.0.0", 4001)
-	b.must(b.prog.GateListen(l))
+	b.must(b.prog.GateListen(l, 0))
 	b.must(unix.Listen(l, 8))
 	before := b.dial(l, true)
 	for range 3 {

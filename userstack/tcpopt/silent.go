@@ -97,9 +97,9 @@ type Announced struct {
 	Remote   netip.AddrPort
 }
 
-// Announced returns at most limit connections for which nobody has called Taken, in any
-// order.
-func (p *Program) Announced(limit int) ([]Announced, error) {
+// Announced returns the connections for which nobody has called Taken, in any order. There are
+// at most 32768: later ones are not listed, until there is room.
+func (p *Program) Announced() ([]Announced, error) {
 	if err := p.acquire(); err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (p *Program) Announced(limit int) ([]Announced, error) {
 		value  [announcedSize]byte
 	)
 	it := p.objs.announced.Iterate()
-	for len(found) < limit && it.Next(&cookie, &value) {
+	for it.Next(&cookie, &value) {
 		found = append(found, Announced{
 			Cookie: cookie, Listener: binary.NativeEndian.Uint64(value[:]),
 			Local: addressOf(value[8:]), Remote: addressOf(value[8+listenerKeySize:]).AddrPort,

@@ -35,7 +35,7 @@ func TestSilence(t *testing.T) {
 		{"another address", "0.0.0.0", netip.MustParseAddr("127.0.0.1"), false},
 	} {
 		l := b.bind(b.B, unix.AF_INET, test.listen, 4001+i)
-		b.must(b.prog.GateListen(l))
+		b.must(b.prog.GateListen(l, 0))
 		b.must(unix.Listen(l, 8))
 		netns, err := unix.GetsockoptUint64(l, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 		b.must(err)
@@ -81,7 +81,7 @@ func (b *bed) exchangeIf(c conn, plain bool) {
 func TestAnnounced(t *testing.T) {
 	b := newBed(t)
 	l := b.bind(b.B, unix.AF_INET6, "::", 4001)
-	b.must(b.prog.GateListen(l))
+	b.must(b.prog.GateListen(l, 0))
 	b.must(unix.Listen(l, 8))
 	if is, err := b.prog.Listens(l); err != nil || !is {
 		t.Errorf("listens: %v, %v", is, err)
@@ -115,7 +115,7 @@ func TestAnnounced(t *testing.T) {
 			b.must(b.prog.MarkConnect(fd))
 		}
 		c := b.connect(fd, test.l, test.family, test.dial)
-		got, err := b.prog.Announced(10)
+		got, err := b.prog.Announced()
 		if err != nil || (len(got) == 1) != test.want {
 			t.Errorf("%s: %v, %v", test.name, got, err)
 		}

@@ -24,6 +24,8 @@ import (
 //	PASSIVE_ESTABLISHED | its listener's   | recalls the SYN-ACK, records that SMC was
 //	                    |                  | announced; ends the callbacks
 //	STATE               | registered       | a listener ended: takes its address back
+//
+// answers.go has how it finds out that both ends are in one network namespace.
 func sockOpsProgram() asm.Instructions {
 	a := sockOps{new(assembler)}
 	a.emit(
@@ -63,7 +65,7 @@ func (a sockOps) mark() {
 }
 
 func (a sockOps) opsListenerKey() {
-	a.listenerKey(addressFields{base: regCtx, family: opsFamily, ip4: opsLocalIP4, ip6: opsLocalIP6, port: opsLocalPort})
+	a.listenerKey(opsLocal())
 }
 
 func (a sockOps) connect() {
@@ -74,7 +76,7 @@ func (a sockOps) connect() {
 	a.flags(flagGated, 0)
 	a.emit(asm.Ja.Label(labelOut))
 	a.placeLabel("connect_marked")
-	a.flags(flagReserved|flagSent|flagFastOpen|flagProbeRoom|flagProbed|flagTell, flagArmed)
+	a.flags(flagReserved|flagSent|flagFastOpen|flagProbeRoom|flagProbed|flagTell|flagHere, flagArmed)
 	a.emit(asm.StoreImm(regMark, markState, int64(Unknown), asm.Word))
 	a.callbacks(0, cbFlagWriteHdrOpt)
 	a.emit(asm.Ja.Label(labelOut))
@@ -95,8 +97,11 @@ func (a sockOps) active() {
 	a.placeLabel("active_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
 	// The gate exists before any process can send. Plain TCP has no gate.
-	a.emit(asm.JEq.Imm(regResult, int32(PeerSMC), "active_gate"))
+	a.emit(asm.JEq.Imm(regResult, int32(PeerSMC), "active_here"))
 	a.flags(flagGated, 0)
+	a.emit(asm.Ja.Label("active_gate"))
+	a.placeLabel("active_here")
+	a.answerTaken("active_gate")
 	a.placeLabel("active_gate")
 	a.gateBase()
 	// The mark is for one connection. If the socket is disconnected and connected
@@ -137,25 +142,29 @@ func (a sockOps) passive() {
 	// afterwards, has no option.
 	a.ifBits(regCtx, opsTCPFlags, tcpFlagSYN, "passive_done")
 	a.unlessBits(regMark, markFlags, flagRegistered, "passive_done")
-	a.lookupHandshake("passive_saved")
-	a.emit(asm.JNE.Imm(asm.R1, synAckSMC, "passive_forget"))
-	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
-	a.placeLabel("passive_forget")
-	a.deleteHandshake()
-	a.emit(asm.Ja.Label("passive_done"))
-
-	// There is no entry for this handshake: there were too many handshakes at a time,
-	// or it used SYN cookies. With SYN cookies there is no saved SYN either.
-	a.placeLabel("passive_saved")
+	// Only what the program has noted itself shows what the SYN-ACK said. The SYN, which the
+	// kernel has saved, does not: the SYN-ACK may have gone out before the listener was
+	// registered, or without room for the option.
 	a.opsListenerKey()
-	a.ifSilent("passive_done")
-	a.unlessReceived(option(), loadFromSYN, "passive_done")
+	a.unlessListener("passive_part")
+	a.endHandshake("passive_part")
+	a.emit(asm.Ja.Label("passive_fact"))
+	// Another listener has the address too, in the part of another user.
+	a.placeLabel("passive_part")
+	a.emit(
+		asm.LoadMem(asm.R1, regMark, markHome, asm.Word),
+		asm.StoreMem(asm.RFP, slotPart, asm.R1, asm.DWord),
+	)
+	a.endHandshake("passive_done")
+	a.placeLabel("passive_fact")
+	a.emit(asm.JNE.Imm(asm.R1, synAckSMC, "passive_done"))
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
 
 	a.placeLabel("passive_done")
 	a.emit(asm.JNE.Imm(regResult, int32(PeerSMC), "passive_known"))
 	// The client tells that it has found its own options in the SYN-ACK.
 	a.unlessReceived(probe(), 0, "passive_known")
+	a.forgetAnswer()
 	a.emit(asm.Mov.Imm(regResult, int32(PeerNoSMC)))
 	a.placeLabel("passive_known")
 	a.emit(
@@ -163,12 +172,15 @@ func (a sockOps) passive() {
 		asm.JNE.Imm(regResult, int32(PeerSMC), "passive_base"),
 	)
 	a.recordAnnounced()
+	a.answerOver("passive_base")
 	a.placeLabel("passive_base")
 	a.gateBase()
 	a.emit(
 		asm.Mov.Reg(asm.R3, regResult),
 		asm.LoadMem(regResult, regMark, markFlags, asm.Word),
-		asm.Mov.Imm(asm.R4, flagAccepted),
+		asm.Mov.Reg(asm.R4, regResult),
+		asm.And.Imm(asm.R4, flagHere),
+		asm.Or.Imm(asm.R4, flagAccepted),
 		asm.JNE.Imm(asm.R3, int32(PeerSMC), "passive_flags"),
 		asm.Mov.Reg(asm.R3, regResult),
 		asm.And.Imm(asm.R3, flagGateListen),
@@ -194,9 +206,7 @@ func (a sockOps) listen() {
 	a.mark()
 	a.unlessBits(regMark, markFlags, flagListen, labelOut)
 	a.ifBits(regMark, markFlags, flagRegistered, labelOut)
-	a.opsListenerKey()
-	a.register(labelOut)
-	a.flags(0, flagRegistered)
+	a.register(a.opsListenerKey, labelOut)
 	a.ifBits(regMark, markFlags, flagSavesSYN, "listen_saves")
 	a.emit(asm.StoreImm(asm.RFP, slotInt, 1, asm.Word), asm.Mov.Reg(asm.R1, regCtx))
 	a.setSaveSYN()
@@ -216,8 +226,7 @@ func (a sockOps) state() {
 	)
 	a.mark()
 	a.unlessBits(regMark, markFlags, flagRegistered, labelOut)
-	a.opsListenerKey()
-	a.unregister()
+	a.unregister(a.opsListenerKey)
 	a.emit(asm.Ja.Label(labelOut))
 }
 
@@ -258,16 +267,32 @@ func (a sockOps) length() {
 	a.emit(asm.Ja.Label(labelOut))
 
 	a.placeLabel("length_synack")
-	a.synAckWanted()
+	a.synAckOf()
+	a.unlessReceived(option(), loadFromSYN, labelOut)
+	// A SYN-ACK that is sent again must be like the first, also if the address has become
+	// silent since.
+	a.findHandshake("length_first")
+	a.emit(
+		asm.LoadMem(asm.R1, asm.R0, shakeFact, asm.Word),
+		asm.JEq.Imm(asm.R1, synAckPlain, labelOut),
+		asm.Ja.Label("length_announce"),
+	)
+	a.placeLabel("length_first")
+	a.claimHandshake(labelOut)
+	a.opsListenerKey()
+	a.ifSilent(labelOut)
+	a.placeLabel("length_announce")
 	a.reserve(1)
-	a.emit(asm.JEq.Imm(asm.R0, 0, labelOut))
+	a.emit(asm.JEq.Imm(asm.R0, 0, "length_room"))
 	a.recordHandshake(synAckPlain)
+	a.emit(asm.Ja.Label(labelOut))
+	a.placeLabel("length_room")
+	a.recordHandshake(synAckReserved)
 	a.emit(asm.Ja.Label(labelOut))
 }
 
-// synAckWanted ends the program unless this SYN-ACK is from a marked listener and answers
-// a SYN with the option.
-func (a sockOps) synAckWanted() {
+// synAckOf ends the program unless this SYN-ACK is from a marked listener.
+func (a sockOps) synAckOf() {
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsArg0, asm.Word),
 		// With a SYN cookie, the kernel does not keep the SYN: its option could not be
@@ -276,19 +301,6 @@ func (a sockOps) synAckWanted() {
 	)
 	a.opsListenerKey()
 	a.unlessListener(labelOut)
-	a.unlessReceived(option(), loadFromSYN, labelOut)
-	silent, wanted := a.unique("silent"), a.unique("wanted")
-	a.opsListenerKey()
-	a.ifSilent(silent)
-	a.emit(asm.Ja.Label(wanted))
-	a.placeLabel(silent)
-	// A SYN-ACK that was announced before the address became silent is repeated as it was.
-	a.lookupHandshake(silent + "_plain")
-	a.emit(asm.JEq.Imm(asm.R1, synAckSMC, wanted))
-	a.placeLabel(silent + "_plain")
-	a.recordHandshake(synAckPlain)
-	a.emit(asm.Ja.Label(labelOut))
-	a.placeLabel(wanted)
 }
 
 func (a sockOps) write() {
@@ -321,14 +333,17 @@ func (a sockOps) write() {
 	a.emit(asm.Ja.Label(labelOut))
 
 	a.placeLabel("write_synack")
-	a.synAckWanted()
-	a.lookupHandshake("write_option") // a repeated SYN-ACK must be like the first
-	a.emit(asm.JEq.Imm(asm.R1, synAckPlain, labelOut))
-	a.placeLabel("write_option")
+	a.synAckOf()
+	a.findHandshake(labelOut)
+	a.emit(
+		asm.LoadMem(asm.R1, asm.R0, shakeFact, asm.Word),
+		asm.JNE.Imm(asm.R1, synAckReserved, labelOut),
+	)
 	a.store(option(), "write_announced")
 	a.recordHandshake(synAckPlain)
 	a.emit(asm.Ja.Label(labelOut))
 	a.placeLabel("write_announced")
 	a.recordHandshake(synAckSMC)
+	a.recordAnswer()
 	a.emit(asm.Ja.Label(labelOut))
 }

@@ -205,12 +205,12 @@ func (p *Program) MarkListen(fd int) error {
 		return err
 	}
 	defer p.release()
-	return p.markListen(fd, flagListen)
+	return p.markListen(fd, flagListen, 0)
 }
 
 // markListen sets the flags in the mark of a listening socket, or of one that will
-// listen.
-func (p *Program) markListen(fd int, want uint32) error {
+// listen. Its first owner stays the one whose share it takes.
+func (p *Program) markListen(fd int, want, owner uint32) error {
 	p.listenMu.Lock()
 	defer p.listenMu.Unlock()
 	state, err := tcpState(fd)
@@ -236,7 +236,7 @@ func (p *Program) markListen(fd int, want uint32) error {
 		if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil && v != 0 {
 			flags |= flagSavesSYN // any mode of TCP_SAVE_SYN is enough
 		}
-		if err := p.objs.update(fd, mark{Flags: flags, Listener: listener}); err != nil {
+		if err := p.objs.update(fd, mark{Flags: flags, Listener: listener, Owner: owner, Part: handshakePart(owner)}); err != nil {
 			return err
 		}
 	case before.Flags&want != want:

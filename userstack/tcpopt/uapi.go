@@ -16,8 +16,11 @@ const (
 	opsLocalPort  = 68 // host byte order
 	opsFullSock   = 72 // 0: request socket
 	opsCBFlags    = 84
+	opsRcvNxt     = 100 // the next sequence number that the peer will send
 	opsSndUna     = 108 // the oldest sequence number without an acknowledgement
 	opsSk         = 184 // pointer, nil for a request socket
+	opsSkbData    = 192 // pointer to the header of the segment, 64 bits like the next one
+	opsSkbDataEnd = 200
 	opsSkbLen     = 208
 	opsTCPFlags   = 212 // of the segment of the callback
 )

@@ -36,7 +36,7 @@ func TestUnmarkConnect(t *testing.T) {
 				}
 				b.must(b.prog.UnmarkConnect(fd))
 				l := b.bind(b.B, unix.AF_INET, "0.0.0.0", 4001)
-				b.must(b.prog.GateListen(l))
+				b.must(b.prog.GateListen(l, 0))
 				b.must(unix.Listen(l, 8))
 				c := b.connect(fd, l, unix.AF_INET, b.B.Addr())
 				b.exchange(c)

@@ -17,6 +17,8 @@ let failedSince = null;
 let version = null;
 let picture = '';
 const processes = new Map(); // of each stack: the process, and what it has counted
+const why = new Map(); // the reasons that the state explains: the name of each text
+let cures = ''; // what is shown of them
 let replaced = null; // the newest stack that is another process now
 
 const clock = (date) => date.toLocaleTimeString([], {hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false});
@@ -91,6 +93,7 @@ function show(state) {
   status('Live', 'live');
   figures(state.stacks);
   draw(state.picture);
+  explain(state.reasons);
   const many = (n, one) => n === 1 ? '1 ' + one : n + ' ' + one + 's';
   fill('links', state.links, (t) => t.total === 0 ? 'There are no links.' : t.rows.length < t.total ? `The first ${t.rows.length} of ${t.total} links.` : '');
   fill('connections', state.connections, (t) => {
@@ -145,9 +148,9 @@ function setText(node, text) {
 // figures shows the numbers of each stack.
 function figures(stacks) {
   const list = stacks.map((s) => [s.stack, [
-    ['Over SMC-R', s.smcr], ['Over SMC-D', s.smcd || null], ['Local', s.local || null], ['Became TCP', s.tcp],
+    ['Over SMC-R now', s.smcr], ['Over SMC-D now', s.smcd || null], ['Local now', s.local || null], ['Became TCP, open now', s.tcp],
+    ['Became TCP since start', s.became_tcp], ['Failed handshakes since start', s.errors || null],
     ['Sent', s.sent || '–'], ['Received', s.received || '–'], ['Peers', s.peers], ['Link groups', s.groups],
-    ['Failed handshakes', s.errors || null],
   ].filter(([, value]) => value !== null)]);
   const shape = JSON.stringify(list.map(([name, f]) => [name, f.map(([label]) => label)]));
   const root = at('stacks');
@@ -174,6 +177,49 @@ function make(name, className, text) {
     e.textContent = text;
   }
   return e;
+}
+
+// explain shows what to do about each reason that the tables have.
+function explain(reasons) {
+  why.clear();
+  for (const r of reasons) {
+    why.set(r.text, 'why-' + r.name);
+  }
+  at('cures-section').hidden = reasons.length === 0;
+  const text = JSON.stringify(reasons);
+  if (text === cures) {
+    return;
+  }
+  cures = text;
+  at('cures').replaceChildren(...reasons.map((r) => {
+    const section = make('section', '');
+    section.id = 'why-' + r.name;
+    const list = make('ul', '');
+    list.append(...r.cure.map((step) => make('li', '', step)));
+    section.append(make('h3', '', `${r.title} (${r.name}, ${r.code})`), make('p', '', r.cause), list);
+    return section;
+  }));
+}
+
+// setReasons is setText for reasons: each leads to what to do about it.
+function setReasons(node, text) {
+  if (node.textContent === text) {
+    return;
+  }
+  const line = make('span', '');
+  text.split('; peer: ').forEach((part, i) => {
+    if (i > 0) {
+      line.append('; peer: ');
+    }
+    if (!why.has(part)) {
+      line.append(part);
+      return;
+    }
+    const link = make('a', '', part);
+    link.href = '#' + why.get(part);
+    line.append(link);
+  });
+  node.replaceChildren(...(text === '' ? [] : [line]));
 }
 
 function draw(svg) {
@@ -211,7 +257,7 @@ function fill(id, table, note) {
         td.setAttribute('role', 'cell');
       }
     }
-    row.forEach((text, j) => setText(tr.cells[j], text));
+    row.forEach((text, j) => (heads[j].classList.contains('reason') ? setReasons : setText)(tr.cells[j], text));
   });
 }
 

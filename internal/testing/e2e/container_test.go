@@ -58,6 +58,19 @@ func TestContainerRights(t *testing.T) {
 			t.Errorf("with %q, want %q, %q:\n%s", caps, want, why, log)
 		}
 	}
+	// Without pidfd_getfd, the program runs without a launcher.
+	without := func() {
+		t.Helper()
+		argv := contained(nil, bin("smcr"), "run", "-v", "--", bin("probe"), "client", addr, "2")
+		p := l.A.Go(t, argv[0], argv[1:]...)
+		if err := p.WaitOutput("holding 2 connections", startTime); err != nil {
+			t.Fatal(err)
+		}
+		terminate(t, p)
+		if want := "the launcher cannot take the program's sockets: a sandbox or the kernel does not permit it: pidfd_getfd"; !strings.Contains(p.Log(), want) {
+			t.Errorf("want %q:\n%s", want, p.Log())
+		}
+	}
 	// Without options: no eBPF for the stack, and no pidfd_getfd for the launcher.
 	stack := l.serveContained(l.A)
 	for _, c := range []string{"CAP_NET_ADMIN", "CAP_BPF"} {
@@ -65,7 +78,7 @@ func TestContainerRights(t *testing.T) {
 			t.Errorf("the log does not say that %s is missing:\n%s", c, stack.Log())
 		}
 	}
-	over("no permission to access the process")
+	without()
 	over("the TCP option of SMC is not permitted here", "SYS_PTRACE")
 	terminate(t, stack)
 
@@ -73,7 +86,7 @@ func TestContainerRights(t *testing.T) {
 	if strings.Contains(stack.Log(), "a capability is missing") {
 		t.Errorf("it has what it needs:\n%s", stack.Log())
 	}
-	over("no permission to access the process")
+	without()
 	over("", "SYS_PTRACE")
 	terminate(t, stack)
 	terminate(t, server)

@@ -38,7 +38,7 @@ func TestKill(t *testing.T) {
 				if side == "client" {
 					host, launcher, stack = l.B, client, stackB
 				}
-				pid := launcher.Pid()
+				pid := launcherOf(t, launcher)
 				switch victim {
 				case "program":
 					pids := l.programPids(host, bin("probe"))

@@ -3,6 +3,11 @@
 package e2e
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +35,69 @@ while True:
 // orderlyTime is how long a stack may take to end after SIGTERM.
 const orderlyTime = 5 * time.Second
 
+// TestKilledStuck: a stack that is killed while a program holds the lock of a socket cannot end. The
+// next stack starts, and commands and programs find that one.
+func TestKilledStuck(t *testing.T) {
+	l := newLab(t, "/usr/bin/python3")
+	stack := l.serve(l.A)
+	l.serve(l.B)
+	server := l.under(l.B, "/usr/bin/python3", "-u", "-c", endlessServer, l.B.Addr())
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	hostile := l.A.Go(t, bin("hostile"), "block", "locked", l.B.Addr()+":7400")
+	if err := hostile.WaitOutput("blocking", startTime); err != nil {
+		t.Fatal(err)
+	}
+	groups, err := l.rows(l.A, "linkgroup")
+	if err != nil || len(groups) != 1 {
+		t.Fatalf("link groups %v, %v", groups, err)
+	}
+	l.smcr(l.A, "linkgroup", "del", fmt.Sprint(groups[0]["id"])) // the stack ends the connections
+	if err := netnstest.Until(orderlyTime, func() error {
+		if !waits(stack.Pid()) {
+			return errors.New("no thread of the stack waits for the lock")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := stack.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	next := l.serveAsIs(l.A)
+	if want := fmt.Sprintf("processes=[%d]", stack.Pid()); !strings.Contains(next.Log(), want) {
+		t.Errorf("the log does not say %s:\n%s", want, next.Log())
+	}
+	if info := l.smcr(l.A, "--backend", "user", "info", "-o", "json"); !strings.Contains(info, fmt.Sprintf("process %d, the stack before this one", stack.Pid())) {
+		t.Errorf("info does not say which process has the UDP port:\n%s", info)
+	}
+	client := l.under(l.A, "/usr/bin/python3", "-c", "import socket,sys; s = socket.create_connection((sys.argv[1], 7400)); print(len(s.recv(10)))", l.B.Addr())
+	if err := client.Wait(startTime); err != nil {
+		t.Errorf("a program: %v\n%s", err, client.Log())
+	}
+	t.Log(client.Log())
+	if !waits(stack.Pid()) {
+		t.Error("the killed stack has ended: nothing was tested")
+	}
+	hostile.Kill()
+	_ = stack.Wait(orderlyTime)
+	if out, err := l.try(l.A, "serve"); err == nil || !strings.Contains(err.Error(), "already running") {
+		t.Errorf("a third stack: %v\n%s", err, out)
+	}
+	terminate(t, next)
+}
+
+// waits reports whether a thread of the process waits in a system call that no signal ends.
+func waits(pid int) bool {
+	names, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	return slices.ContainsFunc(names, func(name string) bool {
+		b, _ := os.ReadFile(name)
+		_, state, _ := strings.Cut(string(b), ") ")
+		return strings.HasPrefix(state, "D ")
+	})
+}
+
 // TestEnd: after SIGTERM a stack ends in order and in time, whatever its programs and
 // launchers do, and the next stack can start. There is one exception: a program can make
 // the kernel hold the lock of a socket. Threads of the stack that wait for this lock
@@ -56,10 +124,9 @@ time.sleep(60)`, l.B.Addr())
 				if err := client.WaitOutput("connected", startTime); err != nil {
 					t.Fatal(err)
 				}
-				if err := client.Signal(unix.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { _ = client.Signal(unix.SIGCONT) })
+				pid := launcherOf(t, client)
+				signalLauncher(t, client, unix.SIGSTOP)
+				t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGCONT) })
 			} else {
 				if kind == "pending" {
 					// Nobody has the address, so there is no answer.

@@ -270,7 +270,8 @@ func (p *programs) say(format string, args ...any) {
 func (p *programs) client(out io.Writer, limit time.Duration, argv ...string) error {
 	ctx, cancel := context.WithTimeout(p.l.t.Context(), limit)
 	defer cancel()
-	cmd := p.l.B.Command(ctx, bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--"}, argv...)...)
+	argv = underArgv(argv...)
+	cmd := p.l.B.Command(ctx, argv[0], argv[1:]...)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = out, &log
 	err := cmd.Run()

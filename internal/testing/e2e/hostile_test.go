@@ -53,21 +53,28 @@ func (l *lab) exchanges(uid, addr string, wrapper ...string) {
 	wantSummary(l.t, p.Log(), 3)
 }
 
+// busy starts a server on B, and on A a client with two connections that are used all the time.
+func (l *lab) busy(addr string) (server, client *netnstest.Process) {
+	l.t.Helper()
+	server = l.under(l.B, bin("probe"), "server", addr)
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		l.t.Fatal(err)
+	}
+	client = l.under(l.A, bin("probe"), "client", addr, "2", "-busy")
+	if err := client.WaitOutput("holding 2 connections", startTime); err != nil {
+		l.t.Fatal(err)
+	}
+	return server, client
+}
+
 // TestHostileUser: whatever a user does to the sockets of the stack, the programs and
 // commands of others work, and existing connections stay.
 func TestHostileUser(t *testing.T) {
 	l := newLab(t, "prlimit", "setpriv")
 	stack := l.fewFiles(l.A)
 	addr := l.B.Addr() + ":5001"
-	server := l.under(l.B, bin("probe"), "server", addr)
-	if err := server.WaitOutput("listening", startTime); err != nil {
-		t.Fatal(err)
-	}
-	before := l.under(l.A, bin("probe"), "client", addr, "2", "-busy")
-	if err := before.WaitOutput("holding 2 connections", startTime); err != nil {
-		t.Fatal(err)
-	}
-	for _, kind := range []string{"idle", "hello", "half", "sessions", "crowded", "control", "garbage", "unread", "all"} {
+	server, before := l.busy(addr)
+	for _, kind := range []string{"idle", "hello", "half", "sessions", "crowded", "control", "garbage", "unread", "linger", "linger-control", "all"} {
 		t.Run(kind, func(t *testing.T) {
 			l := &lab{Pair: l.Pair, t: t}
 			hostile := l.exhaust(kind)
@@ -109,13 +116,20 @@ func TestHostileUser(t *testing.T) {
 		t.Errorf("user %s afterwards: %v", hostileUser, err)
 	}
 	l.exchanges(hostileUser, addr)
+	endUndisturbed(t, before)
+	terminate(t, server)
+	terminate(t, stack)
+}
+
+// endUndisturbed ends a program whose two connections are from before an attack: they have gone on,
+// over SMC-R.
+func endUndisturbed(t *testing.T, before *netnstest.Process) {
+	t.Helper()
 	if log := before.Log(); strings.Contains(log, "ended") {
 		t.Errorf("connections from before:\n%s", log)
 	}
 	terminate(t, before)
 	wantSummary(t, before.Log(), 2)
-	terminate(t, server)
-	terminate(t, stack)
 }
 
 // exhaust starts the program of the hostile user.

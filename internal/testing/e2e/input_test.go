@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -128,7 +129,7 @@ func TestExitStatus(t *testing.T) {
 		script string
 		status int
 	}{
-		{"exit 0", 0}, {"exit 7", 7}, {"exit 255", 255}, {"kill -TERM $$", 143}, {"kill -9 $$", 137},
+		{"exit 0", 0}, {"exit 7", 7}, {"exit 255", 255}, {"kill -TERM $$", -15}, {"kill -9 $$", -9}, // minus the signal
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), commandTime)
 		cmd := l.A.Command(ctx, bin("smcr"), "run", "--mode", "user", "--", "sh", "-c", "cat; echo err >&2; "+test.script)
@@ -137,6 +138,9 @@ func TestExitStatus(t *testing.T) {
 		err := cmd.Run()
 		cancel()
 		status := cmd.ProcessState.ExitCode()
+		if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			status = -int(ws.Signal())
+		}
 		if status != test.status || stdout.String() != "in" || stderr.String() != "err\n" {
 			t.Errorf("sh -c %q: exit status %d (%v), want %d; output %q, errors %q", test.script, status, err, test.status, &stdout, &stderr)
 		}

@@ -36,6 +36,10 @@ func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
 	var err error
+	// A guest, whose processor is emulated, has programs that were built outside of it.
+	if binDir = os.Getenv("SMCR_E2E_PROGRAMS"); binDir != "" {
+		return m.Run()
+	}
 	if binDir, err = os.MkdirTemp("", "smcr-e2e-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -48,7 +52,7 @@ func testMain(m *testing.M) int {
 	}
 	if os.Geteuid() == 0 { // without root every test is skipped
 		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", binDir,
-			"smcr/cmd/smcr", "smcr/examples/demo/webserver", "smcr/examples/demo/webclient", "smcr/internal/testing/programs/probe", "smcr/internal/testing/programs/resets", "smcr/internal/testing/programs/hostile", "smcr/internal/testing/programs/container")
+			"smcr/cmd/smcr", "smcr/examples/demo/webserver", "smcr/examples/demo/webclient", "smcr/internal/testing/programs/probe", "smcr/internal/testing/programs/resets", "smcr/internal/testing/programs/hostile", "smcr/internal/testing/programs/forbid", "smcr/internal/testing/programs/container")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if raceDetector {
 			cmd.Args = slices.Insert(cmd.Args, 2, "-race")
@@ -138,15 +142,20 @@ func (l *lab) joined(stack *netnstest.Process) {
 	l.joins = true
 }
 
-// under starts a program under smcr run. All its connections try SMC-R, also short ones.
+// underArgv is the command line of a program under smcr run. All its connections try SMC-R,
+// also short ones.
+func underArgv(argv ...string) []string {
+	return append([]string{bin("smcr"), "run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)
+}
+
+// under starts the program of underArgv, with --local if joined was called.
 func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()
-	line := []string{"run", "--mode", "user", "-v", "--no-adapt", "--"}
+	line := underArgv()
 	if l.joins {
-		line[len(line)-1] = "--local"
-		line = append(line, "--")
+		line = slices.Insert(line, len(line)-1, "--local")
 	}
-	return h.Go(l.t, bin("smcr"), append(line, argv...)...)
+	return h.Go(l.t, line[0], append(line[1:], argv...)...)
 }
 
 // serve starts the stack of a host, if a test needs to know its process. It returns when
@@ -173,6 +182,22 @@ func (l *lab) serveAsIs(h *netnstest.Host, args ...string) *netnstest.Process {
 		l.t.Fatal(err)
 	}
 	return p
+}
+
+// awaitActive waits until the device on each netdev of the hosts is active. A netdev that has just come
+// up is reported as up within a second.
+func (l *lab) awaitActive(hosts ...*netnstest.Host) {
+	l.t.Helper()
+	for _, h := range hosts {
+		if err := netnstest.Until(startTime, func() error {
+			if out := l.smcr(h, "--backend", "user", "device", "list"); strings.Count(out, " ACTIVE") < len(h.Links) {
+				return fmt.Errorf("%s: devices are not active:\n%s", h.Name, out)
+			}
+			return nil
+		}); err != nil {
+			l.t.Fatal(err)
+		}
+	}
 }
 
 // try runs an smcr command on a host and returns its standard output.
@@ -286,6 +311,24 @@ func (l *lab) pids(h *netnstest.Host, want func(argv []string) bool) []int {
 		argv := strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
 		return err != nil || !want(argv)
 	})
+}
+
+// launcherOf returns the launcher of a program that was started as smcr run.
+func launcherOf(t testing.TB, p *netnstest.Process) int {
+	t.Helper()
+	pid, err := p.Launcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// signalLauncher sends a signal to the launcher of a program.
+func signalLauncher(t testing.TB, p *netnstest.Process, sig unix.Signal) {
+	t.Helper()
+	if err := unix.Kill(launcherOf(t, p), sig); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // descriptors returns how many descriptors a process has open.

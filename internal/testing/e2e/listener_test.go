@@ -144,10 +144,7 @@ func TestListenerLeaves(t *testing.T) {
 				t.Fatal(err)
 			}
 			if test.kill {
-				if err := passer.Signal(unix.SIGKILL); err != nil {
-					t.Fatal(err)
-				}
-				_ = passer.Wait(endTime)
+				signalLauncher(t, passer, unix.SIGKILL)
 			}
 			w := l.watch()
 			l.ask(false)
@@ -170,11 +167,6 @@ func TestListenerLeaves(t *testing.T) {
 	}
 }
 
-// underArgv is the command line of a program under smcr run.
-func underArgv(argv ...string) []string {
-	return append([]string{bin("smcr"), "run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)
-}
-
 // TestListenerOrphaned: the launcher of a listening socket is killed while connections wait in
 // its queue, whose peers were told of SMC.
 func TestListenerOrphaned(t *testing.T) {
@@ -191,9 +183,7 @@ func TestListenerOrphaned(t *testing.T) {
 		clients = append(clients, l.under(l.B, "python3", "-c", lineAsker, l.A.Addr()), l.B.Go(t, "python3", "-c", lineAsker, l.A.Addr()))
 	}
 	time.Sleep(500 * time.Millisecond) // they wait for an answer of SMC
-	if err := passer.Signal(unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	signalLauncher(t, passer, unix.SIGKILL)
 	time.Sleep(500 * time.Millisecond)
 	if err := taker.Signal(unix.SIGUSR1); err != nil {
 		t.Fatal(err)

@@ -54,8 +54,9 @@ func TestLocalDeaths(t *testing.T) {
 			}
 			// If a program is killed, the connections of the server end.
 			before := strings.Count(server.Log(), "connection ended")
+			launcher := launcherOf(t, killed)
 			for _, pid := range l.programPids(from, bin("probe")) {
-				if parent(t, pid) == killed.Pid() {
+				if parent(t, pid) == launcher {
 					if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 						t.Error(err)
 					}

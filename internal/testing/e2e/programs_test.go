@@ -49,8 +49,8 @@ func (l *lab) curl(limit time.Duration, args ...string) string {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), limit)
 	defer cancel()
-	argv := append([]string{"run", "--mode", "user", "-v", "--", "curl", "--silent", "--show-error", "--fail", "--noproxy", "*"}, args...)
-	cmd := l.B.Command(ctx, bin("smcr"), argv...)
+	argv := underArgv(append([]string{"curl", "--silent", "--show-error", "--fail", "--noproxy", "*"}, args...)...)
+	cmd := l.B.Command(ctx, argv[0], argv[1:]...)
 	var stderr bytes.Buffer
 	var h hash.Hash = sha256.New()
 	cmd.Stdout, cmd.Stderr = h, &stderr
@@ -158,7 +158,8 @@ func TestIperf3(t *testing.T) {
 			w := l.watch()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			out, err := l.B.Output(ctx, bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--", "iperf3", "-c", l.A.Addr(), "-t", "2", "--json"}, args...)...)
+			argv := underArgv(append([]string{"iperf3", "-c", l.A.Addr(), "-t", "2", "--json"}, args...)...)
+			out, err := l.B.Output(ctx, argv[0], argv[1:]...)
 			if err != nil {
 				t.Fatalf("%v\n%s\nserver:\n%s", err, out, server.Log())
 			}
@@ -202,7 +203,8 @@ func TestRedis(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		out, err := l.B.Output(ctx, bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--"}, argv...)...)
+		argv = underArgv(argv...)
+		out, err := l.B.Output(ctx, argv[0], argv[1:]...)
 		if err != nil {
 			t.Fatalf("%v\n%s\nserver:\n%s", err, out, server.Log())
 		}
@@ -263,8 +265,9 @@ func TestPythonHTTPServer(t *testing.T) {
 	// The client is a Python program. urllib has blocking sockets, so connect blocks.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, err := l.B.Output(ctx, bin("smcr"), "run", "--mode", "user", "-v", "--", "/usr/bin/python3", "-c",
+	argv := underArgv("/usr/bin/python3", "-c",
 		"import hashlib,sys,urllib.request; print(hashlib.sha256(urllib.request.urlopen(sys.argv[1], timeout=30).read()).hexdigest())", url)
+	out, err := l.B.Output(ctx, argv[0], argv[1:]...)
 	if err != nil || strings.TrimSpace(out) != digest {
 		t.Errorf("urllib: %v, digest %q, want %s", err, out, digest)
 	}

@@ -104,7 +104,7 @@ func TestResets(t *testing.T) {
 	seed := fmt.Sprint(start.UnixNano() % 1e6)
 	run := func(args ...string) *netnstest.Process {
 		// It runs without -v, which prints a line for each of the many reasons.
-		return l.A.Go(t, bin("smcr"), append([]string{"run", "--mode", "user", "--", bin("resets")}, args...)...)
+		return l.A.Go(t, bin("smcr"), append([]string{"run", "--mode", "user", "--no-adapt", "--", bin("resets")}, args...)...)
 	}
 	victim := run("listen", l.A.Addr()+":8001")
 	if err := victim.WaitOutput("listening", startTime); err != nil {

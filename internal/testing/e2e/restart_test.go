@@ -260,9 +260,7 @@ func TestStackEndsBeforeAccept(t *testing.T) {
 			}
 			// The launcher must not accept the connection either.
 			stop(unix.SIGSTOP)
-			if err := server.Signal(unix.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			signalLauncher(t, server, unix.SIGSTOP)
 			client := l.under(l.B, "/usr/bin/python3", "-u", "-c", `
 import socket, sys
 s = socket.socket(); s.settimeout(15)
@@ -285,9 +283,7 @@ print(f.readline()); f.write(b'over\n'); print(f.read())`, l.A.Addr())
 				t.Fatal(err)
 			}
 			<-stack.Done()
-			if err := server.Signal(unix.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
+			signalLauncher(t, server, unix.SIGCONT)
 			wantLines(t, server, saysLost, 1)
 			if test.again {
 				<-stack.Done()

@@ -130,7 +130,8 @@ func (a *attempts) read(t *testing.T) {
 // ended, and when the next stack answered.
 type restart struct{ signal, dead, up float64 }
 
-// againTime is how soon new connections use a new stack.
+// againTime is how soon new connections use a new stack: most of them, and each within ten times
+// that, because a busy machine may give a process no time for seconds.
 const againTime = 2 * time.Second
 
 // noticeTime is how long a stack may take to notice a signal, in seconds.
@@ -221,7 +222,7 @@ func TestRestarts(t *testing.T) {
 		if err != nil {
 			t.Fatalf("restart %d, of %s: %v\nserver: %s\nclient: %s\n%+v", n, h.Name, err, lastLine(server.Log(), "stack"), lastLine(client.Log(), "stack"), smc.all[len(smc.all)-5:])
 		}
-		if took > againTime {
+		if took > 10*againTime {
 			t.Errorf("restart %d, of %s: SMC-R again after %v", n, h.Name, took)
 		}
 		times = append(times, took)
@@ -252,5 +253,8 @@ func TestRestarts(t *testing.T) {
 		t.Logf("%s: %d connections %v, %d of them reset", name, len(a.all), modes, resets)
 	}
 	slices.Sort(times)
+	if median := times[len(times)/2]; median > againTime {
+		t.Errorf("SMC-R again after %v (median)", median)
+	}
 	t.Logf("SMC-R again after %d restarts: minimum %v, median %v, maximum %v", len(times), times[0], times[len(times)/2], times[len(times)-1])
 }

@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"errors"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,14 +29,31 @@ func (l *lab) sockapi(from *netnstest.Host, port string, start func(h *netnstest
 	return l.sockapiAt(from, "0.0.0.0", l.A.Addr(), port, start)
 }
 
+// scripts copies files of testdata to a directory that every user can read. The module may be below
+// one that others cannot, such as /root.
+func (l *lab) scripts(names ...string) (dir string) {
+	l.t.Helper()
+	dir, err := os.MkdirTemp("", "smcr-e2e-scripts-")
+	if err == nil {
+		l.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		err = os.Chmod(dir, 0o755)
+	}
+	for _, name := range names {
+		text, rerr := os.ReadFile(filepath.Join("testdata", name))
+		file := filepath.Join(dir, name)
+		err = errors.Join(err, rerr, os.WriteFile(file, text, 0o644), os.Chmod(file, 0o644))
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return dir
+}
+
 // sockapiAt is sockapi for a server that listens on address at, and a client that connects
 // to address to.
 func (l *lab) sockapiAt(from *netnstest.Host, at, to, port string, start func(h *netnstest.Host, argv ...string) *netnstest.Process) map[string][]string {
 	l.t.Helper()
-	script, err := filepath.Abs("testdata/sockapi.py")
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	script := filepath.Join(l.scripts("sockapi.py", "sockranges.py"), "sockapi.py")
 	server := start(l.A, "/usr/bin/python3", "-u", script, "server", at, port)
 	client := start(from, "/usr/bin/python3", "-u", script, "client", to, port)
 	answers := map[string][]string{}

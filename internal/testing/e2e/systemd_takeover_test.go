@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,13 +15,15 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
+// stackCaps are CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF.
+const stackCaps = "0000008000003000"
+
 // wantConfined checks that a process of the machine has the rights of the unit.
 func (m *machine) wantConfined(pid string) {
 	m.t.Helper()
 	status := m.must("cat", "/proc/"+pid+"/status")
 	uid := m.must("id", "-u", "smcr")
-	const caps = "0000008000003000" // CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF
-	for _, want := range []string{"Uid:\t" + uid + "\t" + uid + "\t" + uid, "CapEff:\t" + caps, "CapPrm:\t" + caps, "CapBnd:\t" + caps, "NoNewPrivs:\t1", "Seccomp:\t2"} {
+	for _, want := range []string{"Uid:\t" + uid + "\t" + uid + "\t" + uid, "CapEff:\t" + stackCaps, "CapPrm:\t" + stackCaps, "CapBnd:\t" + stackCaps, "NoNewPrivs:\t1", "Seccomp:\t2"} {
 		if !strings.Contains(status, "\n"+want) {
 			m.t.Errorf("no %q in\n%s", want, status)
 		}
@@ -61,6 +64,24 @@ func (m *machine) wantLater(property, before string) {
 		return err
 	}); err != nil {
 		m.t.Fatal(err)
+	}
+}
+
+// wantGoOn has a keeper make further connections twice: they are SMC-R, and those from before go on.
+func wantGoOn(t *testing.T, in io.Writer, hold *netnstest.Process) {
+	t.Helper()
+	_, _ = in.Write([]byte("\n"))
+	wantLines(t, hold, "made SMC", 4)
+	before := exchanged(t, hold)
+	_, _ = in.Write([]byte("\n"))
+	wantLines(t, hold, "made SMC", 6)
+	for i, n := range exchanged(t, hold)[:len(before)] {
+		if n <= before[i] {
+			t.Errorf("connection %d has stopped after %d exchanges", i, n)
+		}
+	}
+	if strings.Contains(hold.Log(), "FAILED") {
+		t.Error(lastLine(hold.Log(), "FAILED"))
 	}
 }
 
@@ -118,19 +139,7 @@ func TestSystemdTakeover(t *testing.T) {
 	for _, user := range []string{"0", thirdUser} {
 		l.exchanges(user, addr, m.program()...)
 	}
-	_, _ = in.Write([]byte("\n"))
-	wantLines(t, hold, "made SMC", 4)
-	before := exchanged(t, hold)
-	_, _ = in.Write([]byte("\n"))
-	wantLines(t, hold, "made SMC", 6)
-	for i, n := range exchanged(t, hold)[:len(before)] {
-		if n <= before[i] {
-			t.Errorf("connection %d has stopped after %d exchanges", i, n)
-		}
-	}
-	if strings.Contains(hold.Log(), "FAILED") {
-		t.Error(lastLine(hold.Log(), "FAILED"))
-	}
+	wantGoOn(t, in, hold)
 	// The same release reads its configuration again.
 	m.must("systemctl", "reload", "smcr.service")
 	if now := m.show("MainPID"); now != second {

@@ -123,6 +123,32 @@ func TestTakeoverDrain(t *testing.T) {
 	echo.Kill()
 }
 
+// TestTakeoverEndsFirst: a stack ends in order while an older one still has a connection, which
+// goes on.
+func TestTakeoverEndsFirst(t *testing.T) {
+	l := newLab(t, "/usr/bin/python3")
+	exchange := staticC(t, "exchange")
+	old := l.serve(l.A)
+	l.serve(l.B)
+	echo := l.echo()
+	held := l.under(l.B, exchange, l.A.Addr(), "7200")
+	if err := held.WaitOutput("made", startTime); err != nil {
+		t.Fatal(err)
+	}
+	next := l.takeOver(l.A)
+	terminate(t, next)
+	if err := next.Wait(endTime); err != nil || !strings.Contains(next.Log(), "the stack has ended") {
+		t.Errorf("the next stack: %v\n%s", err, next.Log())
+	}
+	if n := countPrefix(l.placeOf(l.A), "part-"); n != 1 {
+		t.Errorf("%d parts after the end of the next stack, want that of the old one", n)
+	}
+	terminate(t, held)
+	wantSummary(t, held.Log(), 1)
+	terminate(t, old)
+	echo.Kill()
+}
+
 // TestTakeoverKilled kills the old stack at different times of a takeover. The new one serves in
 // any case, and so does the next one after it.
 func TestTakeoverKilled(t *testing.T) {

@@ -5,9 +5,11 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/place"
 	"smcr/internal/testing/netnstest"
 )
 
@@ -170,14 +173,7 @@ func testTakeover(t *testing.T, who string) {
 	}
 	l.smcr(h, "--backend", "user", "pnet", "add", "NET1", "--netdev", "eth0")
 	l.smcr(h, "--backend", "user", "ueid", "add", "SMCV2-TAKEOVER")
-	// A netdev that has just come up is reported as up within a second.
-	for _, x := range []*netnstest.Host{l.A, l.B} {
-		for end := time.Now().Add(startTime); !strings.Contains(l.smcr(x, "--backend", "user", "device", "list"), " ACTIVE"); time.Sleep(50 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("no device is active")
-			}
-		}
-	}
+	l.awaitActive(l.A, l.B)
 	server := l.under(l.A, "/usr/bin/python3", "-u", "-c", blockEcho, l.A.Addr())
 	if err := server.WaitOutput("listening", startTime); err != nil {
 		t.Fatal(err)
@@ -379,4 +375,51 @@ func TestTakeoverFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-next.Done()
+}
+
+// TestManyTakeovers: a connection that never ends, in each stack that has handed over, does not
+// prevent a takeover. The oldest stack ends, says how many connections it resets, and the others go on.
+func TestManyTakeovers(t *testing.T) {
+	l := newLab(t)
+	l.serve(l.B)
+	stacks := []*netnstest.Process{l.serve(l.A)}
+	l.probeServer()
+	var clients []*netnstest.Process
+	for range place.Parts + 1 {
+		clients = append(clients, l.held(1))
+		stacks = append(stacks, l.takeOver(l.A))
+	}
+	first := stacks[0]
+	wantEnd(t, first)
+	if line := lastLine(first.Log(), "told to end"); !regexp.MustCompile(`connections=[1-9]`).MatchString(line) {
+		t.Errorf("the first stack says %q:\n%s", line, first.Log())
+	}
+	for i, s := range stacks[2:] {
+		select {
+		case <-s.Done():
+			t.Errorf("stack %d has ended:\n%s", i+2, s.Log())
+		default:
+		}
+	}
+	said := 0
+	for _, s := range stacks {
+		said += strings.Count(s.Log(), "the oldest one ends")
+	}
+	if said != 2 {
+		t.Errorf("%d stacks say that the oldest one ends, want 2", said)
+	}
+	info := l.smcr(l.A, "--backend", "user", "info", "-o", "table")
+	t.Log(info)
+	if want := fmt.Sprintf(" %d stacks", place.Parts-1); !strings.Contains(lastLine(info, "Draining"), want) {
+		t.Errorf("info does not say that %s stacks are draining:\n%s", want, info)
+	}
+	for _, c := range clients {
+		c.Kill()
+	}
+	for _, s := range stacks[2 : len(stacks)-1] {
+		wantEnd(t, s)
+	}
+	if info := l.smcr(l.A, "--backend", "user", "info", "-o", "table"); strings.Contains(info, "Draining") {
+		t.Errorf("at the end: %s", info)
+	}
 }

@@ -4,9 +4,11 @@ package e2e
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"smcr/internal/testing/netnstest"
@@ -51,6 +53,52 @@ func TestUDPPortTold(t *testing.T) {
 	terminate(t, server)
 	for _, s := range stacks {
 		terminate(t, s)
+	}
+}
+
+// TestUDPPortTaken: where another program has the port of RoCE version 2, smcr info says so and
+// names the cure, before the first connection and with it, and no version that is not there.
+func TestUDPPortTaken(t *testing.T) {
+	l := newLab(t)
+	info := func() (out string) {
+		t.Helper()
+		return l.smcr(l.A, "--backend", "user", "info", "--output", "table")
+	}
+	const problem = "Problem:          RoCE version 2"
+	stack := l.serveAsIs(l.A)
+	if out := info(); !strings.Contains(out, "RoCE Versions:    v1 v2\n") || !strings.Contains(out, "RoCE Port:        UDP 4791") || strings.Contains(out, "Problem") {
+		t.Errorf("with a free port:\n%s", out)
+	}
+	if err := l.A.Do(func() error {
+		other, err := net.ListenPacket("udp", ":4791")
+		if err == nil {
+			t.Cleanup(func() { _ = other.Close() })
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	wantTaken := func(when string) {
+		t.Helper()
+		out := info()
+		if !strings.Contains(out, "RoCE Versions:    v1\n") || !strings.Contains(out, problem) || !strings.Contains(out, "ss -lunp sport = :4791") || strings.Contains(out, "RoCE Port") {
+			t.Errorf("%s:\n%s", when, out)
+		}
+	}
+	wantTaken("without a device")
+	other := l.serveAsIs(l.B)
+	addr := l.B.Addr() + ":5001"
+	server := l.under(l.B, bin("probe"), "server", addr)
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	client := l.under(l.A, bin("probe"), "client", addr, "1", "-busy")
+	if err := client.WaitOutput("holding 1 connections", startTime); err != nil {
+		t.Fatal(err)
+	}
+	wantTaken("with a connection")
+	for _, p := range []*netnstest.Process{client, server, stack, other} {
+		terminate(t, p)
 	}
 }
 

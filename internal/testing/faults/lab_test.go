@@ -158,8 +158,7 @@ func (l *lab) serveTraffic() {
 	l.t.Helper()
 	argv := l.serverArgs()
 	l.begin(l.A.Go(l.t, argv[0], argv[1:]...))
-	pid := l.server.Pid()
-	l.watch("launcher of the server", func() (int, error) { return pid, nil })
+	l.watch("launcher of the server", l.server.Launcher)
 }
 
 // begin waits until a server listens.

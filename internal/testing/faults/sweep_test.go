@@ -234,7 +234,7 @@ func TestServerLauncherCalls(t *testing.T) {
 	l.serve(l.B)
 	i := inject(t, l.A, "all", request{}, l.serverArgs()...)
 	l.begin(i.Process)
-	l.watch("launcher of the server", i.program)
+	l.watch("launcher of the server", i.launcher)
 	if err := l.healthy(2); err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,10 @@ var Cases = []Case{
 		Variants: []string{"client", "server"}, Quick: []string{"client"},
 	},
 	{
+		Name: "setbefore", Rule: "options of a socket without connection change the data alone, never how long connect takes",
+		Variants: []string{"low water", "small buffers", "small segments", "times", "peek offset", "cork", "window", "linger", "hops"}, Quick: []string{"low water"},
+	},
+	{
 		Name: "sendto", Rule: "sendto ignores the address on a connected socket",
 		Variants: []string{"all"}, Quick: []string{"all"},
 	},

@@ -34,6 +34,9 @@ type Cmd struct {
 	Dir   string   // working directory, "/" by default
 	Stdin []byte   // at most about 700 kB
 
+	// Output also gets the standard output as it comes, if it is not nil. It must not block.
+	Output io.Writer
+
 	g        *Guest
 	id       uint32
 	tty      bool
@@ -241,6 +244,9 @@ func (c *Cmd) output(f control.Frame) {
 		to = &c.stderr
 	}
 	*to = append(*to, f.Data[:min(len(f.Data), maxOutput-len(*to))]...)
+	if f.Type == control.TypeStdout && c.Output != nil {
+		_, _ = c.Output.Write(f.Data) // what failed is in the result
+	}
 	close(c.more)
 	c.more = make(chan struct{})
 }

@@ -32,6 +32,9 @@ const (
 	pushPath  = "/run/push"
 	pushLimit = time.Minute
 
+	// firstInPath is the first directory of PATH, also in login shells.
+	firstInPath = "/usr/local/sbin"
+
 	defaultMemory = 1536
 	// QEMU before 8.1 may run old code when one emulated CPU patches code that another
 	// one is translating: a kernel with two CPUs then sometimes panics. A guest with one
@@ -299,6 +302,18 @@ func (g *Guest) Push(file string) (string, error) {
 	// cp -T fails if the destination is a directory, instead of copying into it.
 	err := g.all(ctx, []string{"mkdir", "-p", pushPath}, []string{"cp", "-fpT", filepath.Join(SharePath, name), filepath.Join(pushPath, name)})
 	return filepath.Join(pushPath, name), errors.Join(err, os.Remove(shared))
+}
+
+// Install is Push for a program of the host, which commands and shells of the guest then find by
+// its name, before a program of the host with the same name.
+func (g *Guest) Install(file string) error {
+	name, err := g.Push(file)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), pushLimit)
+	defer cancel()
+	return g.all(ctx, []string{"ln", "-sfn", name, filepath.Join(firstInPath, filepath.Base(name))})
 }
 
 // copyFile copies a file with its mode.

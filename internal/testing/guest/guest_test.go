@@ -118,6 +118,22 @@ func TestGuest(t *testing.T) {
 			t.Errorf("result: %q, %v", b, err)
 		}
 	})
+	t.Run("Install", func(t *testing.T) {
+		// What the host has installed does not count: not even under this name.
+		file := filepath.Join(t.TempDir(), "smcr")
+		if err := os.WriteFile(file, []byte("#!/bin/sh\necho installed"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		run(t, "sh", "-c", "for d in /usr/local/bin /usr/bin; do echo exit 1 >$d/smcr && chmod 755 $d/smcr; done")
+		if err := g.Install(file); err != nil {
+			t.Fatal(err)
+		}
+		for _, shell := range []string{"-c", "-lc"} {
+			if r := run(t, "bash", shell, "smcr"); r.Stdout != "installed\n" {
+				t.Errorf("bash %s: smcr prints %q", shell, r.Stdout)
+			}
+		}
+	})
 	t.Run("HostUntouched", func(t *testing.T) {
 		name := filepath.Join(t.TempDir(), "file") // the /tmp of the guest is a separate one
 		mark := "/etc/smcr-guest-test"

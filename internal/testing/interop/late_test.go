@@ -49,7 +49,7 @@ func TestLateAccept(t *testing.T) {
 		t.Errorf("all was over after %v, before the server accepted", took)
 	}
 	if r := stop(); r.Stdout != "listening\n" {
-		t.Errorf("the server says %q", r.Stdout)
+		t.Errorf("the server says %q\n%s", r.Stdout, r.Stderr)
 	}
 	if n := stats(t, kernel).Fallbacks.Client - before.Fallbacks.Client; n != 0 {
 		t.Errorf("%d connections of Linux became TCP", n)

@@ -9,6 +9,9 @@
 // programs are joined, and show what TCP shows (package field); that none fails and few stay
 // TCP while the guest is busy; and what another user can do.
 //
+// Another one runs the tests in which something leads connections elsewhere: the load balancer of
+// the kernel (IPVS), which many kernels have not, and what needs joined connections for that.
+//
 // It has tests only. No privileges are needed. The tests are skipped where guests cannot be
 // booted.
 package joinedtest

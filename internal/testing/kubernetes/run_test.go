@@ -181,7 +181,7 @@ func TestLess(t *testing.T) {
 	}{
 		{"the seccomp profile for smcr run", func(c, _ *corev1.Container) {
 			c.SecurityContext.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
-		}, "no permission to access the process", ""},
+		}, "the launcher cannot take the program's sockets", ""},
 		// The default profile depends on the capability. A program of another user than root
 		// does not get it.
 		{"the profile, with SYS_PTRACE instead", func(c, _ *corev1.Container) {

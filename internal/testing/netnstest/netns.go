@@ -97,8 +97,9 @@ func New(t testing.TB, o Options) *Pair {
 	if err != nil {
 		t.Fatal(err)
 	}
+	made := *p // a test may put other hosts into p
 	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
+		if err := made.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -324,6 +325,11 @@ func (h *Host) close() error {
 	err := remove(h.Name)
 	if dir != "" {
 		err = errors.Join(err, os.RemoveAll(dir))
+		// What commands have changed: a later stack would remove it.
+		state := filepath.Join(filepath.Dir(dir), "state-"+filepath.Base(dir)+".yaml")
+		if rerr := os.Remove(state); !errors.Is(rerr, os.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
 	}
 	return err
 }

@@ -190,9 +190,12 @@ func TestOwner(t *testing.T) {
 
 func TestWaits(t *testing.T) {
 	p := New(t, Options{})
-	pr := p.A.Go(t, "sh", "-c", "echo ready; exec sleep 1000")
-	if err := pr.WaitOutput("ready", 30*time.Second); err != nil {
+	pr := p.A.Go(t, "sh", "-c", "printf ready; sleep 0.3; echo ' now'; exec sleep 1000")
+	if err := pr.WaitPart("ready", 30*time.Second); err != nil {
 		t.Error(err)
+	}
+	if err := pr.WaitOutput("ready", 30*time.Second); err != nil || pr.Log() != "ready now\n" {
+		t.Errorf("WaitOutput = %v, after %q", err, pr.Log())
 	}
 	if err := pr.Wait(10 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Wait = %v", err)

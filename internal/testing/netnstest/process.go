@@ -46,7 +46,13 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.C
 	cmd.Env = append(os.Environ(), hostID+"="+h.machine, strict)
 	// A separate process group, so that children of the program end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.Cancel = func() error {
+		err := unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+		if err == unix.ESRCH {
+			return os.ErrProcessDone // it has ended by itself in this moment
+		}
+		return err
+	}
 	// A child that has left the group may have the output pipes open.
 	cmd.WaitDelay = time.Second
 	return cmd
@@ -127,6 +133,25 @@ func (h *Host) GoCmd(t testing.TB, cmd *exec.Cmd) *Process {
 // Pid returns the process id of the program.
 func (p *Process) Pid() int { return p.Cmd.Process.Pid }
 
+// Launcher returns the launcher of a program that was started as smcr run. The program itself
+// has the process id Pid or, with smcr run -v, is a child of the launcher.
+func (p *Process) Launcher() (pid int, err error) { return LauncherOf(p.Pid()) }
+
+// LauncherOf is Launcher for the process that was started as smcr run.
+func LauncherOf(front int) (pid int, err error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return 0, err
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if argv := strings.Split(string(b), "\x00"); err == nil && len(argv) > 2 && argv[0] == "smcr-launcher" && argv[2] == strconv.Itoa(front) {
+			return strconv.Atoi(strings.Split(file, "/")[2])
+		}
+	}
+	return 0, fmt.Errorf("netnstest: process %d has no launcher", front)
+}
+
 // Log returns the output of the program so far.
 func (p *Process) Log() string { return p.log.String() }
 
@@ -165,15 +190,31 @@ func (p *Process) Kill() {
 	}
 }
 
-// WaitOutput waits until the program has printed text, at most for d.
+// WaitOutput waits until the program has printed a line with text, at most for d. It waits for
+// the end of the line as well: a program may write one line with several calls, and who reads
+// Log afterwards wants what stands behind text.
 func (p *Process) WaitOutput(text string, d time.Duration) error {
+	return p.wait(text, d, func(log string) bool {
+		_, after, found := strings.Cut(log, text)
+		return found && (strings.HasSuffix(text, "\n") || strings.Contains(after, "\n"))
+	})
+}
+
+// WaitPart waits until the program has printed text, at most for d. The line may be unfinished,
+// as one that a program over TCP echoes without a newline.
+func (p *Process) WaitPart(text string, d time.Duration) error {
+	return p.wait(text, d, func(log string) bool { return strings.Contains(log, text) })
+}
+
+// wait waits until printed holds for the output of the program, at most for d. The output of a
+// program that has ended is complete, and so is its last line.
+func (p *Process) wait(text string, d time.Duration, printed func(log string) bool) error {
 	return Until(d, func() error {
-		if strings.Contains(p.Log(), text) {
+		if printed(p.Log()) {
 			return nil
 		}
 		select {
 		case <-p.done:
-			// The last output may have been written between the two checks.
 			if strings.Contains(p.Log(), text) {
 				return nil
 			}

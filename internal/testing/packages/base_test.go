@@ -25,6 +25,17 @@ const (
 	extra = "systemd,iproute2,nginx-light,curl,iperf3"
 )
 
+// withServices adds the servers whose units TestServices tries, to the files of all machines.
+func withServices() string {
+	all := extra + ",procps"
+	for _, s := range testedServices() {
+		if !strings.Contains(all, s.pkg) {
+			all += "," + s.pkg
+		}
+	}
+	return all
+}
+
 // A store has the files of a new Debian.
 type store struct {
 	once sync.Once
@@ -72,7 +83,7 @@ func (s *store) make() error {
 	ctx, cancel := context.WithTimeout(context.Background(), buildTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "nsenter", fmt.Sprintf("--target=%d", s.pid), "--mount", "--pid", "--",
-		"debootstrap", "--variant=minbase", "--include="+extra, release, filepath.Join(s.dir, "base"), mirror)
+		"debootstrap", "--variant=minbase", "--include="+withServices(), release, filepath.Join(s.dir, "base"), mirror)
 	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	proxy, err := exec.Command("apt-config", "shell", "p", "Acquire::http::Proxy").Output()
 	if value, ok := strings.CutPrefix(strings.TrimSpace(string(proxy)), "p="); err == nil && ok {
@@ -99,7 +110,7 @@ func mirrorOfApt() (string, error) {
 	return "", errors.New("apt has no list of Debian's packages: run `apt-get update` with a mirror of Debian")
 }
 
-// boot starts a machine with a new Debian for the test: kind is chroot or systemd. The test is
+// boot starts a machine with a new Debian for the test: kind is chroot, systemd or own. The test is
 // skipped if this computer cannot, and fails in continuous integration.
 func boot(t *testing.T, kind string) *machine {
 	t.Helper()
@@ -111,7 +122,7 @@ func boot(t *testing.T, kind string) *machine {
 		t.Fatal(debian.err)
 	}
 	name := fmt.Sprintf("smcr-packages-%d-%s", os.Getpid(), strings.ToLower(t.Name()))
-	m, err := startMachine(kind, debian.dir, name, "/run/ready", "nsenter", fmt.Sprintf("--target=%d", debian.pid), "--mount", "--")
+	m, err := startMachine(kind, debian.dir, name, "/run/ready", inStore()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,6 +133,11 @@ func boot(t *testing.T, kind string) *machine {
 		}
 	})
 	return m
+}
+
+// inStore precedes the command of a machine whose files are in the store.
+func inStore() []string {
+	return []string{"nsenter", fmt.Sprintf("--target=%d", debian.pid), "--mount", "--"}
 }
 
 // skip skips the test, except in continuous integration, where it fails.
@@ -158,16 +174,19 @@ func (m *machine) hosts() (a, b host) {
 	if err := os.WriteFile(m.path("etc/hosts"), []byte(hosts), 0o644); err != nil {
 		m.t.Fatal(err)
 	}
-	a.must(`set -e
+	a.must(makeHosts)
+	return a, b
+}
+
+// makeHosts makes the network of the hosts.
+const makeHosts = `set -e
 		ip netns add hostB
 		ip link add eth0 type veth peer name eth0 netns hostB
 		ip address add ` + addressA + `/24 dev eth0
 		ip -n hostB address add ` + addressB + `/24 dev eth0
 		ip link set eth0 up
 		ip -n hostB link set eth0 up
-		ip -n hostB link set lo up`)
-	return a, b
-}
+		ip -n hostB link set lo up`
 
 // put copies files of this computer to the machine's /tmp, and returns their paths there.
 func (m *machine) put(files ...string) string {

@@ -49,6 +49,7 @@ func TestDist(t *testing.T) {
 			"bin/smcr", "bin/smcss", "bin/smc_pnet", "share/man/man8/smcr.8", "share/man/man5/smcr.yaml.5",
 			"share/bash-completion/completions/smcr", "share/zsh/site-functions/_smcr", "share/fish/vendor_completions.d/smcr.fish",
 			"lib/systemd/system/smcr.service", "lib/sysusers.d/smcr.conf", "share/doc/smcr/LICENSES", "share/doc/smcr/README.md",
+			"share/doc/smcr/docs/performance.md", "share/doc/smcr/deploy/README.md", "share/smcr/prometheus/smcr.rules.yaml",
 		} {
 			if _, ok := files[name+"/"+want]; !ok {
 				t.Errorf("%s has no file %s", name, want)

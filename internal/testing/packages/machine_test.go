@@ -44,28 +44,37 @@ type machine struct {
 
 // startMachine starts a machine. It ends with [machine.close].
 func startMachine(kind, dir, name, ready string, prefix ...string) (*machine, error) {
-	script, err := filepath.Abs("testdata/machine.sh")
-	if err != nil {
+	m := &machine{dir: dir, name: name}
+	if err := m.start(kind, ready, prefix...); err != nil {
 		return nil, err
 	}
-	argv := append(prefix, "bash", script, kind, dir, name)
-	m := &machine{dir: dir, name: name, cmd: exec.Command(argv[0], argv[1:]...)}
+	return m, nil
+}
+
+// start starts the machine, also once more after close.
+func (m *machine) start(kind, ready string, prefix ...string) error {
+	script, err := filepath.Abs("testdata/machine.sh")
+	if err != nil {
+		return err
+	}
+	argv := append(prefix, "bash", script, kind, m.dir, m.name)
+	m.cmd = exec.Command(argv[0], argv[1:]...)
 	m.cmd.Stderr = &m.log
 	// Signals of a terminal go to the test alone, and the machine ends after it.
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if m.stdin, err = m.cmd.StdinPipe(); err != nil {
-		return nil, err
+		return err
 	}
 	out, err := m.cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := m.cmd.Start(); err != nil {
-		return nil, err
+		return err
 	}
 	var parent int
 	if _, err := fmt.Fscanln(bufio.NewReader(out), &parent); err != nil {
-		return nil, errors.Join(fmt.Errorf("machine %s does not start: %w: %s", name, err, m.log.String()), m.close())
+		return errors.Join(fmt.Errorf("machine %s does not start: %w: %s", m.name, err, m.log.String()), m.close())
 	}
 	err = netnstest.Until(startTime, func() error {
 		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", parent))
@@ -79,9 +88,9 @@ func startMachine(kind, dir, name, ready string, prefix ...string) (*machine, er
 		return err
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("machine %s does not start: %w: %s", name, err, m.log.String()), m.close())
+		return errors.Join(fmt.Errorf("machine %s does not start: %w: %s", m.name, err, m.log.String()), m.close())
 	}
-	return m, nil
+	return nil
 }
 
 // close ends the machine with all its processes.

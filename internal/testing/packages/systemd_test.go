@@ -35,20 +35,13 @@ var (
 	stackFiles = []string{"/run/smcr"}
 )
 
-// bootSystemd starts a machine with systemd, and returns its hosts and its files.
-func bootSystemd(t *testing.T) (a, b host, before listing) {
+// bootSystemd starts a machine with systemd, and returns its hosts and its files. The kind is
+// systemd or own.
+func bootSystemd(t *testing.T, kind string) (a, b host, before listing) {
 	t.Helper()
-	m := boot(t, "systemd")
+	m := boot(t, kind)
 	a, b = m.hosts()
-	if err := netnstest.Until(startTime, func() error {
-		out, err := a.try("systemctl is-system-running")
-		if out != "running" {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	a.wantRunning()
 	before = m.list()
 	// The two stacks are of two machines, as those of other tests.
 	for unit, name := range map[string]string{stackUnits[0]: a.name, stackUnits[1]: b.name} {
@@ -66,6 +59,21 @@ func bootSystemd(t *testing.T) (a, b host, before listing) {
 		}
 	})
 	return a, b, before
+}
+
+// wantRunning waits until systemd has started all units, and none has failed.
+func (h host) wantRunning() {
+	h.t.Helper()
+	if err := netnstest.Until(startTime, func() error {
+		out, err := h.try("systemctl is-system-running")
+		if out != "running" {
+			failed, _ := h.try("systemctl --failed; systemctl list-jobs")
+			return fmt.Errorf("%w: %s\n%s", err, out, failed)
+		}
+		return nil
+	}); err != nil {
+		h.t.Fatal(err)
+	}
 }
 
 // upgradeUnits starts the units of the installed package, upgrades the package while a download
@@ -117,7 +125,7 @@ func wantNoStack(hosts ...host) {
 // TestDebianSystemd upgrades and removes the Debian package while systemd runs its units.
 func TestDebianSystemd(t *testing.T) {
 	need(t, debTools...)
-	a, b, before := bootSystemd(t)
+	a, b, before := bootSystemd(t, "systemd")
 	first, second := a.put(pack(t, "deb", older)), a.put(pack(t, "deb", newer))
 
 	a.must("dpkg -i " + first)
@@ -134,10 +142,13 @@ func TestDebianSystemd(t *testing.T) {
 
 	upgradeUnits(a, b, func() { a.must("dpkg -i " + second) })
 
-	// The removal ends the stacks, and leaves what the administrator has enabled.
-	if out := a.must("dpkg -r smcr"); strings.Contains(out, "arning") {
-		t.Errorf("the removal warns:\n%s", out)
+	// The removal ends the stacks, and leaves what the administrator has enabled. A service that was
+	// under smcr starts without it.
+	hello := a.underSMCR()
+	if out := a.must("dpkg -r smcr"); strings.Contains(out, "arning") || !strings.Contains(out, "smcr: hello.service starts without smcr from now on") {
+		t.Errorf("the removal says:\n%s", out)
 	}
+	hello()
 	wantNoStack(a, b)
 	a.list().wantSame(t, before, slices.Concat(enabledUnits, usedFiles, userFiles, stackFiles, []string{"/etc/smcr"})...)
 	// The next installation finds it again.
@@ -156,11 +167,13 @@ func TestDebianSystemd(t *testing.T) {
 // TestRPMSystemd upgrades and erases the RPM while systemd runs its units.
 func TestRPMSystemd(t *testing.T) {
 	need(t, append(debTools, "rpm")...)
-	a, b, before := bootSystemd(t)
+	a, b, before := bootSystemd(t, "systemd")
 	a.quiet("-i", "--nodeps", pack(t, "rpm", older))
 	wantNoStack(a, b)
 	upgradeUnits(a, b, func() { a.quiet("-U", "--nodeps", pack(t, "rpm", newer)) })
+	hello := a.underSMCR()
 	a.quiet("-e", "smcr")
+	hello()
 	wantNoStack(a, b)
 	after := a.list()
 	for _, link := range enabledUnits {
@@ -179,4 +192,20 @@ func TestRPMSystemd(t *testing.T) {
 func (h host) mainPID(unit string) string {
 	h.t.Helper()
 	return h.must("systemctl show --value --property=MainPID " + unit)
+}
+
+// underSMCR puts a service under smcr. The function that it returns, for after the removal of the
+// package, checks that the service starts without smcr, and removes it.
+func (h host) underSMCR() (after func()) {
+	h.t.Helper()
+	const unit, dropIn = "/etc/systemd/system/hello.service", "/etc/systemd/system/hello.service.d"
+	h.must("printf '[Service]\\nExecStart=/bin/sleep 1000\\n' >" + unit + " && systemctl daemon-reload && smcr service enable --restart hello.service")
+	if out := h.must("systemctl show --value --property=ExecStart hello.service"); !strings.Contains(out, "smcr run") {
+		h.t.Errorf("the service: %s", out)
+	}
+	return func() {
+		h.t.Helper()
+		h.must("systemctl restart hello.service && systemctl is-active hello.service && test ! -e " + dropIn)
+		h.must("systemctl stop hello.service && rm " + unit + " && systemctl daemon-reload")
+	}
 }

@@ -26,7 +26,7 @@ func command(name string, argv ...string) step {
 		}
 		defer pr.Close()
 		cmd.Stdout, cmd.Stderr = pw, pw
-		err = cmd.Start()
+		err = j.start(cmd)
 		pw.Close()
 		if err != nil {
 			return fmt.Errorf("%s: %w", argv[0], err)

@@ -45,7 +45,7 @@
 //
 // Tests wait much: for timers, for the network, for a guest. Steps that only compute
 // (compilers, analyses, the simulation) run beside such a step with low priority. With two
-// processors, make test then takes at most 6 minutes, and make test-all at most 30.
+// processors, make test then takes about ten minutes, and make test-all about an hour.
 // Package guest limits how many tests have a Linux kernel at the same time (flag
 // -guests), so the packages with kernels run at the same time too.
 //

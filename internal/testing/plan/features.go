@@ -28,6 +28,7 @@ var features = []struct{ feature, test string }{
 	{"RoCE version 2 works across routers", "TestRouted"},
 	{"the first smcr run starts the stack", "TestOnDemandStack"},
 	{"a listing says why a connection is not SMC-R", "TestFallbackListed"},
+	{"smcr why says what carries any connection or listener, why, and what to do", "TestWhy"},
 	{"where RoCE is blocked, connections are TCP, and SMC-R again later", "TestRoCEBlocked"},
 	{"a server that accepts late is served", "TestLateAcceptLocal"},
 	{"what a program has written and closed arrives, whatever ends first", "TestOneShot"},

@@ -56,7 +56,7 @@ func (g goTest) run(ctx context.Context, j *job) error {
 	}
 	defer pr.Close()
 	cmd.Stdout = pw
-	err = cmd.Start()
+	err = j.start(cmd)
 	pw.Close()
 	if err != nil {
 		return fmt.Errorf("go test: %w", err)
@@ -67,6 +67,14 @@ func (g goTest) run(ctx context.Context, j *job) error {
 	}
 	if err := j.wait(cmd); err != nil {
 		return fmt.Errorf("go test: %w", errors.Join(err, ctx.Err()))
+	}
+	return e.any()
+}
+
+// any returns an error if no test has begun: a pattern that matches none is a typing error.
+func (e *events) any() error {
+	if e.tests == 0 {
+		return errors.New("no test matches")
 	}
 	return nil
 }
@@ -129,6 +137,7 @@ type events struct {
 	running         map[testID]bool     // tests of packages
 	failed          map[testID]bool     // tests of packages
 	build           map[string][]string // output of the compiler, by import path
+	tests           int                 // that have begun, without their subtests
 }
 
 func newEvents(r *report, total int, byTest, verbose bool) *events {
@@ -162,6 +171,9 @@ func (e *events) line(b []byte) {
 	case "run", "cont":
 		if id == id.top() {
 			e.running[id] = true
+			if ev.Action == "run" {
+				e.tests++
+			}
 			e.r.testRuns(id)
 		}
 	case "output":

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -96,6 +97,20 @@ func TestPlanNames(t *testing.T) {
 	}
 	if (options{}).plan("other") != nil {
 		t.Error("a plan that is not there has steps")
+	}
+}
+
+// TestNoTest: a pattern that selects no test is an error.
+func TestNoTest(t *testing.T) {
+	e := newEvents(newReport(io.Discard), 1, true, false)
+	e.line([]byte(`{"Action":"output","Package":"smcr/a","Output":"ok  \tsmcr/a\t0.1s [no tests to run]\n"}`))
+	e.line([]byte(`{"Action":"pass","Package":"smcr/a","Elapsed":0.1}`))
+	if e.any() == nil {
+		t.Error("no error after no test")
+	}
+	e.line([]byte(`{"Action":"run","Package":"smcr/a","Test":"TestOne"}`))
+	if err := e.any(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -209,7 +224,43 @@ func TestBeside(t *testing.T) {
 	}}}
 	runSteps(t.Context(), r, []step{main, command("next", "nice")})
 	r.summary("test")
-	for _, want := range []string{"[2/4] beside it: priority\n    19\n", "[4/4] next\n    " + string(own), "FAILED STEP: last: no moon\n"} {
+	// The name of the main step may come between the two lines of the step beside it.
+	for _, want := range []string{"[2/4] beside it: priority\n", "\n    19\n", "[4/4] next\n    " + string(own), "FAILED STEP: last: no moon\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no text %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// TestBesideAlone checks that programs beside a step have the usual priority when it has ended:
+// the one that runs, and those that start later.
+func TestBesideAlone(t *testing.T) {
+	own, err := exec.Command("nice").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	r := newReport(&out)
+	running := filepath.Join(t.TempDir(), "running")
+	main := step{name: "main", run: func(context.Context, *job) error {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(running); err == nil {
+				return nil
+			} else if time.Now().After(end) {
+				return err
+			}
+		}
+	}}
+	main.beside = []step{
+		command("runs", "sh", "-c", "echo before $(nice); touch "+running+"; for i in $(seq 100); do [ $(nice) = 19 ] || break; sleep 0.1; done; echo after $(nice)"),
+		command("later", "sh", "-c", "echo later $(nice)"),
+	}
+	want := []string{"before 19\n", "later " + string(own)}
+	if os.Geteuid() == 0 {
+		want = append(want, "after "+string(own))
+	}
+	runSteps(t.Context(), r, []step{main})
+	for _, want := range want {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no text %q in\n%s", want, out.String())
 		}

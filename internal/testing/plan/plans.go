@@ -74,7 +74,7 @@ func (o options) plan(name string) []step {
 	return nil
 }
 
-// test returns the steps of `make test`: at most 6 minutes on two processors, with an
+// test returns the steps of `make test`: about ten minutes on two processors, with an
 // empty build cache.
 func (o options) test() []step {
 	race := o.goTest("tests of the concurrent packages with the race detector, short forms", goTest{
@@ -138,9 +138,13 @@ func (o options) race() step {
 	return o.goTest("tests with the race detector, long forms", goTest{
 		packages: func(p string) bool { return !slices.Contains(kernelPackages, p) && !inside(e2eFolder, p) && p != soak },
 		race:     true,
-		args:     []string{"-shuffle=on"},
+		args:     []string{"-timeout", raceTimeout, "-shuffle=on"},
 	})
 }
+
+// raceTimeout is several times what the slowest package of race takes. A test that hangs leaves
+// the steps after it their time, where the whole has a limit.
+const raceTimeout = "20m"
 
 // sim returns the simulation, and the test that a seed repeats, which the race
 // detector disturbs.

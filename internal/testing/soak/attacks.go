@@ -189,25 +189,30 @@ func forgedRoCE(ctx context.Context, f *floodBed, times *atomic.Int64) error {
 	if err != nil {
 		return err
 	}
-	// An honest packet in each direction tells the queue pairs and the ports.
-	var seen []adversary.Seen
-	for _, h := range []*netnstest.Host{f.a, f.b} {
-		s, err := adversary.Tap(ctx, h, startTime, func(s *adversary.Seen) bool { return s.To.Addr() == h.Links[0].IPv4 })
-		if err != nil {
-			return err
+	// Of each victim, an honest request tells what it expects, and an honest answer what it has
+	// sent: each direction has PSNs of its own.
+	hosts := []*netnstest.Host{f.a, f.b}
+	var requests, answers []adversary.Seen
+	for _, h := range hosts {
+		for _, list := range []*[]adversary.Seen{&requests, &answers} {
+			s, err := adversary.Tap(ctx, h, startTime, func(s *adversary.Seen) bool {
+				return s.To.Addr() == h.Links[0].IPv4 && (s.BTH.Opcode() == header.Acknowledge) == (list == &answers)
+			})
+			if err != nil {
+				return err
+			}
+			*list = append(*list, s)
 		}
-		seen = append(seen, s)
 	}
 	return repeat(ctx, times, func() (int, error) {
 		for i := range 100 {
-			s, to := &seen[i%2], []*netnstest.Host{f.a, f.b}[i%2]
-			pkt := adversary.Message(end)
+			s, pkt := &requests[i%2], adversary.Message(end)
 			if i%4 > 1 {
-				pkt = adversary.Packet{Op: header.Acknowledge, AETH: &adversary.Answer{Syndrome: header.NAKRemoteAccess}}
+				s, pkt = &answers[i%2], adversary.Packet{Op: header.Acknowledge, AETH: &adversary.Answer{Syndrome: header.NAKRemoteAccess}}
 			}
-			// Far from the PSN that the victim expects: an exact hit would be luck.
+			// Far behind the PSN of the victim: an exact hit would be luck.
 			pkt.DestQP, pkt.PSN = s.BTH.DestQP(), (s.BTH.PSN()-1000-rand.Uint32N(1<<20))&header.PSNMask
-			if err := forger.RoCE(s.From, to, &pkt); err != nil {
+			if err := forger.RoCE(s.From, hosts[i%2], &pkt); err != nil {
 				return i, err
 			}
 		}

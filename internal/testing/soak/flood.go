@@ -204,16 +204,34 @@ func (f *floodBed) flood(ctx context.Context, a attack, d time.Duration) (*Row, 
 	if err != nil {
 		return nil, err
 	}
+	logs := f.logs()
 	if err := f.attack(ctx, a, d, &times); err != nil {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx)
 	now := f.sum()
+	grew := f.logs() - logs
+	row.note("the logs of the stacks grew by %d bytes in %v", grew, d)
+	if grew > logBurst+int(d.Seconds())*logSecond {
+		row.leak("the logs grew by more than %d bytes, and %d a second", logBurst, logSecond)
+	}
 	row.Times, row.Connections, row.Bytes = times.Load(), now.Conns-was.Conns, now.Bytes-was.Bytes
 	f.judge(row, now.Tried-was.Tried, now.Slowest)
 	say("%s: %d times, %s", row.Fault, row.Times, strings.Join(row.Notes, "; "))
 	return row, f.recovered(ctx, row, before)
 }
+
+// logs returns the size of what the stacks have written.
+func (f *floodBed) logs() (n int) {
+	for _, m := range f.stacks {
+		n += len(m.Log())
+	}
+	return n
+}
+
+// logBurst and logSecond are what the logs of both stacks may grow by in a flood, in bytes: what others
+// cause is limited for each kind of line.
+const logBurst, logSecond = 1 << 20, 8 << 10
 
 // shortest is how long the first flood of a kind takes at least.
 const shortest = 3 * time.Second

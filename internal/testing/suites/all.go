@@ -26,7 +26,7 @@ func cpython() Suite {
 		return Job{
 			Name: name, Limit: limit, Parse: python,
 			// The timeout is that of the module: it shows where a test hangs. VSOCK needs a hypervisor.
-			Argv: []string{"/usr/bin/python3", "-m", "test", "-v", "-i", "*VSOCK*", "--junit-xml", "$RESULTS", "--timeout", fmt.Sprint((limit - 20*time.Second).Seconds()), name},
+			Argv: []string{"/usr/bin/python3", "-m", "test", "-v", "-i", "*VSOCK*", "--junit-xml", "$RESULTS", "--timeout", "$TIMEOUT", name},
 			Dir:  "$WORK",
 			Only: func(tests []string) []string {
 				var args []string
@@ -62,7 +62,7 @@ func goNet() Suite {
 		fmt.Fprintf(&build, "go test -c -o %s %s\n", file, p)
 		jobs = append(jobs, Job{
 			Name: p, Limit: 6 * time.Minute, Parse: golang, Dir: "$GOROOT/src/" + p,
-			Argv: []string{"$SOURCE/" + file, "-test.v=test2json", "-test.short", "-test.timeout=5m"},
+			Argv: []string{"$SOURCE/" + file, "-test.v=test2json", "-test.short", "-test.timeout=${TIMEOUT}s"},
 			Only: func(tests []string) []string {
 				top := map[string]bool{}
 				var names []string

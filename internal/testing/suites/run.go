@@ -25,14 +25,16 @@ var scripts embed.FS
 type Runner struct {
 	smcr, cache, logs, dir string
 	flags                  string // help of smcr run
+	slow                   int    // how many times longer jobs may take
 	goRoot                 string
 	sources                map[string]string
 }
 
 // NewRunner returns a Runner for a program smcr, which writes the output of each job to a file
-// of the folder logs. The caller closes it.
-func NewRunner(smcr, logs string) (*Runner, error) {
-	r := &Runner{sources: map[string]string{}}
+// of the folder logs. Jobs may take slow times as long as their limits say. The caller closes
+// the Runner.
+func NewRunner(smcr, logs string, slow int) (*Runner, error) {
+	r := &Runner{slow: slow, sources: map[string]string{}}
 	var err error
 	if r.smcr, err = filepath.Abs(smcr); err != nil {
 		return nil, fmt.Errorf("suites: %w", err)
@@ -105,6 +107,9 @@ type Outcome struct {
 
 var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+ connections? over SMC-R, .*)$`)
 
+// ownTime is how long before its limit a job ends itself.
+const ownTime = 20 * time.Second
+
 // Run runs a job of a prepared suite in a mode, or only some tests of it.
 func (r *Runner) Run(ctx context.Context, s *Suite, j *Job, m Mode, only []string) (*Outcome, error) {
 	pair, err := netnstest.Create(netnstest.Options{})
@@ -135,7 +140,11 @@ func (r *Runner) run(ctx context.Context, pair *netnstest.Pair, s *Suite, j *Job
 	}
 	defer log.Close()
 	results := filepath.Join(work, "results")
-	vars := map[string]string{"SOURCE": r.sources[s.Name], "WORK": work, "RESULTS": results, "SCRIPTS": filepath.Join(r.dir, "testdata"), "ADDR": pair.A.Addr(), "GOROOT": r.goRoot}
+	limit := j.Limit * time.Duration(r.slow)
+	vars := map[string]string{
+		"SOURCE": r.sources[s.Name], "WORK": work, "RESULTS": results, "SCRIPTS": filepath.Join(r.dir, "testdata"), "ADDR": pair.A.Addr(), "GOROOT": r.goRoot,
+		"TIMEOUT": fmt.Sprint((limit - ownTime).Seconds()),
+	}
 	expand := func(args []string) []string {
 		args = slices.Clone(args)
 		for i := range args {
@@ -147,7 +156,7 @@ func (r *Runner) run(ctx context.Context, pair *netnstest.Pair, s *Suite, j *Job
 	if only != nil && j.Only != nil {
 		argv = slices.Concat(argv, j.Only(only))
 	}
-	ctx, cancel := context.WithTimeout(ctx, j.Limit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	start := func(h *netnstest.Host, argv []string) (*netnstest.Process, error) {
 		argv = expand(argv)
@@ -179,9 +188,9 @@ func (r *Runner) run(ctx context.Context, pair *netnstest.Pair, s *Suite, j *Job
 		return nil, err
 	}
 	// The context ends it.
-	switch err := p.Wait(j.Limit + time.Minute); {
+	switch err := p.Wait(limit + time.Minute); {
 	case ctx.Err() != nil:
-		o.Ended = fmt.Sprintf("did not end within %v", j.Limit)
+		o.Ended = fmt.Sprintf("did not end within %v", limit)
 	case err != nil:
 		o.Ended = err.Error()
 	}

@@ -24,8 +24,9 @@ type Package struct{ File, Name string }
 
 // A Job is a part of a suite that is run as a whole. In Argv, Server, Dir and Env, $SOURCE is
 // the folder of the source or of the build, $WORK an empty folder of the run, $RESULTS a file
-// for the results, $SCRIPTS the folder of this package's scripts, and $ADDR the address of the
-// host with the server.
+// for the results, $SCRIPTS the folder of this package's scripts, $ADDR the address of the
+// host with the server, and $TIMEOUT the seconds after which the program ends itself and says
+// where it hangs, a little before Limit.
 type Job struct {
 	Name string
 	// Argv is the program. With Server, it is the client.
@@ -60,9 +61,12 @@ type Mode struct {
 var Modes = []Mode{
 	{Name: "tcp"},
 	{Name: "local", Flags: []string{"--mode", "user", "-v"}},
-	{Name: "joined", Flags: []string{"--mode", "user", "-v", "--local"}, Flag: "--local"},
+	Joined,
 	{Name: "roce", Flags: []string{"--mode", "user", "-v", "--no-adapt"}, Apart: true},
 }
+
+// Joined is the mode in which the connections of one host are joined.
+var Joined = Mode{Name: "joined", Flags: []string{"--mode", "user", "-v", "--local"}, Flag: "--local"}
 
 // Has reports whether a job can run in the mode.
 func (j *Job) Has(m Mode) bool { return !m.Apart || j.Server != nil }

@@ -22,12 +22,17 @@ const (
 	// do not wait for them.
 	maxCalls     = 8
 	maxLingering = 4
+	// queueTime is callTime for the close of a queue with descriptors of a user, for which
+	// nobody needs to wait, and maxRefused bounds the goroutines in such closes.
+	queueTime  = time.Millisecond
+	maxRefused = 16
 )
 
 var (
 	connecting = make(chan struct{}, maxCalls)
 	closing    = make(chan struct{}, maxCalls)
 	lingering  = make(chan struct{}, maxLingering)
+	refused    = make(chan struct{}, maxRefused)
 )
 
 // Call calls call, which makes a system call, on the current thread. It first waits until
@@ -38,6 +43,11 @@ func Call(places chan struct{}, call func(), wake func(tid int)) {
 		places <- struct{}{}
 		defer func() { <-places }()
 	}
+	callFor(callTime, call, wake)
+}
+
+// callFor is Call without places, and with another callTime.
+func callFor(limit time.Duration, call func(), wake func(tid int)) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	tid := unix.Gettid()
@@ -46,12 +56,12 @@ func Call(places chan struct{}, call func(), wake func(tid int)) {
 	mu.Lock()
 	var timer *time.Timer
 	// No guard: wake only makes a system call.
-	timer = time.AfterFunc(callTime, func() {
+	timer = time.AfterFunc(limit, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if !over {
 			wake(tid)
-			timer.Reset(callTime)
+			timer.Reset(limit)
 		}
 	})
 	mu.Unlock()
@@ -152,10 +162,41 @@ func CloseConn(c interface {
 	return err
 }
 
+// CloseQueue closes a connection of a user to a unix socket of this process, or the listener. The
+// user may have sent descriptors that nobody has read. The kernel closes them now, and each close
+// may take as long as its SO_LINGER says, so it is interrupted. Unlike CloseConn, it returns when
+// the connection is closed, so that its cost can be given back. Nothing may read from c: then
+// the reader would close it.
+func CloseQueue(c io.Closer) (err error) {
+	callFor(queueTime, func() { err = c.Close() }, Interrupt)
+	return err
+}
+
+// CloseQueueFD is CloseQueue for a descriptor that is not in Go's poller.
+func CloseQueueFD(fd int) {
+	callFor(queueTime, func() { _ = unix.Close(fd) }, Interrupt)
+}
+
+// RefuseQueue is CloseQueue for a goroutine that accepts the connections of all users.
+func RefuseQueue(c io.Closer) {
+	select {
+	case refused <- struct{}{}:
+		// No guard: nothing here can panic.
+		go func() {
+			_ = CloseQueue(c)
+			<-refused
+		}()
+	default:
+		_ = CloseQueue(c)
+	}
+}
+
 // Connect starts to connect the socket fd, and does not wait for the connection, even if
 // the program clears O_NONBLOCK meanwhile. It restores this flag before it returns. The
-// error is EINPROGRESS if the attempt continues, or wraps another syscall.Errno.
+// error is EINPROGRESS if the attempt continues, ECONNABORTED if the program has cleared the flag
+// again and again, or wraps another syscall.Errno.
 func Connect(fd int, sa unix.Sockaddr) (err error) {
+	w := connectWake{fd: fd, begin: time.Now()}
 	Call(connecting, func() {
 		var flags int
 		if flags, err = unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil {
@@ -171,28 +212,44 @@ func Connect(fd int, sa unix.Sockaddr) (err error) {
 			defer unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags) //nolint:errcheck // it was set a moment ago
 		}
 		err = unix.Connect(fd, sa)
-	}, wakeConnect(fd))
-	if errors.Is(err, unix.EALREADY) || errors.Is(err, unix.EINTR) {
+	}, w.wake)
+	switch {
+	case w.ended:
+		return os.NewSyscallError("connect", unix.ECONNABORTED)
+	case errors.Is(err, unix.EALREADY), errors.Is(err, unix.EINTR):
 		return unix.EINPROGRESS // the call was interrupted
 	}
 	return err
 }
 
-// connectTime is how long a connect is only interrupted, which does no harm on a slow
-// machine. After that the attempt is ended.
-const connectTime = time.Second
+const (
+	// clearedMost is how often a connect may be found waiting because O_NONBLOCK was cleared,
+	// each time after callTime.
+	clearedMost = 50
+	// connectTime bounds a connect in any case. It is long, because a thread that gets no
+	// processor on a busy machine takes long, too.
+	connectTime = time.Minute
+)
 
-// wakeConnect returns a function that interrupts a connect which waits because a program
-// has cleared O_NONBLOCK. It sets the flag again: after the signal the kernel restarts the
-// call and reads the flag. If a program clears the flag again and again, the function shuts
-// down the socket after connectTime.
-func wakeConnect(fd int) func(tid int) {
-	begin := time.Now()
-	return func(tid int) {
-		_ = unix.SetNonblock(fd, true)
-		Interrupt(tid)
-		if time.Since(begin) > connectTime {
-			_ = unix.Shutdown(fd, unix.SHUT_RDWR)
-		}
+// connectWake wakes a connect that waits because a program has cleared O_NONBLOCK.
+type connectWake struct {
+	fd      int
+	begin   time.Time
+	cleared int  // how often the flag was found cleared
+	ended   bool // the socket is shut down: whatever connect returns, there is no connection
+}
+
+// wake sets the flag again and interrupts the call of thread tid: after the signal the kernel
+// restarts the call and reads the flag. If a program clears the flag again and again, wake shuts
+// down the socket. A call that only takes long is not ended: its connection may exist already.
+func (w *connectWake) wake(tid int) {
+	if flags, err := unix.FcntlInt(uintptr(w.fd), unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK == 0 {
+		w.cleared++
+	}
+	_ = unix.SetNonblock(w.fd, true)
+	Interrupt(tid)
+	if w.cleared > clearedMost || time.Since(w.begin) > connectTime {
+		w.ended = true
+		_ = unix.Shutdown(w.fd, unix.SHUT_RDWR)
 	}
 }

@@ -3,10 +3,12 @@
 package bounded
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -133,7 +135,8 @@ func TestConnectBlocking(t *testing.T) {
 		for _, fd := range fds {
 			var err error
 			// Like Connect, with the flag cleared in between.
-			Call(connecting, func() { err = unix.Connect(fd, sa) }, wakeConnect(fd))
+			w := connectWake{fd: fd, begin: time.Now()}
+			Call(connecting, func() { err = unix.Connect(fd, sa) }, w.wake)
 			if err != nil {
 				done <- err
 				return
@@ -148,6 +151,45 @@ func TestConnectBlocking(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Fatal("connect waits")
+	}
+}
+
+// TestConnectStarved: a connect that takes seconds, because its thread gets no processor, is not
+// ended. One whose program clears O_NONBLOCK again and again is, and then it is an error.
+func TestConnectStarved(t *testing.T) {
+	a, b := socktest.TCPPair(t)
+	f, err := a.File() // and it is blocking
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fd := int(f.Fd())
+	w := connectWake{fd: fd, begin: time.Now().Add(-connectTime / 2)}
+	for range 10 * clearedMost {
+		w.wake(unix.Gettid())
+	}
+	if w.ended {
+		t.Fatal("ended, though nobody has cleared the flag")
+	}
+	if _, err := b.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	var buf [1]byte
+	if _, err := io.ReadFull(a, buf[:]); err != nil {
+		t.Errorf("the connection is over: %v", err)
+	}
+	for range clearedMost + 1 {
+		if err := unix.SetNonblock(fd, false); err != nil {
+			t.Fatal(err)
+		}
+		w.wake(unix.Gettid())
+	}
+	if !w.ended {
+		t.Error("a program that clears the flag again and again keeps a thread")
+	}
+	late := connectWake{fd: fd, begin: time.Now().Add(-2 * connectTime)}
+	if late.wake(unix.Gettid()); !late.ended {
+		t.Error("no limit")
 	}
 }
 
@@ -248,29 +290,25 @@ func TestCloseAside(t *testing.T) {
 				return st.Ino
 			}
 			was := inode()
-			over := make(chan bool, 1)
+			here := make(chan bool, 1) // whether then is called by this goroutine
 			begin := time.Now()
-			CloseAside(fd, func() { over <- true })
+			CloseAside(fd, func() { here <- bytes.Contains(debug.Stack(), []byte("testing.tRunner(")) })
 			if took := time.Since(begin); took > 5*time.Second {
 				t.Errorf("took %v", took)
 			}
 			select {
-			case <-over:
-				if tt.waits {
+			case h := <-here:
+				switch {
+				case h && tt.waits:
 					t.Error("it was closed here, where it may wait")
+				case !h && !tt.waits:
+					t.Error("it was closed elsewhere")
 				}
 				if inode() == was {
 					t.Error("it is still open")
 				}
-			default:
-				if !tt.waits {
-					t.Error("it is being closed elsewhere")
-				}
-				select {
-				case <-over:
-				case <-time.After(10 * time.Second):
-					t.Fatal("the close waits")
-				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("the close waits")
 			}
 		})
 	}

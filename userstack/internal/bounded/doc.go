@@ -13,6 +13,7 @@
 //   - A reset takes the lock of the TCP socket. A program can make another system call
 //     hold this lock. A signal does not end the wait for it, so a reset runs on its own
 //     thread, and the caller continues after 20 ms.
+//   - sendmsg(2) waits for room as long as the peer does not read.
 //
 // Every other call is interrupted by a signal when it takes longer than 20 ms. This does
 // no harm to a call that is only slow. The number of concurrent calls is limited; a call
@@ -21,6 +22,6 @@
 // Most closes do not wait: those of unix sockets with an empty queue, and of TCP sockets
 // without SO_LINGER. They need no goroutine.
 //
-// What a socket is for does not belong here. The functions are safe for concurrent use. They
-// need no privileges.
+// What a socket is for does not belong here. The functions are safe for concurrent use, but
+// for Send. They need no privileges.
 package bounded

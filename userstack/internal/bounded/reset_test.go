@@ -4,65 +4,13 @@ package bounded
 
 import (
 	"errors"
-	"os"
-	"runtime"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
 )
-
-// held makes a thread of the process hold the lock of a socket until release is called:
-// the thread sends memory that is not available yet.
-func held(t *testing.T, fd int) (release func()) {
-	t.Helper()
-	const api, register, unregister = 0xc018aa3f, 0xc020aa00, 0x8010aa01 // UFFDIO_ of linux/userfaultfd.h
-	mem, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u, _, e := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
-	if e != 0 {
-		t.Skipf("no userfaultfd: %v", e)
-	}
-	call := func(req uintptr, arg [4]uint64) {
-		if _, _, e := unix.Syscall(unix.SYS_IOCTL, u, req, uintptr(unsafe.Pointer(&arg))); e != 0 {
-			t.Fatalf("ioctl %#x: %v", req, e)
-		}
-	}
-	at := uint64(uintptr(unsafe.Pointer(&mem[0])))
-	call(api, [4]uint64{0xaa})
-	call(register, [4]uint64{at, uint64(len(mem)), 1})
-	var sent unix.Errno
-	over, begun := make(chan struct{}), make(chan int)
-	go func() {
-		defer close(over)
-		runtime.LockOSThread()
-		begun <- unix.Gettid()
-		_, _, sent = unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&mem[0])), uintptr(len(mem)), 0, 0, 0)
-	}()
-	<-begun
-	time.Sleep(50 * time.Millisecond)
-	done := false
-	release = func() {
-		if done {
-			return
-		}
-		done = true
-		call(unregister, [4]uint64{at, uint64(len(mem))})
-		_ = unix.Close(int(u))
-		<-over
-		if sent != 0 {
-			t.Logf("send: %v", sent)
-		}
-		_ = unix.Munmap(mem)
-	}
-	t.Cleanup(release)
-	return release
-}
 
 // TestResetConn: the peer sees a reset. If the lock of the socket is held, nobody waits
 // for it, and other resets are not delayed. The reset follows when the lock is released.
@@ -86,7 +34,7 @@ func TestResetConn(t *testing.T) {
 		}
 	}
 	free, peer := socktest.TCPPair(t)
-	if err := ResetConn(free); err != nil {
+	if err := ResetConn(free, 1000); err != nil {
 		t.Error(err)
 	}
 	wantReset(peer)
@@ -96,14 +44,14 @@ func TestResetConn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := held(t, int(f.Fd()))
+	release := socktest.Hold(t, int(f.Fd()))
 	begin := time.Now()
-	if err := ResetConn(locked); err != nil {
+	if err := ResetConn(locked, 1000); err != nil {
 		t.Error(err)
 	}
 	for range 10 {
 		other, otherPeer := socktest.TCPPair(t)
-		if err := ResetConn(other); err != nil {
+		if err := ResetConn(other, 1001); err != nil {
 			t.Error(err)
 		}
 		wantReset(otherPeer)

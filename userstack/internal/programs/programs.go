@@ -5,12 +5,11 @@ package programs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
-	"syscall"
 
 	"smcr/guard"
+	"smcr/quota"
 	"smcr/smc"
 	"smcr/userstack"
 	"smcr/userstack/internal/inside"
@@ -97,7 +96,12 @@ func (p *Programs) MarkListen(o inside.Owner, fd int) error {
 	if option == nil {
 		return nil
 	}
-	return p.gated(o, fd, option.GateListen, option.MarkListen)
+	owner := quota.Account(o.UID)
+	if o.Trusted() {
+		owner = 0
+	}
+	gate := func(fd int) error { return option.GateListen(fd, owner) }
+	return p.gated(o, fd, gate, option.MarkListen)
 }
 
 // Keeper returns what knows what becomes of marked listening sockets, or nil.
@@ -128,27 +132,17 @@ func (p *Programs) gated(o inside.Owner, fd int, gate, ungated func(fd int) erro
 	return ungated(fd)
 }
 
+// ErrNotHere is the error of OpenHere for a connection that is not within this network namespace,
+// as far as the kernel has seen.
+var ErrNotHere = tcpopt.ErrNotHere
+
 // OpenHere lets every process send on the connected or accepted socket fd of a
-// connection within this host, on which nobody speaks CLC. A stack declines proposals
-// from its own host, so CLC messages on such a connection have no effect.
+// connection within this network namespace, on which nobody speaks CLC. The error is
+// ErrNotHere if the kernel has not seen both ends here: addresses do not tell.
 func (p *Programs) OpenHere(fd int) error {
 	g, err := p.gate(fd)
 	if g == nil || err != nil {
 		return err
-	}
-	sa, err := syscall.Getpeername(fd)
-	if err != nil {
-		return fmt.Errorf("userstack: getpeername: %w", err)
-	}
-	var remote netip.Addr
-	switch sa := sa.(type) {
-	case *syscall.SockaddrInet4:
-		remote = netip.AddrFrom4(sa.Addr)
-	case *syscall.SockaddrInet6:
-		remote = netip.AddrFrom16(sa.Addr).Unmap()
-	}
-	if !network.IsThisHost(p.in.Network(), remote) {
-		return fmt.Errorf("userstack: %s is not this host", remote)
 	}
 	return g.OpenHere(fd)
 }

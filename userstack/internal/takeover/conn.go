@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/retry"
+	"smcr/userstack/internal/bounded"
 )
 
 // sendTimeout is how long a message may wait for room in the socket, and how long it is sent
@@ -79,13 +80,7 @@ func (c *Conn) Send(m Message) error {
 }
 
 // sendMessage sends one message, whole or not at all.
-func (c *Conn) sendMessage(b, oob []byte) error {
-	if err := c.c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
-		return err
-	}
-	_, _, err := c.c.WriteMsgUnix(b, oob, nil)
-	return err
-}
+func (c *Conn) sendMessage(b, oob []byte) error { return bounded.Send(c.c, b, oob, sendTimeout) }
 
 // Receive waits for the next message, no longer than limit. Errors: io.EOF if the other
 // process has closed the connection or has ended, [VersionError], ErrMalformed,

@@ -10,6 +10,7 @@ import (
 
 	"smcr/guard"
 	"smcr/nl"
+	"smcr/quota"
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
 )
@@ -64,8 +65,13 @@ func (t *Table) Note(cookie uint64, s inside.TCPSocket) {
 	if cookie == 0 || t.closed {
 		return
 	}
+	if old, ok := t.socks[cookie]; ok && old.Owner.UID == s.Owner.UID { // no more room is needed
+		t.socks[cookie] = entry{TCPSocket: s, since: time.Now()}
+		return
+	}
 	t.forget(cookie)
-	if len(t.socks) >= maxSockets || s.Owner.UID != 0 && t.users[s.Owner.UID] >= maxUser {
+	uid := quota.Account(s.Owner.UID)
+	if len(t.socks) >= maxSockets || uid != 0 && !quota.Fair(t.users[uid], 1, maxUser, len(t.socks), maxSockets) {
 		// Make room for the next.
 		if now := time.Now(); t.timer != nil && now.Sub(t.swept) > time.Second {
 			t.swept = now
@@ -75,7 +81,7 @@ func (t *Table) Note(cookie uint64, s inside.TCPSocket) {
 	}
 	t.socks[cookie] = entry{TCPSocket: s, since: time.Now()}
 	t.most = max(t.most, len(t.socks))
-	t.users[s.Owner.UID]++
+	t.users[uid]++
 	if t.timer == nil {
 		t.timer = time.AfterFunc(sweepEvery, t.guard.Func("the table of TCP sockets", t.sweep))
 	}
@@ -88,8 +94,9 @@ func (t *Table) forget(cookie uint64) {
 		return
 	}
 	delete(t.socks, cookie)
-	if t.users[p.Owner.UID]--; t.users[p.Owner.UID] == 0 {
-		delete(t.users, p.Owner.UID)
+	uid := quota.Account(p.Owner.UID)
+	if t.users[uid]--; t.users[uid] == 0 {
+		delete(t.users, uid)
 	}
 }
 

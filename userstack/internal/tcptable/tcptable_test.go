@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/guard"
+	"smcr/internal/testing/sharetest"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
@@ -167,5 +168,19 @@ func TestMemory(t *testing.T) {
 		if p.most != 1 {
 			t.Errorf("the table has room for %d sockets", p.most)
 		}
+	})
+}
+
+// TestUsers: users who together have all entries that they can leave some for the next user.
+func TestUsers(t *testing.T) {
+	var k sockets
+	p := New(new(guard.Guard), k.scan)
+	defer p.Close()
+	cookie := uint64(0)
+	sharetest.Users(t, 21, func(uid uint32) bool {
+		cookie++
+		n := p.users[uid]
+		p.Note(cookie, inside.TCPSocket{Owner: inside.Owner{UID: uid}})
+		return p.users[uid] > n
 	})
 }

@@ -32,8 +32,9 @@ def refused():
     print('a closed socket takes a connection', flush=True)
 
 def accept_interrupted(l):
-    signal.setitimer(signal.ITIMER_REAL, .003)
-    try: l.accept(); print('accepted', flush=True)
+    try: # on a busy machine, the signal comes before the call
+        signal.setitimer(signal.ITIMER_REAL, .003)
+        l.accept(); print('accepted', flush=True)
     except Interrupted: pass
 
 def idle_thread():
@@ -61,7 +62,14 @@ def in_accept(l, n=1):
         except OSError as e: got.append(errno.errorcode[e.errno])
     ts = [threading.Thread(target=wait) for _ in range(n)]
     for t in ts: t.start()
-    time.sleep(.02)
+    # A busy machine may not let a thread call accept() before the others go on.
+    for t in ts:
+        for _ in range(2000):
+            with open('/proc/self/task/%d/syscall' % t.native_id) as f:
+                if f.read().split()[0] in ('43', '288', '202', '242', '364'): break # accept, accept4
+            time.sleep(.005)
+        else: print('a thread does not call accept', flush=True)
+    time.sleep(.1) # nobody says when the launcher has taken the call
     return ts, got
 
 if what == 'threads': idle_thread()

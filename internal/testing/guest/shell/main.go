@@ -42,12 +42,20 @@ func run(cfg guest.Config, smc bool, argv []string) (err error) {
 	cfg.Terminal = true
 	cfg.Limit = 24 * time.Hour
 	ctx := context.Background()
+	fmt.Fprint(os.Stderr, "building smcr\r\n")
+	smcr, err := guest.Program(ctx, "smcr/cmd/smcr")
+	if err != nil {
+		return err
+	}
 	fmt.Fprint(os.Stderr, "booting a guest; the first time the kernel is downloaded (100 MB)\r\n")
 	g, err := guest.Boot(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, g.Close()) }()
+	if err := g.Install(smcr); err != nil {
+		return err
+	}
 	if smc {
 		if err := g.LoadSMC(ctx); err != nil {
 			return err

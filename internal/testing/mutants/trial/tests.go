@@ -162,6 +162,13 @@ func (t *Tests) run(ctx context.Context, args, env []string, wall time.Duration,
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if os.Geteuid() == 0 && !t.m.root {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+		// Not by its path: the user may not pass the directories above the module, such as /root.
+		folder, err := os.OpenFile(t.folder, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return Result{}, err
+		}
+		defer folder.Close()
+		cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", folder.Fd())
 	}
 	cmd.WaitDelay = time.Second
 	start := time.Now()

@@ -5,10 +5,13 @@
 //	hostile exhaust KIND ADDRESS
 //	hostile block KIND ADDRESS
 //	hostile foreign ADDRESS
+//	hostile prepared ADDRESS NUMBER PID
 //	hostile squat
 //	hostile forge ADDRESS N
+//	hostile forge-own ADDRESS N
 //	hostile forge-accepted ADDRESS PORTS
 //	hostile sweep FROM TO QPN PSN N
+//	hostile replay FROM TO PORT QPN PSN N
 //
 // exhaust uses as many resources of the stack in this network namespace as it can, until
 // it is killed. The kind is one of
@@ -18,6 +21,9 @@
 //	crowded             messages with too many descriptors, and with none
 //	control, garbage    connections to the control socket without a message, with
 //	                    invalid messages
+//	linger, linger-control
+//	                    a hello, and an invalid message, with a socket whose close
+//	                    waits
 //	unread              requests whose answers are not read
 //	all                 all of them at the same time
 //	requests            requests without a pause, whose answers are read
@@ -40,6 +46,10 @@
 // the port of ADDRESS, and one to be connected to ADDRESS. It prints the answers of the
 // stack.
 //
+// prepared makes the stack, process PID, connect a socket to ADDRESS whose options or other
+// users make the handshake go wrong: the one with the NUMBER, from 0. It prints its name and
+// the outcome, or "no more".
+//
 // squat tries to be the stack of this network namespace, again and again until it is
 // killed: it takes names in the abstract name space and files in root's directory, takes
 // the lock, removes what exists, and listens at the place of its own user. It prints
@@ -55,5 +65,9 @@
 // PSN on, and each is a request to end the link group. Before that, it tries to bind
 // sockets to the UDP ports of the stack, and prints "took" for each success.
 //
-// It needs no privileges.
+// replay sends RoCE packets without end to queue pair QPN of host TO, in the name of host FROM and
+// from the UDP port of its stack, with the N numbers before PSN, each with a request to end a link or
+// the link group. It prints "replaying".
+//
+// It needs no privileges, except for replay, which uses a raw socket.
 package main

@@ -33,13 +33,15 @@ const (
 func main() {
 	// The program ends even if the test that started it was killed.
 	time.AfterFunc(longest, func() { fatal(fmt.Errorf("%v are over", longest)) })
-	if len(os.Args) == 4 && (os.Args[1] == "forge" || os.Args[1] == "forge-accepted") {
+	if len(os.Args) == 4 && (os.Args[1] == "forge" || os.Args[1] == "forge-own" || os.Args[1] == "forge-accepted") {
 		addr, err := netip.ParseAddrPort(os.Args[2])
 		switch {
 		case err != nil:
 			fatal(err)
 		case os.Args[1] == "forge":
 			fatal(forge(addr, count(os.Args[3])))
+		case os.Args[1] == "forge-own":
+			fatal(forgeOwn(addr, count(os.Args[3])))
 		default:
 			fatal(forgeAccepted(addr, count(os.Args[3])))
 		}
@@ -59,13 +61,23 @@ func main() {
 			fatal(inside(addr))
 		}
 	}
+	if len(os.Args) == 5 && os.Args[1] == "prepared" {
+		addr, err := netip.ParseAddrPort(os.Args[2])
+		if err != nil {
+			fatal(err)
+		}
+		fatal(prepared(addr, os.Args[3], os.Args[4]))
+	}
 	if len(os.Args) == 7 && os.Args[1] == "sweep" {
 		fatal(sweepArgs(os.Args[2:]))
+	}
+	if len(os.Args) == 8 && os.Args[1] == "replay" {
+		fatal(replayArgs(os.Args[2:]))
 	}
 	if len(os.Args) == 2 && os.Args[1] == "squat" {
 		fatal(squat())
 	}
-	fmt.Fprintln(os.Stderr, "usage: hostile exhaust|block KIND ADDRESS:PORT | hostile forge ADDRESS:PORT N | hostile forge-accepted ADDRESS:PORT PORTS | hostile foreign ADDRESS:PORT | hostile squat | hostile sweep FROM TO QPN PSN N")
+	fmt.Fprintln(os.Stderr, "usage: hostile exhaust|block KIND ADDRESS:PORT | hostile forge|forge-own ADDRESS:PORT N | hostile forge-accepted ADDRESS:PORT PORTS | hostile foreign ADDRESS:PORT | hostile prepared ADDRESS:PORT NUMBER PID | hostile squat | hostile sweep FROM TO QPN PSN N | hostile replay FROM TO PORT QPN PSN N")
 	os.Exit(2)
 }
 
@@ -84,14 +96,16 @@ func exhaust(kind string, addr netip.AddrPort) error {
 		return err
 	}
 	kinds := map[string]func(){
-		"idle":     func() { again(idle, pause, hold(place.Launchers, nil)) },
-		"hello":    func() { again(idle, pause, hold(place.Launchers, hello)) },
-		"half":     func() { again(idle, pause, hold(place.Launchers, hello[:len(hello)/2])) },
-		"control":  func() { again(idle, pause, hold(place.Commands, nil)) },
-		"garbage":  func() { again(idle, pause, hold(place.Commands, []byte{1, 2, 3})) },
-		"unread":   func() { again(idle, pause, hold(place.Commands, questions())) },
-		"sessions": func() { again(4, pause, func() { sessions(addr) }) },
-		"crowded":  func() { again(4, pause, func() { crowded(hello) }) },
+		"idle":           func() { again(idle, pause, hold(place.Launchers, nil)) },
+		"hello":          func() { again(idle, pause, hold(place.Launchers, hello)) },
+		"half":           func() { again(idle, pause, hold(place.Launchers, hello[:len(hello)/2])) },
+		"control":        func() { again(idle, pause, hold(place.Commands, nil)) },
+		"garbage":        func() { again(idle, pause, hold(place.Commands, []byte{1, 2, 3})) },
+		"unread":         func() { again(idle, pause, hold(place.Commands, questions())) },
+		"sessions":       func() { again(4, pause, func() { sessions(addr) }) },
+		"crowded":        func() { again(4, pause, func() { crowded(hello) }) },
+		"linger":         func() { again(idle, pause, lingering(place.Launchers, hello)) },
+		"linger-control": func() { again(idle, pause, lingering(place.Commands, []byte{1, 2, 3})) },
 	}
 	fast := map[string]func(){
 		"requests": request,

@@ -152,13 +152,17 @@ func udpPorts() (ports []int, err error) {
 	return ports, lines.Err()
 }
 
+// twoAddrs parses the first two arguments, FROM and TO.
+func twoAddrs(args []string) (from, to netip.Addr, err error) {
+	if from, err = netip.ParseAddr(args[0]); err == nil {
+		to, err = netip.ParseAddr(args[1])
+	}
+	return from, to, err
+}
+
 // sweepArgs parses the arguments of sweep.
 func sweepArgs(args []string) error {
-	from, err := netip.ParseAddr(args[0])
-	if err != nil {
-		return err
-	}
-	to, err := netip.ParseAddr(args[1])
+	from, to, err := twoAddrs(args)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@
 // Requests arrive on descriptor 3, a stream socket, as JSON values ([Request]), and each
 // has an answer ([Answer]). One more answer follows when the program has ended. The program
 // does not get this descriptor. Only calls of the program itself count, not those of its
-// children. SIGINT and SIGTERM are passed on. The
+// children. If the program is smcr run, those of its launcher count as soon as there is one. SIGINT and SIGTERM are passed on. The
 // exit status is that of the program. When inject ends, the program and its children are
 // killed.
 //

@@ -325,15 +325,22 @@ func listen(ctx context.Context, address string) error {
 
 func connect(ctx context.Context, address string, n int) error {
 	var done, failed atomic.Int64
+	var strange atomic.Value // an error of connect that a peer's reset does not cause
 	each(ctx, n, 0, func(*rand.Rand) {
 		c, err := net.DialTimeout("tcp", address, longest)
 		if err != nil {
 			failed.Add(1)
+			if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, os.ErrDeadlineExceeded) {
+				strange.Store(err)
+			}
 			return
 		}
 		serveOne(c)
 		done.Add(1)
 	})
 	fmt.Printf("%d connections made, %d could not be\n", done.Load(), failed.Load())
+	if err, ok := strange.Load().(error); ok {
+		return fmt.Errorf("not what TCP says of a reset: %w", err)
+	}
 	return nil
 }

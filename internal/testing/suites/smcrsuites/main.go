@@ -38,6 +38,7 @@ type selection struct {
 	suites, modes []string // empty: all
 	jobs          *regexp.Regexp
 	quick         bool
+	without       bool // joined is left out
 }
 
 func (s *selection) has(list []string, name string) bool {
@@ -53,6 +54,7 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 	quick := flags.Bool("quick", false, "run only the quick jobs")
 	list := flags.Bool("list", false, "list suites and jobs")
 	logs := flags.String("logs", filepath.Join("bin", "suites"), "folder for the output of the jobs")
+	slow := flags.Int("slow", 1, "jobs may take so many times their limits")
 	if err := flags.Parse(args); err != nil {
 		return false, err
 	}
@@ -74,11 +76,20 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 		}
 		return true, nil
 	}
-	r, err := suites.NewRunner(*smcr, *logs)
+	r, err := suites.NewRunner(*smcr, *logs, *slow)
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
+	elsewhere := false // joined is for a guest
+	if sel.has(sel.modes, suites.Joined.Name) {
+		if elsewhere, err = r.Refuses(ctx); err != nil {
+			return false, err
+		}
+		sel.without = elsewhere
+	}
+	// The guest has its own results of TCP.
+	onlyBuild := elsewhere && len(sel.modes) == 1
 	var tables []string
 	good = true
 	for i := range all {
@@ -86,7 +97,12 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 		if !sel.has(sel.suites, s.Name) {
 			continue
 		}
-		t, err := runSuite(ctx, r, s, sel)
+		var t *suites.Table
+		if onlyBuild {
+			_, err = r.Prepare(ctx, s)
+		} else {
+			t, err = runSuite(ctx, r, s, sel)
+		}
 		if me, ok := errors.AsType[*suites.MissingError](err); ok {
 			fmt.Printf("%s: left out: %v\n", s.Name, me)
 			continue
@@ -94,11 +110,17 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		good = good && t.Good()
-		tables = append(tables, t.String())
+		if t != nil {
+			good = good && t.Good()
+			tables = append(tables, t.String())
+		}
 	}
 	fmt.Print("\n", strings.Join(tables, "\n"))
-	return good, nil
+	if !elsewhere {
+		return good, nil
+	}
+	same, err := inGuest(ctx, *smcr, *logs, args)
+	return good && same, err
 }
 
 // split splits a list at its commas.
@@ -129,7 +151,7 @@ func runSuite(ctx context.Context, r *suites.Runner, s *suites.Suite, sel *selec
 		t.Add(j, suites.Modes[0], tcp, nil)
 		report(j, suites.Modes[0], tcp, nil)
 		for _, m := range suites.Modes[1:] {
-			if !sel.has(sel.modes, m.Name) || !r.Has(m) || !j.Has(m) {
+			if !sel.has(sel.modes, m.Name) || sel.without && m.Name == suites.Joined.Name || !r.Has(m) || !j.Has(m) {
 				continue
 			}
 			o, err := r.Run(ctx, s, j, m, nil)

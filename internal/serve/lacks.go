@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+// lacks knows what keeps a stack from doing all that it could.
+type lacks struct {
+	capabilities []string     // those that are missing, with what is lost
+	option       func() error // why SMC cannot be announced; nil if it should not be
+	v2           func() error // why devices have no RoCE version 2
+	dead         func() []int // see service.Service.Dead
+}
+
+// now returns whether devices have RoCE version 2, and everything that is lacking.
+func (l *lacks) now() (v2 bool, all []string) {
+	all = append(all, l.capabilities...)
+	// A missing capability says already that SMC cannot be announced, and why.
+	if l.option != nil && l.option() != nil && len(all) == 0 {
+		all = append(all, "SMC cannot be announced in the TCP handshake, so only peers of --assume-smc use SMC-R: "+broker.Plain(l.option().Error()))
+	}
+	err := l.v2()
+	if err != nil {
+		all = append(all, broker.Plain(l.why(err).Error()))
+	}
+	return err == nil, all
+}
+
+// why returns a reason that names the process, if the stack before this one still has the port of
+// RoCE version 2. The kernel gives no process the sockets of another one that is dead.
+func (l *lacks) why(err error) error {
+	if !errors.Is(err, unix.EADDRINUSE) || l.dead == nil {
+		return err
+	}
+	dead := l.dead()
+	if len(dead) == 0 {
+		return err
+	}
+	who := "process"
+	if len(dead) > 1 {
+		who = "processes"
+	}
+	return fmt.Errorf("no RoCE version 2: UDP port 4791 still belongs to %s %s, the stack before this one, which was killed and cannot end "+
+		"while a program keeps one of its system calls: end that program, a 'smcr run' of before, and then restart this stack",
+		who, strings.Trim(fmt.Sprint(dead), "[]"))
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/printable"
+	"smcr/smc"
+)
+
+// choose returns the sockets that the user asks about, and finds out whose they are. The error says
+// what was looked for and what else to try.
+func (o *options) choose(items []item, own map[netip.Addr]bool, w *owners) ([]*item, error) {
+	t := o.target
+	port := target{}
+	if t.number != 0 {
+		if t.number <= 65535 {
+			port.port = uint16(t.number)
+		}
+		if o.env.procs.program(t.number) != nil {
+			t = target{pid: t.number}
+		} else if t = port; port == (target{}) {
+			return nil, cmdutil.Say(os.ErrNotExist, "there is no process %d, and no port has such a number", o.target.number)
+		}
+	}
+	if t.pid != 0 {
+		isPort := port.port != 0 && slices.ContainsFunc(items, func(it item) bool { return port.selects(it.conn(), own) })
+		return o.ofProcess(t.pid, items, w, isPort)
+	}
+	if o.target.number != 0 {
+		o.note("there is no process %d: this is the port", o.target.number)
+	}
+	var chosen []*item
+	for i := range items {
+		if t.selects(items[i].conn(), own) {
+			chosen = append(chosen, &items[i])
+		}
+	}
+	if len(chosen) == 0 {
+		text := fmt.Sprintf("no TCP or SMC socket of this network namespace has %v", t)
+		if t.port != 0 {
+			text += fmt.Sprintf(": 'ss -tan sport = :%d' shows those that no program has any more", t.port)
+		} else {
+			text += ": for that of a process, use 'nsenter -t PID -n smcr why'"
+		}
+		return nil, cmdutil.Say(os.ErrNotExist, "%s", text)
+	}
+	o.find(chosen, w)
+	return chosen, nil
+}
+
+// find finds the processes of sockets.
+func (o *options) find(chosen []*item, w *owners) {
+	wanted, launchers := map[uint64]bool{}, map[int]bool{}
+	for _, it := range chosen {
+		if it.row != nil && it.row.stack == kernel {
+			wanted[it.row.Inode] = true
+		} else if !it.carried() && it.tcp != nil {
+			wanted[it.tcp.Inode] = true
+		}
+		if it.row != nil && it.row.PID != 0 {
+			launchers[int(it.row.PID)] = true
+		}
+	}
+	delete(wanted, 0)
+	w.byInode = o.env.procs.holders(wanted)
+	for l := range launchers {
+		if t := o.env.procs.task(l); t != nil && t.front != 0 {
+			w.byLauncher[l] = o.env.procs.served(l)
+		}
+	}
+}
+
+// ofProcess is choose for a process. isPort reports whether a port has the same number.
+func (o *options) ofProcess(pid int, items []item, w *owners, isPort bool) ([]*item, error) {
+	p := o.env.procs
+	t := p.program(pid)
+	if t == nil {
+		if k := p.task(pid); k != nil {
+			return nil, cmdutil.Say(os.ErrNotExist, "%s is a thread of the kernel, which has no sockets of its own here", k.name())
+		}
+		return nil, cmdutil.Say(os.ErrNotExist, "there is no process %d%s: 'ss -tlnp' lists processes that listen", pid, o.visible())
+	}
+	if t.pid != pid {
+		o.note("%d is a thread of %s", pid, t.name())
+	}
+	launcher, whole := p.launcherOf(t.pid), false
+	if l := p.launcherFor(t.pid); l != 0 && launcher == 0 {
+		launcher, whole = l, true
+	}
+	if p.elsewhere(t.pid) {
+		return nil, cmdutil.Say(os.ErrNotExist, "%s is in another network namespace: ask there with 'nsenter -t %d -n smcr why %s', or in its container", t.name(), t.pid, o.arg)
+	}
+	inodes, err := p.inodes(t.pid)
+	has := map[uint64]bool{}
+	for _, i := range inodes {
+		has[i] = true
+	}
+	var chosen []*item
+	shared := 0 // connections that the stack knows only by the launcher
+	for i := range items {
+		it := &items[i]
+		byLauncher := it.row != nil && it.row.PID != 0 && (int(it.row.PID) == launcher || int(it.row.PID) == t.pid)
+		switch {
+		case it.row != nil && it.row.stack == kernel && has[it.row.Inode], !it.carried() && it.tcp != nil && has[it.tcp.Inode]:
+			chosen = append(chosen, it)
+		case byLauncher && (it.carried() || err != nil || whole):
+			chosen = append(chosen, it)
+			shared++
+		}
+	}
+	switch {
+	case len(chosen) > 0:
+		o.find(chosen, w)
+		o.prefer(t.pid, w)
+		if n := len(w.byLauncher[launcher]); shared > 0 && n > 1 && !whole {
+			o.note("the stack knows connections over SMC-R by the program that was started: these may be of any of its %d processes", n)
+		}
+	case w.stacks[t.pid]:
+		return nil, cmdutil.Say(os.ErrNotExist, "%s is the SMC stack, and what it carries belongs to programs: see 'smcr connection list'", t.name())
+	case err != nil && notVisible(err):
+		return nil, cmdutil.Say(err, "%s belongs to user %s: its sockets are visible to that user and to root: 'sudo smcr why %s'", t.name(), userName(t.uid), o.arg)
+	case err != nil:
+		return nil, cmdutil.Say(os.ErrNotExist, "process %d has just ended", pid)
+	default:
+		text := fmt.Sprintf("no TCP or SMC socket of %s in this network namespace", t.name())
+		if isPort {
+			text += fmt.Sprintf(": for the port, use 'smcr why :%d'", pid)
+		} else if kids := p.children(t.pid); len(kids) > 0 {
+			text += fmt.Sprintf(": it has child processes, such as 'smcr why %d'", kids[0])
+		}
+		return nil, cmdutil.Say(os.ErrNotExist, "%s", text)
+	}
+	onlyListens := !slices.ContainsFunc(chosen, func(it *item) bool { return it.conn().State != smc.StateListen })
+	if kids := p.children(t.pid); onlyListens && len(kids) > 0 {
+		o.note("its child processes have sockets, too: 'smcr why %d', or 'smcr why :%d' for the port", kids[0], chosen[0].conn().Local.Port())
+	}
+	if isPort {
+		o.note("%d is %s; for the port, use 'smcr why :%[1]d'", pid, t.name())
+	}
+	return chosen, nil
+}
+
+// visible limits what is said about processes to what the user may know.
+func (o *options) visible() string {
+	if o.env.uid == 0 {
+		return ""
+	}
+	return " that is visible to you"
+}
+
+// prefer has a process be the one that is shown for its sockets.
+func (o *options) prefer(pid int, w *owners) {
+	first := func(pids []int) {
+		if i := slices.Index(pids, pid); i > 0 {
+			pids[0], pids[i] = pids[i], pids[0]
+		}
+	}
+	for _, pids := range w.byInode {
+		first(pids)
+	}
+	for _, pids := range w.byLauncher {
+		first(pids)
+	}
+}
+
+// children returns the child processes of a process that have sockets.
+func (p *procs) children(pid int) (kids []int) {
+	for _, n := range p.pids() {
+		if t := p.task(n); t != nil && t.parent == pid && t.front == 0 {
+			if s, err := p.inodes(n); err == nil && len(s) > 0 {
+				kids = append(kids, n)
+			}
+		}
+	}
+	return kids
+}
+
+// note writes a line about the answer to standard error.
+func (o *options) note(format string, args ...any) {
+	o.IO.Printing()
+	printable.Fprintf(o.IO.ErrOut, "smcr: "+format+"\n", args...)
+}
+
+// userName returns the name of a user, or the number of one without name.
+func userName(uid uint32) string {
+	n := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(n); err == nil {
+		return u.Username
+	}
+	return n
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"time"
+
+	"smcr/nl"
+	"smcr/smc"
+)
+
+// Facts are what is known about a socket.
+type Facts struct {
+	// Conn is the socket: as its stack lists it, or the kernel's TCP socket if none does.
+	Conn nl.Connection
+	// Stack is the name of the SMC stack that lists the socket, or "".
+	Stack string
+	// Software reports whether the RoCE device of the connection is one in software.
+	Software bool
+
+	// Process has the socket. Nil: it is not visible.
+	Process *Process
+	// More is how many further processes have it.
+	More int
+	// Here reports whether both ends are on this machine, in this network namespace.
+	Here bool
+	// Accepted reports whether the program accepted the connection.
+	Accepted bool
+	// Clients are those of a listener now, by what carries their connections.
+	Clients Clients
+
+	// Traffic is what was counted, or nil.
+	Traffic *Traffic
+	// Resent is what was sent again, or nil if nobody counts it.
+	Resent *Resent
+
+	// The same for all sockets.
+
+	// UserStack and KernelStack report whether there is such a stack.
+	UserStack, KernelStack bool
+	// UID is the user who asks.
+	UID uint32
+}
+
+// Clients are connections of a listener.
+type Clients struct{ SMC, TCP int }
+
+// Traffic are the bytes of a connection.
+type Traffic struct {
+	Sent, Received uint64
+	// Time is how long was measured, and NewSent and NewReceived are the bytes of this time. Zero:
+	// nothing was measured.
+	Time                 time.Duration
+	NewSent, NewReceived uint64
+}
+
+// rates returns the bytes in a second, or false if nothing was measured.
+func (t *Traffic) rates() (sent, received uint64, ok bool) {
+	if t == nil || t.Time <= 0 {
+		return 0, 0, false
+	}
+	per := func(n uint64) uint64 { return uint64(float64(n)/t.Time.Seconds() + 0.5) }
+	return per(t.NewSent), per(t.NewReceived), true
+}
+
+// Resent is what was sent again.
+type Resent struct {
+	N uint64
+	// Time is how long was measured, and New is how many of N were in it. Zero: nothing was measured.
+	Time time.Duration
+	New  uint64
+	// Link of the link group counts it, or Device, for all connections. Both are empty: it is that of
+	// this connection.
+	Link   uint8
+	Device string
+}
+
+// A Process is a process with sockets.
+type Process struct {
+	PID     int
+	UID     uint32
+	Command string // its name
+	// Start is how to start the program, in short.
+	Start string
+	// Launcher is the launcher of smcr run that serves the process, or 0.
+	Launcher int
+	// Unit is its service of systemd, or "". Enabled reports whether smcr service has enabled it.
+	Unit    string
+	Enabled bool
+	// IsStack reports whether the process is a stack of smcr.
+	IsStack bool
+}
+
+// listens reports whether the socket is a listener.
+func (f *Facts) listens() bool { return f.Conn.State == smc.StateListen }

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"smcr/nl"
+	"smcr/smc"
+	"smcr/userstack/network"
+)
+
+// kernel is the name of the kernel's stack.
+const kernel = "kernel"
+
+// row is a socket in the listing of a stack.
+type row struct {
+	stack string
+	nl.Connection
+}
+
+// item is a socket: what the kernel's TCP and what a stack say about it.
+type item struct {
+	tcp *network.TCPInfo // nil: TCP lists none
+	row *row             // nil: no stack lists it
+}
+
+// pair identifies a connection by its addresses, or a listener by one.
+type pair struct{ local, remote netip.AddrPort }
+
+func pairOf(c *nl.Connection) pair {
+	if c.State == smc.StateListen {
+		return pair{local: plainPort(c.Local)}
+	}
+	return pair{plainPort(c.Local), plainPort(c.Remote)}
+}
+
+// conn returns the socket.
+func (i *item) conn() *nl.Connection {
+	if i.row != nil {
+		return &i.row.Connection
+	}
+	return &i.tcp.Connection
+}
+
+// carried reports whether something else than the TCP socket carries the data.
+func (i *item) carried() bool {
+	return i.row != nil && i.row.State != smc.StateListen && i.row.Mode != nl.ModeTCP
+}
+
+// key identifies a socket in two snapshots.
+func (i *item) key() any {
+	if i.row != nil && (i.row.Cookie == 0 || i.tcp == nil) {
+		return [...]any{i.row.stack, i.row.Inode, pairOf(&i.row.Connection)}
+	}
+	return i.tcp.Cookie
+}
+
+// join puts together what is about the same socket. A stack in user space knows TCP sockets by
+// their cookies. The connection over SMC-R, which has none, and the kernel's SMC socket have a TCP
+// socket below them with the same addresses, which shows nothing of what they carry.
+func join(tcp []network.TCPInfo, rows []row) (items []item) {
+	byCookie, byPair := map[uint64]*row{}, map[pair][]*row{}
+	for i := range rows {
+		r := &rows[i]
+		if r.Cookie != 0 && r.stack != kernel {
+			byCookie[r.Cookie] = r
+		} else if r.Local.IsValid() && r.State != smc.StateClosed {
+			p := pairOf(&r.Connection)
+			byPair[p] = append(byPair[p], r)
+		}
+	}
+	used := map[*row]bool{}
+	for i := range tcp {
+		it := item{tcp: &tcp[i]}
+		if it.row = byCookie[tcp[i].Cookie]; it.row == nil {
+			// Several listeners may share an address.
+			if p := pairOf(&tcp[i].Connection); len(byPair[p]) > 0 {
+				it.row, byPair[p] = byPair[p][0], byPair[p][1:]
+			}
+		}
+		if it.row != nil {
+			used[it.row] = true
+		}
+		items = append(items, it)
+	}
+	for i := range rows {
+		r := &rows[i]
+		if !used[r] && r.Local.IsValid() && (r.Remote.IsValid() || r.State == smc.StateListen) && r.State != smc.StateClosed {
+			items = append(items, item{row: r})
+		}
+	}
+	return items
+}
+
+// owners says to which processes sockets belong.
+type owners struct {
+	byInode    map[uint64][]int // of sockets in files of processes
+	byLauncher map[int][]int    // processes of a launcher
+	stacks     map[int]bool     // processes that are stacks
+}
+
+// of returns the processes that have a socket, the first of which is shown.
+func (o *owners) of(i *item) []int {
+	var pids []int
+	switch {
+	case i.row != nil && i.row.stack == kernel:
+		pids = o.byInode[i.row.Inode]
+	case !i.carried() && i.tcp != nil:
+		pids = slices.DeleteFunc(slices.Clone(o.byInode[i.tcp.Inode]), func(pid int) bool { return o.stacks[pid] })
+		if len(pids) == 0 {
+			pids = o.byInode[i.tcp.Inode]
+		}
+	}
+	if len(pids) == 0 && i.row != nil && i.row.PID != 0 {
+		// The stack knows the launcher. A program that embeds a stack is its own.
+		if pids = o.byLauncher[int(i.row.PID)]; len(pids) == 0 {
+			pids = []int{int(i.row.PID)}
+		}
+	}
+	return pids
+}
+
+// selects reports whether a target that is no process selects a socket. own are the addresses of
+// this network namespace.
+func (t target) selects(c *nl.Connection, own map[netip.Addr]bool) bool {
+	local, remote := plainPort(c.Local), plainPort(c.Remote)
+	listens := c.State == smc.StateListen
+	anywhere := listens && local.Addr().IsUnspecified()
+	switch {
+	case t.port != 0:
+		return local.Port() == t.port || !listens && remote.Port() == t.port
+	case t.addr.IsValid():
+		return local.Addr() == t.addr || !listens && remote.Addr() == t.addr
+	case t.pair.IsValid():
+		return local == t.pair || !listens && remote == t.pair ||
+			anywhere && local.Port() == t.pair.Port() && (own[t.pair.Addr()] || t.pair.Addr().IsLoopback())
+	}
+	return false
+}
+
+// listening has the listeners of all sockets, for what is accepted.
+type listening map[netip.AddrPort]bool
+
+func listeners(items []item) listening {
+	l := listening{}
+	for i := range items {
+		if c := items[i].conn(); c.State == smc.StateListen {
+			l[plainPort(c.Local)] = true
+		}
+	}
+	return l
+}
+
+// of returns the address of the listener that accepted a connection, or false.
+func (l listening) of(c *nl.Connection) (netip.AddrPort, bool) {
+	local := plainPort(c.Local)
+	for _, a := range []netip.Addr{local.Addr(), netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		if p := netip.AddrPortFrom(a, local.Port()); l[p] {
+			return p, true
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
+// clients counts the connections of each listener.
+func clients(items []item, l listening) map[netip.AddrPort]Clients {
+	n := map[netip.AddrPort]Clients{}
+	for i := range items {
+		it := &items[i]
+		c := it.conn()
+		if c.State == smc.StateListen || c.State == smc.StateInit {
+			continue
+		}
+		at, ok := l.of(c)
+		if !ok {
+			continue
+		}
+		sum := n[at]
+		if it.carried() {
+			sum.SMC++
+		} else {
+			sum.TCP++
+		}
+		n[at] = sum
+	}
+	return n
+}
+
+// sortFacts brings sockets into the order in which they are shown: listeners, then TCP, which is
+// what users ask about, then the others.
+func sortFacts(all []*Facts) {
+	rank := func(f *Facts) int {
+		switch {
+		case f.listens():
+			return 0
+		case f.Stack == "" || f.Conn.Mode == nl.ModeTCP:
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(all, func(a, b *Facts) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Conn.Local.Compare(b.Conn.Local), a.Conn.Remote.Compare(b.Conn.Remote))
+	})
+}

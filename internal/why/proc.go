@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/services"
+	"smcr/userstack/launch"
+)
+
+// procs reads processes from procfs, each once.
+type procs struct {
+	root string // mount point of procfs
+	// enabled reports whether smcr service has enabled a unit.
+	enabled func(unit string) bool
+
+	known     map[int]*task
+	described map[int]*Process
+	launchers []*task // that there are; nil: not looked for
+}
+
+func newProcs() *procs {
+	return &procs{root: "/proc", enabled: services.Enabled, known: map[int]*task{}, described: map[int]*Process{}}
+}
+
+// task is what procfs says about a process.
+type task struct {
+	pid, parent int
+	uid         uint32
+	start       uint64 // in ticks since the boot
+	kernel      bool   // a kernel thread
+	comm        string
+	argv        []string
+	cgroups     string
+	filters     int // seccomp filters
+	front       int // of a launcher: the process that it was started for
+	tgid        int
+}
+
+// kernelThread is PF_KTHREAD of linux/sched.h.
+const kernelThread = 0x00200000
+
+func (p *procs) read(pid int, name string) string {
+	b, _ := os.ReadFile(filepath.Join(p.root, strconv.Itoa(pid), name))
+	return string(b)
+}
+
+// task returns a process, or nil if there is none. The number of a thread is not one of a process.
+func (p *procs) task(pid int) *task {
+	if t, ok := p.known[pid]; ok {
+		return t
+	}
+	t := p.readTask(pid)
+	p.known[pid] = t
+	return t
+}
+
+func (p *procs) readTask(pid int) *task {
+	t := &task{pid: pid}
+	stat := p.read(pid, "stat")
+	// The name is in parentheses and may have some itself.
+	head, rest, ok := cutLast(stat, ')')
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 20 {
+		return nil
+	}
+	_, t.comm, _ = strings.Cut(head, "(")
+	t.parent, _ = strconv.Atoi(fields[1])
+	flags, _ := strconv.ParseUint(fields[6], 10, 64)
+	t.kernel = flags&kernelThread != 0
+	t.start, _ = strconv.ParseUint(fields[19], 10, 64)
+	for line := range strings.Lines(p.read(pid, "status")) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		words := strings.Fields(value)
+		if len(words) == 0 {
+			continue
+		}
+		n, _ := strconv.ParseUint(words[0], 10, 32)
+		switch name {
+		case "Tgid":
+			t.tgid = int(n)
+		case "Uid":
+			t.uid = uint32(n)
+		case "Seccomp_filters":
+			t.filters = int(n)
+		case "Seccomp":
+			if n == 2 && t.filters == 0 {
+				t.filters = 1 // a kernel before 5.9 does not count them
+			}
+		}
+	}
+	t.argv = strings.Split(strings.TrimSuffix(p.read(pid, "cmdline"), "\x00"), "\x00")
+	t.cgroups = p.read(pid, "cgroup")
+	t.front, _ = launch.IsLauncher(t.argv)
+	return t
+}
+
+func cutLast(s string, sep byte) (before, after string, ok bool) {
+	i := strings.LastIndexByte(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+1:], true
+}
+
+// pids returns all processes that are visible.
+func (p *procs) pids() (pids []int) {
+	entries, _ := os.ReadDir(p.root)
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+// program returns the process with a number that may have sockets: no kernel thread, and for a
+// thread its process.
+func (p *procs) program(pid int) *task {
+	t := p.task(pid)
+	if t == nil || t.kernel {
+		return nil
+	}
+	if t.tgid != 0 && t.tgid != pid {
+		return p.program(t.tgid)
+	}
+	return t
+}
+
+// inodes returns the sockets of a process.
+func (p *procs) inodes(pid int) ([]uint64, error) {
+	dir := filepath.Join(p.root, strconv.Itoa(pid), "fd")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var all []uint64
+	for _, e := range entries {
+		name, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil {
+			continue // it was closed meanwhile
+		}
+		if n, ok := strings.CutPrefix(name, "socket:["); ok {
+			if i, err := strconv.ParseUint(strings.TrimSuffix(n, "]"), 10, 64); err == nil {
+				all = append(all, i)
+			}
+		}
+	}
+	return all, nil
+}
+
+// holders returns the processes that have the sockets, as far as the user may see them.
+func (p *procs) holders(wanted map[uint64]bool) map[uint64][]int {
+	found := map[uint64][]int{}
+	if len(wanted) == 0 {
+		return found
+	}
+	for _, pid := range p.pids() {
+		all, _ := p.inodes(pid)
+		for _, i := range all {
+			if wanted[i] && !slices.Contains(found[i], pid) {
+				found[i] = append(found[i], pid)
+			}
+		}
+	}
+	return found
+}
+
+// elsewhere reports whether a process is in another network namespace. It is false if the user
+// may not know.
+func (p *procs) elsewhere(pid int) bool {
+	var own, other unix.Stat_t
+	if unix.Stat(filepath.Join(p.root, "thread-self/ns/net"), &own) != nil ||
+		unix.Stat(filepath.Join(p.root, strconv.Itoa(pid), "ns/net"), &other) != nil {
+		return false
+	}
+	return own.Ino != other.Ino || own.Dev != other.Dev
+}
+
+// launcherOf returns the launcher of smcr run that serves a process, or 0.
+//
+// Below a waiter the launcher is an ancestor of the program; beside it, the process for which it was
+// started is, or was: the ancestors of a daemon have ended. Then only the filter tells, which no
+// process loses. A filter of somebody else counts too then, but only in the cgroup of a launcher that
+// is older, and if no ancestor without filter is there that has started the process.
+func (p *procs) launcherOf(pid int) int {
+	t := p.task(pid)
+	if t == nil || t.filters == 0 {
+		return 0
+	}
+	launchers := p.allLaunchers()
+	top := t
+	for a, n := t, 0; a != nil && n < maxAncestors; a, n = p.task(a.parent), n+1 {
+		for _, l := range launchers {
+			if l.mayServe(t) && (a.pid == l.pid && a != t || a.pid == l.front && a.start <= l.start) {
+				return l.pid
+			}
+		}
+		if a.filters > 0 && top.parent == a.pid {
+			top = a
+		}
+	}
+	if up := p.task(top.parent); up != nil && up.pid != 1 && up.comm != "systemd" {
+		return 0
+	}
+	for _, l := range launchers {
+		if l.mayServe(t) && l.cgroups != "" && l.cgroups == t.cgroups && l.start <= t.start && t.filters > l.filters {
+			return l.pid
+		}
+	}
+	return 0
+}
+
+// launcherFor returns the launcher that a process is, or that it has started to wait for its program
+// (smcr run -v), or 0.
+func (p *procs) launcherFor(pid int) int {
+	t := p.task(pid)
+	for _, l := range p.allLaunchers() {
+		if l.pid == pid || t != nil && l.front == pid && l.parent == pid && l.mayServe(t) {
+			return l.pid
+		}
+	}
+	return 0
+}
+
+func (p *procs) allLaunchers() []*task {
+	if p.launchers == nil {
+		p.launchers = []*task{}
+		for _, n := range p.pids() {
+			if !strings.HasPrefix(p.read(n, "cmdline"), launch.LauncherName+"\x00") {
+				continue
+			}
+			if t := p.task(n); t != nil && t.front != 0 {
+				p.launchers = append(p.launchers, t)
+			}
+		}
+	}
+	return p.launchers
+}
+
+// mayServe reports whether a launcher may serve a process: a user cannot pretend to serve the
+// processes of others.
+func (t *task) mayServe(other *task) bool { return t.uid == 0 || t.uid == other.uid }
+
+// maxAncestors bounds the ancestors of a process, which may change while they are read.
+const maxAncestors = 100
+
+// served returns the processes that a launcher serves. Of programs that have forked there are
+// several.
+func (p *procs) served(launcher int) (pids []int) {
+	for _, pid := range p.pids() {
+		if t := p.task(pid); t != nil && t.front == 0 && p.launcherOf(pid) == launcher {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// process describes a process, or returns nil if there is none.
+func (p *procs) process(pid int) *Process {
+	if x := p.described[pid]; x != nil {
+		return x
+	}
+	t := p.task(pid)
+	if t == nil {
+		return nil
+	}
+	x := &Process{PID: pid, UID: t.uid, Command: t.comm, Start: startOf(t), Launcher: p.launcherOf(pid), Unit: unitOf(t.cgroups, p.read(1, "cgroup"))}
+	x.Enabled = x.Unit != "" && p.enabled(x.Unit)
+	p.described[pid] = x
+	return x
+}
+
+// simple is a word that needs no quotes in a shell.
+var simple = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+
+// startOf returns the command of a process, without its arguments: they may be many.
+func startOf(t *task) string {
+	name := t.comm
+	if len(t.argv) > 0 && simple.MatchString(t.argv[0]) && !strings.HasSuffix(t.argv[0], ":") {
+		name = strings.TrimPrefix(t.argv[0], "-") // a login shell
+	}
+	if !simple.MatchString(name) {
+		return "PROGRAM"
+	}
+	if len(t.argv) > 1 {
+		name += " ..."
+	}
+	return name
+}
+
+// unitName is the name of a service of systemd.
+var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.@\\-]+\.service$`)
+
+// unitOf returns the service of systemd whose cgroups these are, or "". init are the cgroups of
+// process 1, systemd, whose own is beside its slices. The services of users are none that smcr
+// service knows.
+func unitOf(cgroups, init string) string {
+	paths, tops := systemdCgroups(cgroups), systemdCgroups(init)
+	for i, path := range paths {
+		path, inside := strings.CutPrefix(path, strings.TrimSuffix(strings.TrimSuffix(tops[i], "/init.scope"), "/")+"/")
+		if !inside || strings.HasPrefix(path, "user.slice/") {
+			continue
+		}
+		// A service is in slices, and may have cgroups of its own below the one of the unit. What is
+		// below another cgroup may be a service of a container.
+		for word := range strings.SplitSeq(path, "/") {
+			if unitName.MatchString(word) {
+				return word
+			}
+			if !strings.HasSuffix(word, ".slice") {
+				break
+			}
+		}
+	}
+	return ""
+}
+
+// systemdCgroups returns the cgroups into which systemd may have put a process: in the tree of
+// version 1, and in that of version 2.
+func systemdCgroups(cgroups string) (paths [2]string) {
+	for line := range strings.Lines(cgroups) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		switch {
+		case len(parts) < 3:
+		case parts[1] == "name=systemd":
+			paths[0] = parts[2]
+		case parts[0] == "0":
+			paths[1] = parts[2]
+		}
+	}
+	return paths
+}
+
+// notVisible returns the error of a process whose sockets the user may not see.
+func notVisible(err error) bool { return errors.Is(err, fs.ErrPermission) }
+
+// name returns the name of a process for messages.
+func (t *task) name() string { return fmt.Sprintf("process %d (%s)", t.pid, t.comm) }

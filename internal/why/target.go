@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/reasons"
+)
+
+// A target is what the user asks about: a process, a port or an address. One of the fields is set,
+// or number.
+type target struct {
+	pid    int
+	port   uint16
+	addr   netip.Addr     // any port
+	pair   netip.AddrPort // address and port
+	number int            // a process if there is one, otherwise a port
+}
+
+// forms says what an argument looks like.
+const forms = "give a process (1234 or pid:1234), a port (:443), an address (10.1.0.5) or both (10.1.0.5:443)"
+
+// parseTarget reads the argument. The error is one of usage.
+func parseTarget(arg string) (target, error) {
+	bad := func() (target, error) {
+		text := forms
+		if isReason(arg) {
+			text = "for a reason, use 'smcr explain " + arg + "'"
+		} else if strings.ContainsAny(arg, "ghijklmnopqrstuvwxyz") && !strings.ContainsAny(arg, " /") {
+			text += "; 'getent hosts NAME' has the address of a name"
+		}
+		return target{}, cmdutil.UsageError("%q is neither a process nor a port nor an address: %s", arg, text)
+	}
+	if word, ok := strings.CutPrefix(arg, "pid:"); ok {
+		pid, err := strconv.ParseInt(word, 10, 32)
+		if err != nil || pid <= 0 {
+			return bad()
+		}
+		return target{pid: int(pid)}, nil
+	}
+	word, isPort := strings.CutPrefix(arg, "port:")
+	if !isPort {
+		if word, isPort = strings.CutPrefix(arg, ":"); isPort && strings.Contains(word, ":") {
+			word, isPort = arg, false // an IPv6 address
+		}
+	}
+	if isPort {
+		port, err := strconv.ParseUint(word, 10, 16)
+		if err != nil || port == 0 {
+			return bad()
+		}
+		return target{port: uint16(port)}, nil
+	}
+	if n, err := strconv.ParseInt(arg, 10, 32); err == nil {
+		if n <= 0 {
+			return bad()
+		}
+		return target{number: int(n)}, nil
+	}
+	if a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(arg, "["), "]")); err == nil && !a.IsUnspecified() {
+		return target{addr: plain(a)}, nil
+	}
+	if p, err := netip.ParseAddrPort(arg); err == nil && p.Port() != 0 {
+		if p.Addr().IsUnspecified() {
+			return target{port: p.Port()}, nil
+		}
+		return target{pair: plainPort(p)}, nil
+	}
+	return bad()
+}
+
+// isReason reports whether an argument is the name or the number of a reason.
+func isReason(arg string) bool {
+	if _, ok := reasons.Named(arg); ok {
+		return true
+	}
+	return strings.HasPrefix(arg, "0x") && len(reasons.Find(arg)) > 0
+}
+
+// String returns what is looked for, as a part of a sentence.
+func (t target) String() string {
+	switch {
+	case t.pid != 0:
+		return fmt.Sprintf("process %d", t.pid)
+	case t.port != 0:
+		return fmt.Sprintf("port %d", t.port)
+	case t.addr.IsValid():
+		return "address " + t.addr.String()
+	case t.pair.IsValid():
+		return t.pair.String()
+	}
+	return strconv.Itoa(t.number)
+}
+
+// plain returns an address without what listings do not have alike: the form of IPv4 addresses
+// in IPv6 sockets, and the zone.
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+func plainPort(p netip.AddrPort) netip.AddrPort {
+	if !p.IsValid() {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(plain(p.Addr()), p.Port())
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"bytes"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"smcr/internal/output"
+	"smcr/internal/reasons"
+	"smcr/nl"
+	"smcr/smc"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write what is printed to testdata")
+
+// client returns a connection that a program opened.
+func client(change ...func(*Facts)) *Facts {
+	f := &Facts{
+		Conn: nl.Connection{
+			State: smc.StateActive, Mode: nl.ModeTCP, UID: 4242,
+			Local: netip.MustParseAddrPort("10.77.0.2:40000"), Remote: netip.MustParseAddrPort("10.77.0.1:8080"),
+		},
+		Process:   &Process{PID: 77, UID: 4242, Command: "curl", Start: "curl ..."},
+		UserStack: true,
+	}
+	for _, c := range change {
+		c(f)
+	}
+	return f
+}
+
+// server returns a listener.
+func server(change ...func(*Facts)) *Facts {
+	return client(slices.Insert(change, 0, func(f *Facts) {
+		f.Conn.Mode = nl.ModeSMCR // as stacks list listeners
+		f.Conn.State, f.Conn.Local, f.Conn.Remote = smc.StateListen, netip.MustParseAddrPort("0.0.0.0:8080"), netip.AddrPort{}
+	})...)
+}
+
+func inStack(f *Facts)  { f.Stack = "user"; f.Process.Launcher = 70 }
+func inKernel(f *Facts) { f.Stack, f.KernelStack, f.UserStack = kernel, true, false }
+func accepted(f *Facts) { f.Accepted = true }
+func unseen(f *Facts)   { f.Process = nil }
+func overSMC(f *Facts) {
+	f.Conn.Mode, f.Conn.LinkGroup, f.Software = nl.ModeSMCR, 0x100, true
+	f.Conn.Link = &nl.ConnLink{LinkID: 1, IBDev: "soft-eth0"}
+}
+
+func because(own, peer smc.Diagnosis) func(*Facts) {
+	return func(f *Facts) { f.Conn.Fallback = nl.ConnFallback{Reason: uint32(own), Peer: uint32(peer)} }
+}
+
+// cases are facts with the verdicts.
+var cases = []struct {
+	name    string
+	f       *Facts
+	carrier Carrier
+	over    string
+	reason  string
+	why     string // is in Why
+	advice  string // is in Advice
+}{
+	{"SMC-R in user space", client(inStack, overSMC), SMCR, "the user-space stack, software RoCE soft-eth0", "", "both sides speak SMC", nothing},
+	{"SMC-R by an adapter", client(inStack, overSMC, func(f *Facts) { f.Software = false }), SMCR, "the user-space stack, RDMA device soft-eth0", "", "both sides", nothing},
+	{"SMC-R of the kernel", client(inKernel, overSMC), SMCR, "the kernel, RDMA device soft-eth0", "", "both sides", nothing},
+	{"SMC-D", client(inKernel, func(f *Facts) { f.Conn.Mode = nl.ModeSMCD }), SMCD, "the kernel", "", "ISM device", nothing},
+	{"a pair", client(inStack, func(f *Facts) { f.Conn.Mode = nl.ModeLocal }), Local, "a socketpair between the two programs, joined by the user-space stack", "", "started to be joined", nothing},
+	{"the server does not speak SMC", client(inStack, because(smc.DiagPeerNoSMC, 0)), TCP, "", "peer-no-smc", "the peer does not speak SMC", "'smcr check 10.77.0.1:8080'"},
+	{"the client does not speak SMC", client(inStack, accepted, because(smc.DiagPeerNoSMC, 0)), TCP, "", "peer-no-smc", "the peer does not speak SMC", "Start the client's program"},
+	{"RoCE is blocked", client(inStack, because(smc.DiagNoPath, 0)), TCP, "", "roce-blocked", "UDP port 4791", "Open UDP port 4791 in both directions"},
+	{"the peer declined", client(inStack, because(smc.DiagPeerDeclined, smc.DiagNoSMCRDev)), TCP, "", "no-smcr-device", "the peer declined: no SMC-R device", "'smcr device list'"},
+	{"a code of tomorrow", client(inStack, because(0x03990099, 0)), TCP, "", "", "0x03990099", "Use a current smcr"},
+	{"no reason", client(inStack), TCP, "", "", "no reason", "'smcr connection list'"},
+	{"in the handshake", client(inStack, func(f *Facts) { f.Conn.State = smc.StateInit }), TCP, "", "", "is being made", "Ask again"},
+	{"a fallback of the kernel", client(inKernel, because(smc.DiagNoSMCDev, 0)), TCP, "", "no-smc-device", "no SMC device", "'smcr device list'"},
+
+	{"not under smcr run", client(), TCP, "", notRun, "the program was not started under smcr run", "'smcr run -- curl ...'. Whether the peer speaks SMC: 'smcr check 10.77.0.1:8080'."},
+	{"not under smcr run, accepted", client(accepted), TCP, "", notRun, "was not started under", "'smcr run -- curl ...'."},
+	{"not under smcr run, and no stack", client(func(f *Facts) { f.UserStack = false }), TCP, "", notRun, "and no SMC stack runs here", "'smcr run -- curl ...'"},
+	{"not under smcr run, and the kernel has SMC", client(func(f *Facts) { f.UserStack, f.KernelStack = false, true }), TCP, "", notRun, "the kernel has SMC (AF_SMC), and the program uses TCP sockets", "'smcr run -- curl ...'"},
+	{"a service", client(accepted, func(f *Facts) { f.Process.Unit = "nginx.service" }), TCP, "", notRun, "was not started under", "'smcr service enable --restart nginx.service'"},
+	{"an enabled service", client(accepted, func(f *Facts) { f.Process.Unit, f.Process.Enabled = "nginx.service", true }), TCP, "", notRun, "was not started under", "'systemctl restart nginx.service'"},
+	{"within the machine", client(func(f *Facts) { f.Here = true }), TCP, "", "local", "both ends are on this machine", nothing},
+	{"within the machine, under smcr run", client(inStack, because(smc.DiagLocal, 0)), TCP, "", "local", "the peer is on this machine", nothing},
+	{"under smcr run, and no stack", client(func(f *Facts) { f.Process.Launcher, f.UserStack = 70, false }), TCP, "", "no-stack", "there is no stack", "'smcr serve'"},
+	{"under smcr run, and the stack does not know it", client(func(f *Facts) { f.Process.Launcher = 70 }), TCP, "", "", "does not know this socket", "'smcr run --debug -- curl ...'"},
+	{"the stack's own", client(func(f *Facts) { f.Process.IsStack = true }), TCP, "", "", "the SMC stack itself", nothing},
+	{"of another user", client(unseen, func(f *Facts) { f.UID = 1000 }), TCP, "", "", "not visible to you", "Ask as root"},
+	{"of another user, known to the stack", client(inStack, unseen, because(smc.DiagPeerNoSMC, 0), func(f *Facts) { f.UID = 1000 }), TCP, "", "peer-no-smc", "does not speak SMC", "Start the server"},
+	{"in another PID namespace", client(unseen), TCP, "", "", "another PID namespace", "outside of containers"},
+
+	{"a listener that announces SMC", server(inStack), SMCR, "the user-space stack", "", "the listener announces SMC", nothing},
+	{"one with clients over TCP only", server(inStack, func(f *Facts) { f.Clients.TCP = 3 }), SMCR, "the user-space stack", "", "announces SMC", "'smcr why :8080'"},
+	{"one with clients of both", server(inStack, func(f *Facts) { f.Clients = Clients{1, 3} }), SMCR, "the user-space stack", "", "announces SMC", nothing},
+	{"one of another user", server(inStack, unseen, func(f *Facts) { f.UID = 1000 }), SMCR, "the user-space stack", "", "announces SMC", nothing},
+	{"one whose launcher has ended", server(inStack, func(f *Facts) { f.Process.Launcher = 0 }), TCP, "", notRun, "announces nothing", "'smcr run -- curl ...'"},
+	{"one of a program with a stack", server(inStack, func(f *Facts) { f.Process.Launcher, f.Process.IsStack = 0, true }), SMCR, "the user-space stack", "", "stack of its own", nothing},
+	{"one of the kernel", server(inKernel), SMCR, "the kernel", "", "AF_SMC", nothing},
+	{"one of the kernel that is TCP", server(inKernel, because(smc.DiagNoSMCDev, 0), func(f *Facts) { f.Conn.Mode = nl.ModeTCP }), TCP, "", "no-smc-device", "no SMC device", "'smcr device list'"},
+	{"a plain listener", server(), TCP, "", notRun, "was not started under", "Start it again with 'smcr run -- curl ...'."},
+	{"a listener for this machine", server(func(f *Facts) { f.Conn.Local = netip.MustParseAddrPort("127.0.0.1:8080") }), TCP, "", "local", "only at an address of this machine", nothing},
+}
+
+func TestDecide(t *testing.T) {
+	for _, c := range cases {
+		v := Decide(c.f)
+		if v.Carrier != c.carrier || v.Over != c.over || v.Reason != c.reason || !strings.Contains(v.Why, c.why) || !strings.Contains(v.Advice, c.advice) {
+			t.Errorf("%s: %+v", c.name, v)
+		}
+		if v.Why == "" || strings.HasSuffix(v.Why, ".") || !strings.HasSuffix(v.Advice, ".") {
+			t.Errorf("%s: why %q, advice %q", c.name, v.Why, v.Advice)
+		}
+		if _, ok := reasons.Named(v.Reason); v.Reason != "" && !ok {
+			t.Errorf("%s: no reason %s", c.name, v.Reason)
+		}
+	}
+}
+
+// TestEachReason: each reason that a stack can give leads to advice.
+func TestEachReason(t *testing.T) {
+	for _, r := range reasons.All() {
+		if r.Code == 0 {
+			continue
+		}
+		v := Decide(client(inStack, because(r.Code, 0)))
+		if v.Reason != r.Name || v.Advice == "" || v.Code != r.Code {
+			t.Errorf("%s: %+v", r.Name, v)
+		}
+	}
+}
+
+// shown are the facts of the golden files.
+func shown() (all []*Facts) {
+	measured := func(f *Facts) {
+		f.Traffic = &Traffic{Sent: 3 << 20, Received: 5000, Time: 2 * time.Second, NewSent: 1 << 20, NewReceived: 300}
+		f.Resent = &Resent{N: 3, New: 1, Time: 2 * time.Second}
+	}
+	all = append(all,
+		server(inStack, func(f *Facts) { f.Clients = Clients{1, 3}; f.More = 4; f.Process.Unit = "nginx.service" }),
+		client(inStack, overSMC, measured, func(f *Facts) { f.Resent.Device = "soft-eth0"; f.Resent.N = 1; f.Conn.State = smc.StatePeerCloseWait1 }),
+		client(inKernel, overSMC, func(f *Facts) { f.Resent = &Resent{Device: "mlx5_0"} }),
+		client(inStack, because(smc.DiagPeerDeclined, smc.DiagNoSMCRDev), func(f *Facts) { f.Traffic = &Traffic{Sent: 1, Received: 2} }),
+		client(unseen, func(f *Facts) { f.UID = 1000; f.Conn.Inode = 9 }),
+		client(unseen, accepted, inKernel, because(smc.DiagPeerNoSMC, 0)),
+		client(func(f *Facts) { f.Process.Command = "a\x1b[31mb" }),
+	)
+	for i := range 4 {
+		all = append(all, client(inStack, accepted, because(smc.DiagPeerNoSMC, 0), measured, func(f *Facts) {
+			f.Conn.Local, f.Conn.Remote = f.Conn.Remote, netip.AddrPortFrom(netip.MustParseAddr("10.77.0.2"), uint16(40001+i))
+		}))
+	}
+	return all
+}
+
+func TestGolden(t *testing.T) {
+	var b bytes.Buffer
+	rows := []socketJSON{}
+	for _, f := range shown() {
+		rows = append(rows, newSocketJSON(f))
+	}
+	if err := output.JSON(&b, rows); err != nil {
+		t.Fatal(err)
+	}
+	for name, got := range map[string]string{"text": report(shown(), false), "all": report(shown(), true), "json": b.String()} {
+		file := filepath.Join("testdata", name+".golden")
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
