@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # make demo      two hosts, a web server, a client: SMC-R at work (root)
-# make test      each package and each feature, in a few minutes (root)
-# make test-all  everything: long tests, other architectures, Linux kernels (root)
+# make test      the short forms of the tests of all packages (root)
+# make gate      what continuous integration asks: is main broken? (root)
+# make test-all  everything, in parts: long tests, other architectures, Linux kernels (root)
 # make help      the other targets
 
 GO       ?= go
@@ -13,15 +14,16 @@ COMPAT   ?= yes
 # What the program tells besides the release in cmd/smcr/version.go.
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
-# Seeds of the simulation that make test-all and make sim try; make test tries a tenth.
+# Seeds of the simulation that part sim of make test-all tries; make gate tries a twentieth.
 SIMSEEDS    ?= 3000
-# Time for each fuzz target, for the soak, for each flood, for the repetition of the tests,
-# and for the whole of go test.
+# Time for each fuzz target, for the soak, and for each flood.
 FUZZTIME    ?= 30s
 TIME        ?= 30m
 FLOODTIME   ?= 5m
-REPEATTIME  ?= 30m
 TESTTIMEOUT ?= 35m
+# How often make repeat runs each test, and beside how many busy loops.
+TIMES       ?= 20
+LOAD        ?= 0
 # Connections that make connections opens and closes.
 N           ?= 1000000
 # Connections that make resets has reset.
@@ -37,12 +39,12 @@ COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 PLOTS        = internal/testing/bench/plots
 # Tests with Linux kernels in QEMU that run at the same time.
 GUESTS      ?= 2
-# What runs the steps of the tests: internal/testing/plan/plans.go has them.
-PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -seeds '$(SIMSEEDS)' -guests '$(GUESTS)' -timeout '$(TESTTIMEOUT)'
+# What runs the tests: internal/testing/plan/parts.go has the steps.
+PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -seeds '$(SIMSEEDS)' -guests '$(GUESTS)' $(if $(RUN),-run '$(RUN)')
 SOAK         = $(GO) run -buildvcs=false ./internal/testing/soak
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall deb rpm dist test test-all lint cross race sim plant kernel e2e fuzz soak connections open flood repeat resets faults field test-suites services suite-tools mutants bench bench-plots bench-rdma demo recording dashboard guest generate test-tools test-tools-all bench-tools clean
+.PHONY: all help build install uninstall deb rpm dist test gate gate-fresh test-all results timing lint plant fuzz soak connections open flood repeat resets faults field test-suites services suite-tools mutants bench bench-plots bench-rdma demo recording dashboard guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -54,22 +56,22 @@ help:
 	  'deb, rpm   a package for ARCH=$(ARCH) in $(DIST)' \
 	  'dist       archives for $(ARCHES) in $(DIST),' \
 	  '           with checksums and bills of materials (CycloneDX)' \
-	  'test       each package and each feature: about ten minutes on 2 processors' \
-  'test-all   everything: lint, long tests, race detector, Linux kernels in QEMU' \
+	  'test       the short forms of the tests of all packages' \
+	  'gate       is main broken? test, lint, one end-to-end test for each feature,' \
+	  '           a Linux kernel, some seeds; gate-fresh: in a new clone, nothing built before' \
+	  'test-all   everything, in parts; PART=race|e2e|adversary|packages|kernel|long|sim|cross|modules' \
+	  '           runs one, RUN=regexp chooses tests, AGAIN=-again repeats what was green' \
+	  'results    the table of the parts: what was run, when, with which result' \
+	  'timing     the tests that measure time' \
+	  'repeat     each test of PKG that matches RUN, TIMES=$(TIMES) times beside LOAD=$(LOAD) busy loops' \
 	  'lint       gofmt, go vet, staticcheck, generated files' \
-	  'cross      build and vet for arm64 and s390x' \
-	  'race       tests of all packages, long forms, race detector on' \
-	  'kernel     tests against Linux kernels in QEMU, GUESTS=$(GUESTS) at once' \
-	  'e2e        end-to-end tests only; RUN=regexp selects' \
 	  'fuzz       each fuzz target for FUZZTIME=$(FUZZTIME); PKG=./userstack/wire selects' \
-	  'sim        $(SIMSEEDS) seeds of the simulation of whole stacks' \
 	  'plant      bugs planted in the stack: the simulation finds each; BUG=regexp selects' \
 	  'soak       TIME=$(TIME): all kinds of traffic with faults at random times;' \
 	  '           SEEDS=N: so many seeds of the simulation instead, from FIRST=1 on' \
 	  'connections N=$(N) connections opened and closed through one stack' \
 	  'open       10,000 connections open at the same time' \
 	  'flood      FLOODTIME=$(FLOODTIME) of each kind of flood beside connections of others' \
-	  'repeat     all tests, shuffled, again and again for REPEATTIME=$(REPEATTIME)' \
 	  'resets     RESETS=$(RESETS) connections reset by peers in the middle of the handshake' \
 	  'faults     each fault of calls, netdevs and disks, for more than an hour: docs/reliability.md;' \
 	  '           RUN=regexp selects tests' \
@@ -111,8 +113,19 @@ deb rpm dist:
 	@GO='$(GO)' GOBUILD="$(GOBUILD)" ARCH='$(ARCH)' ARCHES='$(ARCHES)' DIST='$(DIST)' scripts/package $@ $(COMPAT_NAMES)
 
 # What each of them does: internal/testing/plan.
-test test-all lint race sim cross e2e kernel:
-	@$(PLAN) $(if $(RUN),-run '$(RUN)') $@
+test gate lint results:
+	@$(PLAN) $@
+
+gate-fresh:
+	@GO='$(GO)' scripts/gate-fresh
+
+test-all:
+	@$(PLAN) $(AGAIN) $(or $(PART),all)
+
+timing:
+	$(say) 'tests that measure time; load: '"$$(cut -d' ' -f1-3 /proc/loadavg)"
+	@env SMCR_TIMING=1 $(GO) test -count=1 -v -p 1 -run '^TestTiming' $(or $(PKG),$$(grep -rl --include='*_test.go' '^func TestTiming' . | xargs -n1 dirname | sort -u))
+	$(say) 'load at the end: '"$$(cut -d' ' -f1-3 /proc/loadavg)"
 
 fuzz:
 	@GO='$(GO)' scripts/fuzz '$(FUZZTIME)' $(or $(PKG),./...)
@@ -173,7 +186,7 @@ flood:
 	@$(SOAK) flood -time '$(FLOODTIME)' $(SOAKFLAGS)
 
 repeat:
-	@GO='$(GO)' scripts/repeat-tests '$(REPEATTIME)' $(or $(PKG),./...)
+	@$(PLAN) repeat -go '$(GO)' -run '$(RUN)' -count '$(TIMES)' -load '$(LOAD)' $(if $(PKG),-pkg '$(PKG)') $(REPEATFLAGS)
 
 mutants:
 	$(say) 'mutants of $(PKG)'

@@ -86,9 +86,10 @@ var edges = []struct {
 	{"userstack/launch", []string{"userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/wire", "guard", "quota", "internal/place", "internal/retry"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
-	// What only tests and benches use. The tests of all layers use the first two.
-	{"internal/testing/netnstest", []string{"internal/place", "userstack/wire"}},
-	{"internal/testing/socktest", nil},
+	// What only tests and benches use. The tests of all layers use the first three.
+	{"internal/testing/testkind", nil},
+	{"internal/testing/netnstest", []string{"internal/testing/testkind", "internal/place", "userstack/wire"}},
+	{"internal/testing/socktest", []string{"internal/testing/testkind"}},
 	{"internal/testing/sharetest", nil},
 	{"internal/testing/...", []string{"internal/...", "userstack", "userstack/...", "nl", "nl/...", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 

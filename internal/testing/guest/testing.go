@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"testing"
+
+	"smcr/internal/testing/testkind"
 )
 
 // New boots a guest that is closed at the end of the test. If this machine cannot boot
@@ -40,6 +42,7 @@ func Pair(t testing.TB) (a, b *Guest) {
 // SkipShort skips a test that boots guests in the short form of tests.
 func SkipShort(t testing.TB) {
 	t.Helper()
+	testkind.System(t)
 	if testing.Short() {
 		t.Skip("boots a Linux kernel: run `sudo make test-all`")
 	}
@@ -49,6 +52,7 @@ func SkipShort(t testing.TB) {
 // and CI=true is not set. Otherwise the test fails.
 func Check(t testing.TB, err error) {
 	t.Helper()
+	testkind.System(t)
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrUnavailable) && os.Getenv("CI") != "true" && !errors.Is(err, context.Canceled):

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/place"
+	"smcr/internal/testing/testkind"
 )
 
 // runDir is where iproute2 and vishvananda/netns keep named namespaces.
@@ -386,6 +387,7 @@ func onThread(f func() error) error {
 // are not skipped unnoticed.
 func Require(t testing.TB, tools ...string) {
 	t.Helper()
+	testkind.System(t)
 	if os.Geteuid() != 0 {
 		missing(t)("needs root for network namespaces: run `sudo make test`")
 	}
@@ -395,6 +397,7 @@ func Require(t testing.TB, tools ...string) {
 // RequireTools is Require for a test that does not need root.
 func RequireTools(t testing.TB, tools ...string) {
 	t.Helper()
+	testkind.System(t)
 	for _, tool := range tools {
 		if _, err := lookPath(tool); err != nil {
 			missing(t)("needs %s: run `sudo scripts/setup-test-tools`", tool)

@@ -1,58 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Plan runs the steps of `make test` and `make test-all`. It says which step runs,
-// how far it is, what failed, what was slow and what was skipped:
+// Plan runs the tests: the gate, and the parts of `make test-all`. It says which step runs, how
+// long it took, what failed, what was flaky and what was skipped, and keeps that as a result.
 //
-//	go run ./internal/testing/plan [flags] PLAN
+//	go run ./internal/testing/plan [flags] gate | test | lint | PART | all | results
+//	go run ./internal/testing/plan repeat [flags]
 //
-// PLAN is test, test-all, or one of the parts of test-all: lint, race, sim, cross,
-// e2e, kernel. Flag -list prints the steps and runs nothing.
+// File parts.go has the steps of each. File features.go says which end-to-end tests the gate runs.
+// docs/testing.md says when to run which.
 //
-// File plans.go has the steps of each plan. That is the place to change what
-// `make test` does. File features.go says which end-to-end tests `make test` runs.
+// # The gate
 //
-// # What runs where
+// `make gate` says whether main is broken, soon, and the same each time. What takes longer, or has
+// an answer that changes without a commit, is evidence and belongs to the parts.
 //
-//	tests                                     make test             make test-all
-//	------------------------------------------------------------------------------------
-//	of packages in which goroutines share     short form, race      long form, race
-//	state (racePackages)                      detector              detector
-//	of all other packages                     short form            long form, race
-//	                                                                detector
-//	with Linux kernels (kernelPackages)       TestPeer of package   all, long form
-//	                                          interop
-//	end-to-end (package e2e)                  one for each feature  all, race detector
-//	long runs and floods (package soak)       300 connections       three floods, a soak
-//	                                                                of a minute
-//	simulation of whole stacks                300 seeds             3000 seeds
-//	faults (package faults)                   no                    a part, another
-//	                                                                one each day
-//	the packages for users (package           no                    built, installed,
-//	packages)                                                       used, removed
-//	gofmt, go vet                             yes                   yes
-//	staticcheck, generated files, arm64,      no                    yes
-//	s390x, packages plots, apps and
-//	kubernetes, tests of codecs and cores
-//	on s390x in an emulator
+//	tests                                     gate                  part
+//	------------------------------------------------------------------------------------------
+//	of all packages                           short forms           race: long forms, race detector
+//	with Linux kernels (kernelPackages)       TestPeer of interop   kernel: all
+//	end-to-end (package e2e)                  one for each feature  e2e: all, race detector
+//	hosts that lie, faults                    short forms           adversary: long forms
+//	long runs and floods (package soak)       short forms           long
+//	the packages for users                    no                    packages
+//	simulation of whole stacks                a twentieth           sim: all seeds, planted bugs
+//	arm64, s390x                              no                    cross
+//	modules beside the main one,              no                    modules
+//	vulnerabilities
+//	gofmt, go vet, staticcheck                yes
 //
-// More than this takes too long for each change: more seeds and endless repetition (make
-// repeat), long runs (make soak, make connections, make flood), all faults (make faults),
-// situations from the field in all modes (make field), suites of others (make test-suites),
-// fuzzing (make fuzz), and the tests that the summary lists as skipped, with the way to run
-// them.
+// More than this is done by hand: make fuzz, soak, flood, connections, faults, field, test-suites,
+// mutants, bench.
 //
-// # Steps at the same time
+// # A test that fails once
 //
-// Tests wait much: for timers, for the network, for a guest. Steps that only compute
-// (compilers, analyses, the simulation) run beside such a step with low priority. With two
-// processors, make test then takes about ten minutes, and make test-all about an hour.
-// Package guest limits how many tests have a Linux kernel at the same time (flag
-// -guests), so the packages with kernels run at the same time too.
+// In the gate, a system test (package testkind) that fails runs again, alone, up to twice. If it
+// then passes, the gate is green, and says FLAKY, the name and what the failed try printed. At most
+// five tests of a run may do that. A pure test that fails is a bug: the gate is red, whatever it
+// does when it runs again. In the parts nothing runs again.
 //
-// A failed step does not stop the steps after it. The exit status is 1 if a step
-// failed, 2 if the command line is wrong. The output needs no terminal. A step of
-// go test prints the line of go test for each package that is done.
+// # Results
 //
-// What belongs here is the order and the report of the steps. What a step checks
-// belongs to the tests, to the tools of Go and to the scripts in folder scripts.
+// A part writes bin/results/PART.json: commit, tree, seconds of each step, counts, and the names of
+// what failed, was flaky or was skipped. `make test-all` runs the parts that this tree has not
+// passed. bin/results/flaky.jsonl has a line for each flaky test.
+//
+// gotestsum runs go test, decides what runs again, and prints the tests. What belongs here is the
+// list of steps and what came of them. What a step checks belongs to the tests, to the tools of Go
+// and to the scripts in folder scripts.
 package main

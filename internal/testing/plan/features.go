@@ -5,7 +5,7 @@ package main
 import "strings"
 
 // features are what README.md says that smcr does, each with the end-to-end test that
-// shows it. `make test` runs these tests, `make e2e` and `make test-all` run all.
+// shows it. The gate runs these tests, part e2e runs all.
 // A new feature gets a line here if no test of the list covers it.
 var features = []struct{ feature, test string }{
 	{"an unmodified server and client exchange 1 GiB over SMC-R", "TestNginxCurl1GiB"},

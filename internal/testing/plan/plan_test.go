@@ -4,9 +4,7 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"io"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 const root = "../../.."
@@ -55,8 +55,8 @@ func testNames(t *testing.T, folder string) []string {
 	return names
 }
 
-// TestPackages checks that each package with tests is in the plan test-all, and that
-// those that boot kernels are in the list of kernelPackages.
+// TestPackages checks that those packages that boot kernels, and no others, are in the list of
+// kernelPackages, and that each package of a list is there.
 func TestPackages(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.ImportPath}} {{join .TestImports \" \"}} {{join .XTestImports \" \"}}", "./...")
 	cmd.Dir = root
@@ -73,228 +73,129 @@ func TestPackages(t *testing.T) {
 			t.Errorf("%s: its tests import package guest, or it is in kernelPackages, but not both", p)
 		}
 	}
-	for _, p := range slices.Concat(kernelPackages, racePackages, longPackages, []string{e2eFolder}) {
+	for _, p := range slices.Concat(kernelPackages, longPackages, adversaryPackages, []string{e2eFolder, soak, packages, stacktest}) {
 		if !slices.Contains(all, p) {
 			t.Errorf("there is no package %s", p)
 		}
 	}
 }
 
-func TestPlanNames(t *testing.T) {
-	for _, name := range planNames() {
-		var steps []step
-		for _, s := range (options{}).plan(name) {
-			steps = append(append(steps, s), s.beside...)
+func TestParts(t *testing.T) {
+	for _, name := range partNames() {
+		p, ok := options{}.part(name)
+		if !ok || len(p.steps) == 0 || p.limit == 0 {
+			t.Errorf("part %s: %t, %d steps, limit %v", name, ok, len(p.steps), p.limit)
 		}
-		if len(steps) == 0 {
-			t.Errorf("plan %s has no steps", name)
-		}
-		for i, s := range steps {
-			if slices.ContainsFunc(steps[:i], func(x step) bool { return x.name == s.name }) {
-				t.Errorf("plan %s has two steps named %q", name, s.name)
+		for i, s := range p.steps {
+			if slices.ContainsFunc(p.steps[:i], func(x step) bool { return x.name == s.name }) {
+				t.Errorf("part %s has two steps named %q", name, s.name)
 			}
 		}
 	}
-	if (options{}).plan("other") != nil {
-		t.Error("a plan that is not there has steps")
+	if _, ok := (options{}).part("other"); ok {
+		t.Error("a part that is not there has steps")
 	}
 }
 
-// TestNoTest: a pattern that selects no test is an error.
-func TestNoTest(t *testing.T) {
-	e := newEvents(newReport(io.Discard), 1, true, false)
-	e.line([]byte(`{"Action":"output","Package":"smcr/a","Output":"ok  \tsmcr/a\t0.1s [no tests to run]\n"}`))
-	e.line([]byte(`{"Action":"pass","Package":"smcr/a","Elapsed":0.1}`))
-	if e.any() == nil {
-		t.Error("no error after no test")
+// TestSkipStatus checks that a step that cannot do its work here is told as skipped, with the
+// reason, and is no failure.
+func TestSkipStatus(t *testing.T) {
+	testkind.System(t)
+	for _, tt := range []struct {
+		script, say string
+		ok          bool
+	}{
+		{"echo one; echo the reason; exit 77", "      1  the reason (step it)\n", true},
+		{"exit 77", "FAILED STEP: it: sh: exit status 77\n", false}, // without a reason
+		{"echo no; exit 1", "FAILED STEP: it: sh: exit status 1\n", false},
+	} {
+		var out bytes.Buffer
+		err := options{results: t.TempDir()}.run(t.Context(), &out, part{"x", time.Minute, []step{program("it", "sh", "-c", tt.script)}})
+		if (err == nil) != tt.ok || !strings.Contains(out.String(), tt.say) {
+			t.Errorf("%s: %v:\n%s", tt.script, err, &out)
+		}
 	}
-	e.line([]byte(`{"Action":"run","Package":"smcr/a","Test":"TestOne"}`))
-	if err := e.any(); err != nil {
+}
+
+// TestGrown: a step is named if it takes half as long again as before.
+func TestGrown(t *testing.T) {
+	before := &result{Steps: []stepped{{"a", 100, ""}, {"b", 100, ""}, {"c", 2, ""}, {"d", 1, "failed"}}}
+	r := &result{Part: "x", OK: true, Steps: []stepped{{"a", 151, ""}, {"b", 149, ""}, {"c", 4, ""}, {"d", 60, ""}, {"e", 60, ""}}}
+	var out bytes.Buffer
+	r.print(&out, before)
+	if got := strings.Count(out.String(), "GREW"); got != 1 || !strings.Contains(out.String(), "a  GREW from 100\n") {
+		t.Errorf("%d steps grew:\n%s", got, &out)
+	}
+	r.print(&out, nil)
+}
+
+// TestResults: a result is what was written, is found again by its part, and stands in the table.
+func TestResults(t *testing.T) {
+	dir := t.TempDir()
+	if r, err := readResult(dir, "sim"); r != nil || err != nil {
+		t.Fatalf("result %v, %v before there is one", r, err)
+	}
+	r := &result{Part: "sim", Commit: "0123456789", Tree: "abc", OK: true, Passed: 3, Flaky: 1, FlakyTests: []flakyTest{{Test: "a TestB", Output: "x"}}}
+	for range 2 {
+		if err := r.write(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := readResult(dir, "sim")
+	if err != nil || got.Tree != "abc" || got.Passed != 3 || !got.OK {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "flaky.jsonl")); err != nil || strings.Count(string(b), "a TestB") != 2 {
+		t.Errorf("flaky tests: %s, %v", b, err)
+	}
+	var out bytes.Buffer
+	if err := printResults(&out, dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| sim | green | 0 | 3 | 0 | 1 | 0 | 01234567 | no |\n", "| race | not run |"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}
+
+// TestOutcome reads the events of a run and of what was run again.
+func TestOutcome(t *testing.T) {
+	const input = `{"Action":"run","Package":"smcr/a","Test":"TestOne"}
+{"Action":"attr","Package":"smcr/a","Test":"TestOne/sub","Key":"kind","Value":"system"}
+{"Action":"output","Package":"smcr/a","Test":"TestOne","Output":"    a_test.go:7: broken\n"}
+{"Action":"fail","Package":"smcr/a","Test":"TestOne","Elapsed":3}
+{"Action":"run","Package":"smcr/a","Test":"TestTwo"}
+{"Action":"run","Package":"smcr/a","Test":"TestTwo/sub"}
+{"Action":"output","Package":"smcr/a","Test":"TestTwo/sub","Output":"    a_test.go:9: needs a moon\n"}
+{"Action":"skip","Package":"smcr/a","Test":"TestTwo/sub"}
+{"Action":"pass","Package":"smcr/a","Test":"TestTwo"}
+{"Action":"run","Package":"smcr/b","Test":"TestCrash"}
+{"Action":"fail","Package":"smcr/b","Elapsed":1}
+{"Action":"run","Package":"smcr/a","Test":"TestOne"}
+{"Action":"pass","Package":"smcr/a","Test":"TestOne","Elapsed":2}
+`
+	o, err := readOutcome(strings.NewReader(input))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.onlySystemFlaky(); err != nil {
 		t.Error(err)
 	}
-}
-
-// TestEvents feeds the output of go test: a package that passes, one with a failed
-// test, one that does not build and one that ends in the middle of a test.
-func TestEvents(t *testing.T) {
-	const input = `{"Action":"start","Package":"smcr/a"}
-{"Action":"run","Package":"smcr/a","Test":"TestOne"}
-{"Action":"output","Package":"smcr/a","Test":"TestOne","Output":"=== RUN   TestOne\n"}
-{"Action":"run","Package":"smcr/a","Test":"TestOne/sub"}
-{"Action":"pass","Package":"smcr/a","Test":"TestOne/sub","Elapsed":3}
-{"Action":"pass","Package":"smcr/a","Test":"TestOne","Elapsed":3}
-{"Action":"run","Package":"smcr/a","Test":"TestTwo"}
-{"Action":"output","Package":"smcr/a","Test":"TestTwo","Output":"    a_test.go:7: needs a moon\n"}
-{"Action":"skip","Package":"smcr/a","Test":"TestTwo","Elapsed":0}
-{"Action":"output","Package":"smcr/a","Output":"ok  \tsmcr/a\t3.1s\n"}
-{"Action":"pass","Package":"smcr/a","Elapsed":3.1}
-{"Action":"run","Package":"smcr/b","Test":"TestBad"}
-{"Action":"output","Package":"smcr/b","Test":"TestBad/x","Output":"    b_test.go:9: wrong\n"}
-{"Action":"fail","Package":"smcr/b","Test":"TestBad/x","Elapsed":0}
-{"Action":"fail","Package":"smcr/b","Test":"TestBad","Elapsed":0}
-{"Action":"run","Package":"smcr/b","Test":"TestEndless"}
-{"Action":"output","Package":"smcr/b","Test":"TestEndless","Output":"panic: test timed out\n"}
-{"Action":"output","Package":"smcr/b","Output":"FAIL\tsmcr/b\t0.1s\n"}
-{"Action":"fail","Package":"smcr/b","Elapsed":0.1}
-{"ImportPath":"smcr/c","Action":"build-output","Output":"c/c.go:1:1: syntax error\n"}
-{"ImportPath":"smcr/c","Action":"build-fail"}
-{"Action":"output","Package":"smcr/c","Output":"FAIL\tsmcr/c [build failed]\n"}
-{"Action":"fail","Package":"smcr/c","Elapsed":0,"FailedBuild":"smcr/c"}
-{"Action":"run","Package":"smcr/d","Test":"TestPanics"}
-{"Action":"output","Package":"smcr/d","Test":"TestPanics","Output":"panic: oh\n"}
-{"Action":"output","Package":"smcr/d","Output":"FAIL\tsmcr/d\t0.2s\n"}
-{"Action":"fail","Package":"smcr/d","Elapsed":0.2}
-no event
-`
-	var out bytes.Buffer
-	r := newReport(&out)
-	e := newEvents(r, 4, false, false)
-	for line := range bytes.Lines([]byte(input)) {
-		e.line(bytes.TrimSuffix(line, []byte("\n")))
+	r := &result{Skips: map[string][]string{}}
+	r.add(o)
+	got := fmt.Sprint(r.Passed, r.Failed, r.Flaky, r.Skipped, r.Failures, r.Skips)
+	if want := "2 1 1 0 [b TestCrash] map[needs a moon:[a TestTwo/sub]]"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	r.endStep("tests", time.Second, 2*time.Second, errors.New("exit status 1"))
-	progress := out.String()
-	for _, want := range []string{
-		"ok  \tsmcr/a\t3.1s\t(1 of 4, 0 s)\n", "FAIL\tsmcr/b\t0.1s\t(2 of 4, 0 s)\n", "no event\n", "c/c.go:1:1: syntax error\n",
-	} {
-		if !strings.Contains(progress, want) {
-			t.Errorf("no line %q in\n%s", want, progress)
-		}
+	if len(r.FlakyTests) != 1 || !strings.Contains(r.FlakyTests[0].Output, "broken") || r.FlakyTests[0].Tries != 2 {
+		t.Errorf("flaky: %+v", r.FlakyTests)
 	}
-	out.Reset()
-	if r.summary("test") {
-		t.Error("the summary says that all passed")
+	o.tests[testName{"smcr/a", "TestOne"}].system = false
+	if err := o.onlySystemFlaky(); err == nil || !strings.Contains(err.Error(), "a TestOne") {
+		t.Errorf("a pure test that fails once: %v", err)
 	}
-	end := out.String()
-	for _, want := range []string{
-		"    1.0     2.0  tests\n", "    3.0 s  a TestOne\n", "      1    needs a moon (a TestTwo)\n",
-		"FAILED: smcr/b TestBad\n        b_test.go:9: wrong\n", "FAILED: smcr/b TestEndless (did not end)\n    panic: test timed out\n",
-		"FAILED: smcr/c does not build\n    c/c.go:1:1: syntax error\n",
-		"FAILED: smcr/d TestPanics (did not end)\n    panic: oh\n", "FAILED STEP: tests: exit status 1\n",
-	} {
-		if !strings.Contains(end, want) {
-			t.Errorf("no text %q in\n%s", want, end)
-		}
-	}
-	if want := "tests: 1 passed, 3 failed, 1 skipped\n"; !strings.HasSuffix(end, want) {
-		t.Errorf("the summary does not end with %q:\n%s", want, end)
-	}
-}
-
-// TestSteps checks that a step that fails does not stop the others, and that its
-// output is repeated at the end.
-func TestSteps(t *testing.T) {
-	var out bytes.Buffer
-	r := newReport(&out)
-	runSteps(t.Context(), r, []step{
-		command("first", "sh", "-c", "echo no such moon; exit 3"),
-		command("second", "echo", "done"),
-	})
-	if r.summary("test") {
-		t.Error("the summary says that all passed")
-	}
-	text := out.String()
-	for _, want := range []string{
-		"[1/2] first\n    no such moon\n    FAILED: sh: exit status 3\n[2/2] second\n    done\n",
-		"FAILED: first\n    no such moon\n", "tests: 0 passed, 0 failed, 0 skipped\n",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no text %q in\n%s", want, text)
-		}
-	}
-}
-
-// TestBeside checks that the steps beside a step run at the same time, one after another
-// and with low priority, and that the next step waits for them.
-func TestBeside(t *testing.T) {
-	own, err := exec.Command("nice").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	r := newReport(&out)
-	ended := make(chan struct{})
-	main := step{name: "main", run: func(context.Context, *job) error {
-		<-ended
-		return nil
-	}}
-	main.beside = []step{command("priority", "nice"), {name: "last", run: func(context.Context, *job) error {
-		close(ended)
-		return errors.New("no moon")
-	}}}
-	runSteps(t.Context(), r, []step{main, command("next", "nice")})
-	r.summary("test")
-	// The name of the main step may come between the two lines of the step beside it.
-	for _, want := range []string{"[2/4] beside it: priority\n", "\n    19\n", "[4/4] next\n    " + string(own), "FAILED STEP: last: no moon\n"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no text %q in\n%s", want, out.String())
-		}
-	}
-}
-
-// TestBesideAlone checks that programs beside a step have the usual priority when it has ended:
-// the one that runs, and those that start later.
-func TestBesideAlone(t *testing.T) {
-	own, err := exec.Command("nice").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	r := newReport(&out)
-	running := filepath.Join(t.TempDir(), "running")
-	main := step{name: "main", run: func(context.Context, *job) error {
-		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			if _, err := os.Stat(running); err == nil {
-				return nil
-			} else if time.Now().After(end) {
-				return err
-			}
-		}
-	}}
-	main.beside = []step{
-		command("runs", "sh", "-c", "echo before $(nice); touch "+running+"; for i in $(seq 100); do [ $(nice) = 19 ] || break; sleep 0.1; done; echo after $(nice)"),
-		command("later", "sh", "-c", "echo later $(nice)"),
-	}
-	want := []string{"before 19\n", "later " + string(own)}
-	if os.Geteuid() == 0 {
-		want = append(want, "after "+string(own))
-	}
-	runSteps(t.Context(), r, []step{main})
-	for _, want := range want {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no text %q in\n%s", want, out.String())
-		}
-	}
-}
-
-// TestWaited checks that the time for which a test has waited for a guest does not count.
-func TestWaited(t *testing.T) {
-	var out bytes.Buffer
-	r := newReport(&out)
-	e := newEvents(r, 1, true, false)
-	for _, line := range []string{
-		`{"Action":"run","Package":"smcr/a","Test":"TestBoot"}`,
-		`{"Action":"output","Package":"smcr/a","Test":"TestBoot","Output":"    a_test.go:7: waited for the guests of other tests: 1m2s\n"}`,
-		`{"Action":"pass","Package":"smcr/a","Test":"TestBoot","Elapsed":70}`,
-	} {
-		e.line([]byte(line))
-	}
-	if want := "--- PASS: TestBoot (8.0 s)\n"; out.String() != want {
-		t.Errorf("got %q, want %q", out.String(), want)
-	}
-}
-
-// TestInterrupted checks that no step begins after an interrupt, and that the plan
-// then counts as failed.
-func TestInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var out bytes.Buffer
-	r := newReport(&out)
-	runSteps(ctx, r, []step{
-		{name: "first", run: func(context.Context, *job) error { cancel(); return nil }},
-		{name: "second", run: func(context.Context, *job) error { t.Error("the second step runs"); return nil }},
-	})
-	if r.summary("test") {
-		t.Error("the summary says that all passed")
+	if _, err := readOutcome(strings.NewReader("{")); err == nil {
+		t.Error("half an event is read")
 	}
 }

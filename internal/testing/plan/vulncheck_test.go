@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,26 +10,6 @@ import (
 	"testing"
 	"time"
 )
-
-// TestSkipStatus checks that a step that cannot do its work here is told as skipped, with
-// the reason, and does not fail the plan.
-func TestSkipStatus(t *testing.T) {
-	for _, tt := range []struct {
-		script, say string
-		ok          bool
-	}{
-		{"echo one; echo the reason; exit 77", "      1    the reason (step it)\n", true},
-		{"exit 77", "FAILED STEP: it: sh: exit status 77\n", false}, // without a reason
-		{"echo no; exit 1", "FAILED STEP: it: sh: exit status 1\n", false},
-	} {
-		var out bytes.Buffer
-		r := newReport(&out)
-		runSteps(t.Context(), r, []step{command("it", "sh", "-c", tt.script)})
-		if ok := r.summary("x"); ok != tt.ok || !strings.Contains(out.String(), tt.say) {
-			t.Errorf("%s: %v:\n%s", tt.script, ok, &out)
-		}
-	}
-}
 
 // TestVulncheck runs scripts/vulncheck with databases of the test: one that has nothing
 // about a function that the package calls, one that has, one that is broken, and one that

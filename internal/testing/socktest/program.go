@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // Patience bounds each wait of a test.
@@ -20,6 +22,7 @@ const Patience = time.Minute
 // closes it.
 func Pair(t testing.TB) (program, end int) {
 	t.Helper()
+	testkind.System(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -42,6 +45,7 @@ func Bound(t testing.TB, fd int) {
 // TCP returns an IPv4 TCP socket, which is closed at the end of the test.
 func TCP(t testing.TB) int {
 	t.Helper()
+	testkind.System(t)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +57,7 @@ func TCP(t testing.TB) int {
 // TCPPair makes a TCP connection over loopback, with deadlines.
 func TCPPair(t testing.TB) (a, b *net.TCPConn) {
 	t.Helper()
+	testkind.System(t)
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A step is a program or a call of go test. Steps run one after the other.
+type step struct {
+	name string
+	run  func(ctx context.Context, r *running) error
+}
+
+// A running part: its steps add to the result.
+type running struct {
+	out     io.Writer
+	results string // the folder of the results
+	at      int    // number of the step, from 1
+	*result
+}
+
+// interruptTime is how long a program has to end after an interrupt.
+const interruptTime = 30 * time.Second
+
+// command returns the program of a step. It and all that it starts get an interrupt when ctx is
+// done, and are killed if that does not end them.
+func (r *running) command(ctx context.Context, argv ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = r.out, r.out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
+	cmd.Cancel = func() error {
+		group := -cmd.Process.Pid
+		time.AfterFunc(interruptTime, func() { _ = syscall.Kill(group, syscall.SIGKILL) })
+		return syscall.Kill(group, syscall.SIGINT)
+	}
+	cmd.WaitDelay = 2 * interruptTime
+	return cmd
+}
+
+// skipStatus is the exit status of a program that cannot do its work on this machine. The last
+// line of its output says why.
+const skipStatus = 77
+
+// program returns a step that runs a program.
+func program(name string, argv ...string) step {
+	return step{name, func(ctx context.Context, r *running) error {
+		cmd := r.command(ctx, argv...)
+		last := &lastLine{out: r.out}
+		cmd.Stdout, cmd.Stderr = last, last
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		err := cmd.Run()
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == skipStatus && last.line != "" {
+			r.skip("step "+name, strings.TrimSpace(last.line))
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", argv[0], err)
+		}
+		return nil
+	}}
+}
+
+// lastLine passes the output on and keeps its last whole line.
+type lastLine struct {
+	out  io.Writer
+	rest []byte
+	line string
+}
+
+func (l *lastLine) Write(b []byte) (int, error) {
+	l.rest = append(l.rest, b...)
+	for {
+		line, rest, ok := strings.Cut(string(l.rest), "\n")
+		if !ok {
+			break
+		}
+		l.rest = []byte(rest)
+		if strings.TrimSpace(line) != "" {
+			l.line = line
+		}
+	}
+	return l.out.Write(b)
+}
+
+// A goTest is one call of go test by gotestsum.
+type goTest struct {
+	packages func(path string) bool // selects packages by their path within the module
+	race     bool                   // with the race detector, which needs cgo
+	args     []string               // of go test, besides the packages
+	env      []string               // besides the environment
+	byTest   bool                   // prints a line for each test, not for each package
+	retry    bool                   // system tests that fail run again, see doc.go
+}
+
+// How often a system test that failed in the gate runs again, and how many of them may.
+const (
+	retries    = 2
+	maxRetried = 5
+)
+
+// goTest returns a step that runs tests.
+func (o options) goTest(name string, g goTest) step {
+	return step{name, func(ctx context.Context, r *running) error {
+		packages, err := o.selected(ctx, g.packages)
+		if err != nil {
+			return err
+		}
+		return o.runTests(ctx, r, g, packages)
+	}}
+}
+
+// runTests runs the tests of the packages and adds what came of them to the result.
+func (o options) runTests(ctx context.Context, r *running, g goTest, packages []string) error {
+	base := filepath.Join(r.results, fmt.Sprintf("%s-%d", r.Part, r.at))
+	argv := []string{
+		o.goTool, "tool", "-modfile=" + o.toolsMod(), "gotestsum",
+		"--format", map[bool]string{true: "testname", false: "pkgname"}[g.byTest], "--format-icons", "text", "--format-hide-empty-pkg",
+		"--hide-summary", "skipped", "--jsonfile", base + ".jsonl", "--junitfile", base + ".xml",
+		"--packages", strings.Join(packages, " "),
+	}
+	if left := maxRetried - len(r.FlakyTests); g.retry && left > 0 {
+		argv = append(argv, fmt.Sprintf("--rerun-fails=%d", retries), fmt.Sprintf("--rerun-fails-max-failures=%d", left),
+			"--rerun-fails-run-root-test", "--rerun-fails-abort-on-data-race")
+	}
+	argv = append(append(argv, "--"), g.args...)
+	cgo := "CGO_ENABLED=0"
+	if g.race {
+		argv = append(argv, "-race")
+		cgo = "CGO_ENABLED=1"
+	}
+	cmd := r.command(ctx, argv...)
+	// Without the option, a test binary with the race detector sleeps for a second at its end.
+	cmd.Env = append(append(os.Environ(), cgo, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE")), g.env...)
+	if dir := filepath.Dir(o.goTool); dir != "." { // gotestsum runs the go of PATH
+		cmd.Env = append(cmd.Env, "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	}
+	failed := cmd.Run()
+	f, err := os.Open(base + ".jsonl")
+	if err != nil {
+		return errors.Join(failed, err)
+	}
+	defer f.Close()
+	seen, err := readOutcome(f)
+	if err != nil {
+		return errors.Join(failed, err)
+	}
+	r.add(seen)
+	switch {
+	case failed != nil:
+		return fmt.Errorf("go test: %w", errors.Join(failed, context.Cause(ctx)))
+	case len(seen.tests) == 0:
+		return errors.New("no test matches")
+	}
+	return seen.onlySystemFlaky()
+}
+
+// toolsMod is the module file of the tools, as an absolute path: tests of this package run in
+// modules of their own.
+func (o options) toolsMod() string {
+	if o.tools != "" {
+		return o.tools
+	}
+	return "tools/go.mod"
+}
+
+// selected returns the import paths of the selected packages that have tests.
+func (o options) selected(ctx context.Context, want func(path string) bool) ([]string, error) {
+	cmd := exec.CommandContext(ctx, o.goTool, "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	var packages []string
+	for p := range strings.FieldsSeq(string(out)) {
+		if want(strings.TrimPrefix(p, module+"/")) {
+			packages = append(packages, p)
+		}
+	}
+	if len(packages) == 0 {
+		return nil, errors.New("no package is selected")
+	}
+	return longestFirst(packages), nil
+}
