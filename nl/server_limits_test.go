@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/quota"
@@ -25,6 +26,7 @@ const nobody = 65534
 // request. Connections of root are served. After another connection has ended, new ones
 // are served.
 func TestRefusalSaysWhy(t *testing.T) {
+	testkind.System(t)
 	for name, test := range map[string]struct {
 		cfg  nl.ServerConfig
 		want string
@@ -100,6 +102,7 @@ func connections() []byte {
 // TestSlowReaders: a user who asks for tables and does not read them gets only a few, and
 // is disconnected after a limited time, even if a little is read now and then.
 func TestSlowReaders(t *testing.T) {
+	testkind.System(t)
 	ctl := &tables{Control: nltest.NewFake(nltest.SampleState())}
 	const limit = time.Second
 	address := serve(t, ctl, nl.ServerConfig{AnswerTimeout: limit})

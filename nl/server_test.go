@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/nl/nltest"
 )
@@ -260,6 +261,7 @@ func TestConcurrentUse(t *testing.T) {
 // TestMalformedRequests sends requests that no client sends. The server answers or closes
 // the connection, and still serves other clients.
 func TestMalformedRequests(t *testing.T) {
+	testkind.System(t)
 	address := serve(t, nltest.NewFake(nltest.SampleState()), nl.ServerConfig{})
 	message := func(typ, flags uint16, data ...byte) []byte {
 		b := binary.NativeEndian.AppendUint32(nil, uint32(16+len(data)))

@@ -9,12 +9,14 @@ import (
 
 	"golang.org/x/net/nettest"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/simfabric"
 )
 
 // TestNetConn runs the suite of golang.org/x/net on SMC-R connections, from either end.
 // The suite makes subtests, which a bubble does not allow, so it runs in real time.
 func TestNetConn(t *testing.T) {
+	testkind.System(t)
 	for name, c := range map[string]bedConfig{
 		"OneLink":    {},
 		"TwoLinks":   {devices: 2, fabric: simfabric.Config{Seed: 3, Delay: 20 * time.Microsecond, Jitter: 50 * time.Microsecond, Loss: 0.01}},

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"
@@ -44,6 +45,7 @@ func served(t *testing.T, ctl nl.Control) nl.Control {
 // TestControlSuite runs the suite of package nl on a stack with connections, directly and
 // through client and server.
 func TestControlSuite(t *testing.T) {
+	testkind.System(t)
 	for name, wrap := range map[string]func(*testing.T, nl.Control) nl.Control{
 		"Direct": func(_ *testing.T, c nl.Control) nl.Control { return c },
 		"Served": served,
@@ -72,6 +74,7 @@ func onBothEnds(t *testing.T, pairs [][2]*Conn, f func(*Conn) error) {
 // TestControlListsWhatIsThere compares the listings of both stacks with each other and
 // with the actions of the test.
 func TestControlListsWhatIsThere(t *testing.T) {
+	testkind.System(t)
 	b := newBed(t, bedConfig{devices: 2, client: func(c *Config) { c.RecvBuf = 128 << 10 }})
 	ctx := inside.WithOwner(t.Context(), inside.Owner{UID: 1000, PID: 77, Command: "curl"})
 	var pairs [][2]*Conn

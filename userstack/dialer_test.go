@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/rdmaverbs"
 	"smcr/smc"
@@ -126,6 +127,7 @@ func plainServer(t *testing.T) (address string, gone <-chan error) {
 // TestDialerRequireSMC: for a peer without SMC there is a TCP connection, or with
 // RequireSMC a reset. The caller gets the reason.
 func TestDialerRequireSMC(t *testing.T) {
+	testkind.System(t)
 	for _, require := range []bool{false, true} {
 		t.Run(fmt.Sprint(require), func(t *testing.T) {
 			s, _, opt := loopStacks(t, nil)
@@ -163,6 +165,7 @@ func TestDialerRequireSMC(t *testing.T) {
 
 // TestDialerAsksFirst: if SMC-R cannot reach the peer, no TCP connection is made.
 func TestDialerAsksFirst(t *testing.T) {
+	testkind.System(t)
 	unmarkable := errors.New("no room for the program")
 	for _, tt := range []struct {
 		name, address string
@@ -202,6 +205,7 @@ func TestDialerAsksFirst(t *testing.T) {
 // TestDialerUnmarked: a socket that cannot be marked is a plain TCP connection if that is
 // allowed, and the reason does not blame the peer.
 func TestDialerUnmarked(t *testing.T) {
+	testkind.System(t)
 	unmarkable := errors.New("no room for the program")
 	opt := &fakeOption{fails: unmarkable}
 	s, _, _ := loopStacks(t, func(c *Config) { c.option = opt })
@@ -219,6 +223,7 @@ func TestDialerUnmarked(t *testing.T) {
 
 // TestNetDialer: the net.Dialer and net.ListenConfig of the program are used.
 func TestNetDialer(t *testing.T) {
+	testkind.System(t)
 	client, server, _ := loopStacks(t, nil)
 	var controls, listens atomic.Int32
 	l, err := (&ListenConfig{Stack: server, NetListenConfig: &net.ListenConfig{
@@ -271,6 +276,7 @@ func TestNetDialer(t *testing.T) {
 // TestListenRequireSMC: a listener that requires SMC-R resets other connections and
 // continues.
 func TestListenRequireSMC(t *testing.T) {
+	testkind.System(t)
 	client, server, opt := loopStacks(t, nil)
 	var d declined
 	l, err := (&ListenConfig{Stack: server, RequireSMC: true, Declined: d.declined}).Listen(t.Context(), "tcp", "127.0.0.1:0")

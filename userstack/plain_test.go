@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/rdmaverbs"
 	"smcr/smc"
@@ -46,6 +47,7 @@ func TestFallbackFor(t *testing.T) {
 // TestDialStaysTCP checks that connections of a Go program that stay TCP are
 // counted and listed, on both sides.
 func TestDialStaysTCP(t *testing.T) {
+	testkind.System(t)
 	s, err := New(Config{NoOption: true, Providers: []rdmaverbs.Provider{noDevices{}}, Hostname: "host"})
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 )
 
@@ -43,6 +44,7 @@ func free(t *testing.T, address string) {
 // TestServeControl: an embedded stack answers at a path and at an abstract name, until
 // its context ends.
 func TestServeControl(t *testing.T) {
+	testkind.System(t)
 	client, server, _ := loopStacks(t, nil)
 	for _, address := range []string{filepath.Join(t.TempDir(), "control"), fmt.Sprintf("@smcr-userstack-test-%d/servecontrol", os.Getpid())} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -82,6 +84,7 @@ func TestServeControl(t *testing.T) {
 // TestServeControlStale: the socket file of a killed program is replaced. The socket of a
 // running program, and other files, are not.
 func TestServeControlStale(t *testing.T) {
+	testkind.System(t)
 	s, _, _ := loopStacks(t, nil)
 	path := filepath.Join(t.TempDir(), "control")
 	l, err := nl.ListenUnix(path)

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/smc"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
@@ -351,6 +352,7 @@ func TestCloseDuringFirstContact(t *testing.T) {
 }
 
 func TestConfigErrors(t *testing.T) {
+	testkind.System(t)
 	for name, c := range map[string]Config{
 		"receive buffer": {RecvBuf: 1 << 20},
 		"send buffer":    {SendBuf: 100},

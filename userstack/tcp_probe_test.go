@@ -10,10 +10,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestProbeReset: looking for the first bytes leaves the error of a reset for the next use.
 func TestProbeReset(t *testing.T) {
+	testkind.System(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

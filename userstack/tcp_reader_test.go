@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/smc"
 	"smcr/userstack/wire"
 )
@@ -18,6 +19,7 @@ import (
 // otherwise decline as well, after the peer has stopped to wait for that, and its program would read
 // a DECLINE.
 func TestReaderRest(t *testing.T) {
+	testkind.System(t)
 	const data = "data of the program"
 	decline, err := wire.Decline{Version: wire.Version1, PeerID: smc.PeerID{1}, Diagnosis: smc.DiagMem}.AppendBinary(nil)
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"smcr/internal/testing/testkind"
 )
 
 func TestVersion(t *testing.T) {
@@ -37,6 +39,7 @@ func TestVersion(t *testing.T) {
 
 // TestVersionWithoutGit builds the program like a source archive without git.
 func TestVersionWithoutGit(t *testing.T) {
+	testkind.System(t)
 	bin := filepath.Join(t.TempDir(), "smcr")
 	// These are the flags of make if git does not know the tree.
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags", "-X main.revision=", "-o", bin, ".")

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"smcr/internal/testing/testkind"
 )
 
 // dependencies is the document with the reason for each module.
@@ -59,6 +61,7 @@ func dependencyRows(text, section string) (rows [][]string) {
 // directly, once and no other, in the right table: what the program links, what only tests
 // use, and the tools.
 func TestDependencies(t *testing.T) {
+	testkind.System(t)
 	b, err := os.ReadFile(dependencies)
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"smcr/internal/testing/testkind"
 )
 
 const module = "smcr"
@@ -300,6 +302,7 @@ func TestConfinedImports(t *testing.T) {
 // TestShippedProgram checks that neither package testing nor anything that is for
 // tests and benches alone is linked into the program.
 func TestShippedProgram(t *testing.T) {
+	testkind.System(t)
 	dirs, err := filepath.Glob("../../cmd/*")
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/nl/nltest"
 )
@@ -26,6 +27,7 @@ const maxInit = 1 << 20
 // TestStartup runs a listing as a process of its own. Other work of the machine takes no
 // processor time of the listing, but empties caches: the best of many runs counts.
 func TestStartup(t *testing.T) {
+	testkind.System(t)
 	if raceDetector {
 		t.Skip("the race detector makes the start slower")
 	}

@@ -10,6 +10,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/testing/cmdtest"
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/nl/nltest"
 )
@@ -17,6 +18,7 @@ import (
 // TestWaiting changes a stack that takes three seconds to start, at a terminal. The line that
 // says so is gone before the next output.
 func TestWaiting(t *testing.T) {
+	testkind.System(t)
 	if testing.Short() {
 		t.Skip("waits for three seconds")
 	}

@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // childEnv names the part of a test that runs in a process of its own.
@@ -73,6 +75,7 @@ func threads(n int) func(f func() string) {
 
 // TestKeepOnly gives up capabilities in a process with several threads.
 func TestKeepOnly(t *testing.T) {
+	testkind.System(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -164,6 +167,7 @@ func cloneFlags() int {
 
 // TestFilter installs a filter in a process with several threads.
 func TestFilter(t *testing.T) {
+	testkind.System(t)
 	out, err := child(t, "filter")
 	if err != nil || out != "" {
 		t.Errorf("%v:\n%s", err, out)
@@ -222,6 +226,7 @@ func childFilter() {
 
 // TestTrap checks that the process ends at a call that is not allowed, and says where.
 func TestTrap(t *testing.T) {
+	testkind.System(t)
 	out, err := child(t, "trap")
 	if err == nil || !strings.Contains(out, "SIGSYS") || !strings.Contains(out, "childTrap") || strings.Contains(out, "not reached") {
 		t.Errorf("%v:\n%s", err, out)

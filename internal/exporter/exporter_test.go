@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/nl/nltest"
 )
@@ -60,6 +61,7 @@ func (l *log) String() string {
 // TestProcess runs the exporter as a process: it has no rights, answers scrapes, and ends in
 // order on SIGTERM.
 func TestProcess(t *testing.T) {
+	testkind.System(t)
 	var out log
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "--listen", ":0")
 	cmd.Env = append(os.Environ(), asExporter+"=1", cmdutil.BackendEnv+"=auto")
@@ -102,6 +104,7 @@ func TestProcess(t *testing.T) {
 
 // TestUsage: what is wrong with the command line is said before anything is opened.
 func TestUsage(t *testing.T) {
+	testkind.System(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

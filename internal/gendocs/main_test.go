@@ -21,6 +21,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/smctools"
+	"smcr/internal/testing/testkind"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -229,6 +230,7 @@ func printed(t *testing.T, pattern string) (columns, fields []string) {
 
 // TestBash runs the completions in bash.
 func TestBash(t *testing.T) {
+	testkind.System(t)
 	bash, err := exec.LookPath("bash")
 	if err != nil {
 		if os.Getenv("CI") == "true" {

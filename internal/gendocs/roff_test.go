@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"smcr/internal/testing/testkind"
 )
 
 // pages returns all pages by their names, for example smcr(8).
@@ -109,6 +111,7 @@ func TestReferences(t *testing.T) {
 // TestGroff renders the pages if groff is installed, and checks that there are no
 // warnings.
 func TestGroff(t *testing.T) {
+	testkind.System(t)
 	groff, err := exec.LookPath("groff")
 	if err != nil {
 		t.Skip("needs groff: apt install groff; TestRoff checks the form without it")

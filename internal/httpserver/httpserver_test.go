@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 func TestParseAddr(t *testing.T) {
@@ -97,6 +99,7 @@ func ask(t *testing.T, addr, request string) (status int, body string) {
 }
 
 func TestRequests(t *testing.T) {
+	testkind.System(t)
 	addr, _ := start(t, map[string]http.Handler{
 		"GET /metrics": http.HandlerFunc(hello),
 		"POST /read":   http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { readAll(w, r) }),
@@ -148,6 +151,7 @@ func readAll(w http.ResponseWriter, r *http.Request) {
 // TestManyConnections: connections on which nothing is asked do not keep others out, however
 // many there are, and whether or not something was asked on them before. Each is from this host.
 func TestManyConnections(t *testing.T) {
+	testkind.System(t)
 	for _, asked := range []bool{false, true} {
 		addr, _ := start(t, map[string]http.Handler{"GET /": http.HandlerFunc(hello)})
 		for range 2 * MaxConns {
@@ -188,6 +192,7 @@ func TestManyConnections(t *testing.T) {
 // TestManyRequests: one host cannot have all connections, also with requests that take long.
 // Other hosts are served.
 func TestManyRequests(t *testing.T) {
+	testkind.System(t)
 	hold := make(chan struct{})
 	var busy atomic.Int32
 	addr, _ := start(t, map[string]http.Handler{
@@ -228,6 +233,7 @@ func TestManyRequests(t *testing.T) {
 
 // TestSlowClient: a client that does not finish its header is disconnected.
 func TestSlowClient(t *testing.T) {
+	testkind.System(t)
 	if testing.Short() {
 		t.Skip("waits for the time of a header")
 	}
@@ -249,6 +255,7 @@ func TestSlowClient(t *testing.T) {
 // TestEnd: the server ends although a client keeps its connection, and answers the request
 // that it has begun to answer.
 func TestEnd(t *testing.T) {
+	testkind.System(t)
 	begun, proceed := make(chan struct{}), make(chan struct{})
 	addr, end := start(t, map[string]http.Handler{"GET /": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(begun)

@@ -24,6 +24,7 @@ import (
 	"time"
 	"unicode"
 
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/nl/nltest"
 )
@@ -153,6 +154,7 @@ func TestHost(t *testing.T) {
 
 // TestState checks what the page is told, and what it is not told.
 func TestState(t *testing.T) {
+	testkind.System(t)
 	w := ask(of(nltest.SampleState()), http.MethodGet, "/state.json")
 	var s state
 	if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
@@ -205,6 +207,7 @@ func TestState(t *testing.T) {
 
 // TestBounds checks that tables are bounded, and that the filter finds what they leave out.
 func TestBounds(t *testing.T) {
+	testkind.System(t)
 	h := of(nltest.Rows(2000))
 	w := ask(h, http.MethodGet, "/state.json")
 	s := stateOf(t, h, "")
@@ -242,6 +245,7 @@ func poisoned(text string) nltest.State {
 // TestHostile checks that the state has no control characters, that its texts are not longer
 // than a limit, and that the answer could not be taken for HTML.
 func TestHostile(t *testing.T) {
+	testkind.System(t)
 	w := ask(of(poisoned(strings.Repeat(hostile, 20))), http.MethodGet, "/state.json")
 	if i := strings.IndexFunc(w.Body.String(), func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 || strings.Contains(w.Body.String(), "<") {
 		t.Errorf("the answer has a special character: %.200q", w.Body.String())
@@ -451,6 +455,7 @@ func TestStuck(t *testing.T) {
 
 // TestMounted asks the page through a ServeMux and a TCP connection.
 func TestMounted(t *testing.T) {
+	testkind.System(t)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "metrics") })
 	mux.Handle("/", of(nltest.SampleState()))

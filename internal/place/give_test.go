@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // given returns the views of root, of the user to whom root has given the place, and of a
@@ -95,6 +97,7 @@ func TestGive(t *testing.T) {
 
 // TestGiveUntrusted checks that only root, in directories of root, can make a user trusted.
 func TestGiveUntrusted(t *testing.T) {
+	testkind.System(t)
 	dial := func(t *testing.T, v *view) error {
 		t.Helper()
 		_, err := v.dial(t.Context(), Launchers)
@@ -163,6 +166,7 @@ func TestGiveUntrusted(t *testing.T) {
 // TestGiveHostile checks that what the earlier user has left in the directory is removed and
 // that nothing else changes.
 func TestGiveHostile(t *testing.T) {
+	testkind.System(t)
 	root, user, _ := given(t)
 	dir := root.dir(root.root)
 	precious := filepath.Join(root.own, "precious")

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // stackEnv makes TestHolderProcess a stack: the directory of newView, and words that say what it
@@ -31,6 +32,7 @@ const stackEnv = "SMCR_TEST_HOLDER"
 // TestHolderProcess is the process of a stack, for other tests. Descriptor 3 is a TCP socket, and 4
 // the lock of another process.
 func TestHolderProcess(t *testing.T) {
+	testkind.System(t)
 	root, does, ok := strings.Cut(os.Getenv(stackEnv), ":")
 	if !ok {
 		t.Skip("only for TestDead")
@@ -273,6 +275,7 @@ func TestDeadHeir(t *testing.T) {
 
 // TestHolders: only a file that was written as a whole names processes.
 func TestHolders(t *testing.T) {
+	testkind.System(t)
 	me, err := self()
 	if err != nil {
 		t.Fatal(err)
@@ -327,6 +330,7 @@ func TestHolders(t *testing.T) {
 // TestMakePart: a process that takes over gets a part, also if those that have handed over keep all:
 // the one that was started first ends, whether it answers or not.
 func TestMakePart(t *testing.T) {
+	testkind.System(t)
 	for _, stopped := range []bool{false, true} {
 		t.Run("stopped "+strconv.FormatBool(stopped), func(t *testing.T) {
 			v := newView(t)

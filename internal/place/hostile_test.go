@@ -12,11 +12,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestUsers: a user who may not write to root's directory has a separate place, where
 // root and other users do not look. This user cannot take root's place.
 func TestUsers(t *testing.T) {
+	testkind.System(t)
 	root, user := users(t)
 	third := *user
 	third.uid, third.own = other-1, root.own
@@ -98,6 +101,7 @@ func TestUsers(t *testing.T) {
 // TestUntrusted: files that other users than root and this user could have made are not
 // taken for a stack, and are not changed.
 func TestUntrusted(t *testing.T) {
+	testkind.System(t)
 	needRoot(t)
 	chown := func(path string) error { return os.Lchown(path, other, other) }
 	link := func(path string) error {

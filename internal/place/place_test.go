@@ -20,6 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	_ "smcr/internal/testing/firstthread"
+
+	"smcr/internal/testing/testkind"
 )
 
 // other is a user without privileges.
@@ -317,6 +319,7 @@ func TestRace(t *testing.T) {
 // TestTakeWaits: a stack waits for another one that is ending. It waits only a short time
 // for one that has the lock and does not listen.
 func TestTakeWaits(t *testing.T) {
+	testkind.System(t)
 	v := newView(t)
 	c, err := v.take()
 	if err != nil {

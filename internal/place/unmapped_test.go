@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // unmappedEnv makes TestUnmappedUser the client in a user namespace.
@@ -18,6 +20,7 @@ const unmappedEnv = "SMCR_PLACE_UNMAPPED"
 // processes of all users without one as if they were its own. It trusts none of them, also where
 // XDG_RUNTIME_DIR is that of another user, as after su(1).
 func TestUnmappedUser(t *testing.T) {
+	testkind.System(t)
 	if os.Getenv(unmappedEnv) != "" {
 		c, err := Dial(t.Context(), Launchers)
 		if err == nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
@@ -194,6 +195,7 @@ func TestSummaryDevice(t *testing.T) {
 // TestModes runs smcr without privileges, in a network namespace without a stack. On a
 // kernel without SMC, only TCP is left there.
 func TestModes(t *testing.T) {
+	testkind.System(t)
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {
 			t.Fatal("needs root")

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // manager listens as a service manager does.
@@ -26,6 +28,7 @@ func manager(t *testing.T, name string) *net.UnixConn {
 }
 
 func TestSend(t *testing.T) {
+	testkind.System(t)
 	for _, name := range []string{filepath.Join(t.TempDir(), "notify"), "@smcr-sdnotify-" + strconv.Itoa(os.Getpid())} {
 		c := manager(t, name)
 		t.Setenv(socketEnv, name)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 func TestParseCgroupTop(t *testing.T) {
@@ -112,6 +114,7 @@ func TestCgroup(t *testing.T) {
 // TestStaysInCgroup: a service that cannot have a cgroup of its own starts nevertheless,
 // and its log reports this once.
 func TestStaysInCgroup(t *testing.T) {
+	testkind.System(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 func TestNames(t *testing.T) {
@@ -49,6 +50,7 @@ func names(t testing.TB, dir string) []string {
 }
 
 func TestOpenLog(t *testing.T) {
+	testkind.System(t)
 	dir := filepath.Join(t.TempDir(), "new")
 	f := openLog(dir)
 	if f == nil {

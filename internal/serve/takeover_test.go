@@ -17,6 +17,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/sdnotify"
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/service"
 )
 
@@ -49,6 +50,7 @@ func TestAgain(t *testing.T) {
 // TestFreeze checks that changes wait while another process takes over, that questions do
 // not, and that changes fail only if the other process is the stack then.
 func TestFreeze(t *testing.T) {
+	testkind.System(t)
 	for _, over := range []bool{false, true} {
 		l := newLab(t)
 		k, _ := l.start()
@@ -75,6 +77,7 @@ func TestFreeze(t *testing.T) {
 // TestSuccessor checks what the service manager learns of a process that takes over, and who
 // reports to it then.
 func TestSuccessor(t *testing.T) {
+	testkind.System(t)
 	for _, tt := range []struct {
 		name      string
 		pid       int

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // unitDir has the systemd units.
@@ -152,6 +154,7 @@ func analyze(t *testing.T, args ...string) (string, error) {
 // TestUnitCalls checks that the units allow the system calls of the stack, and those that it
 // makes before it limits itself.
 func TestUnitCalls(t *testing.T) {
+	testkind.System(t)
 	needAnalyze(t)
 	for _, name := range stackUnits {
 		allowed := map[string]bool{}
@@ -206,6 +209,7 @@ func expand(t *testing.T, entry string) (calls []string) {
 
 // TestUnitVerify has systemd check the units, and how far they expose the system.
 func TestUnitVerify(t *testing.T) {
+	testkind.System(t)
 	needAnalyze(t)
 	exe, err := os.Executable()
 	if err != nil {

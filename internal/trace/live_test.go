@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/rdmaverbs/softroce/header"
@@ -105,6 +106,7 @@ type noClose struct{ nl.Control }
 func (noClose) Close() error { return nil }
 
 func TestLive(t *testing.T) {
+	testkind.System(t)
 	events, conns := sample(t)
 	fake := nltest.NewFake(nltest.State{TraceEvents: events, TraceConns: conns})
 	file := filepath.Join(t.TempDir(), "live.pcapng")

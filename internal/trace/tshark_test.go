@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"smcr/internal/testing/testkind"
 )
 
 // tshark runs tshark on a file, and returns the values of the fields of each packet that the
@@ -64,6 +66,7 @@ var (
 // TestTshark compares all events of the captures with what tshark finds: the same messages
 // and packets in the same order.
 func TestTshark(t *testing.T) {
+	testkind.System(t)
 	files, err := filepath.Glob("testdata/*.pcap")
 	if err != nil || len(files) < 4 {
 		t.Fatal(files, err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"
@@ -187,6 +188,7 @@ func TestNothing(t *testing.T) {
 // TestRates: with an interval, rates are what was counted meanwhile. A connection that has ended
 // has none.
 func TestRates(t *testing.T) {
+	testkind.System(t)
 	w := newWorld(t)
 	w.later = func() {
 		w.tcp[1].Sent, w.tcp[1].Retransmits = 5000, 4

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/rdmaverbs/verbstest"
@@ -21,6 +22,7 @@ func oneByte(id uint64, dst rdmaverbs.MR) rdmaverbs.SendWR {
 // TestClosedQP: a peer that sends to a closed queue pair gets a NAK at once.
 // The NAK does not acknowledge requests that were not acknowledged before.
 func TestClosedQP(t *testing.T) {
+	testkind.System(t)
 	for _, confirmed := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newSimNetwork(1, simFaults{delay: time.Microsecond})
@@ -108,6 +110,7 @@ func TestClosedQPAnswers(t *testing.T) {
 // notice through another netdev, a limited number of times. This also works if
 // it begins to send later.
 func TestClosedQPUnreachable(t *testing.T) {
+	testkind.System(t)
 	for _, late := range []time.Duration{0, 30 * time.Millisecond, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newSimNetwork(1, simFaults{delay: time.Microsecond})

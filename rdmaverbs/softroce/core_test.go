@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/smc"
@@ -248,6 +249,7 @@ func (c *core) wantStatus(q *cq, want ...rdmaverbs.WCStatus) {
 // its memory is being sent, for an acknowledgement that is quicker than the
 // system call.
 func TestCompletionWaitsForBatch(t *testing.T) {
+	testkind.System(t)
 	c := newCore(t)
 	c.post(rdmaverbs.OpWrite, 10)
 	b := batches.Get().(*batch)

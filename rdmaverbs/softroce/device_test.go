@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/rdmaverbs/verbstest"
@@ -17,6 +18,7 @@ import (
 // TestRetryExhausted measures how long a queue pair tries to reach a peer
 // that is gone: 1 + RetryCnt times the local ACK timeout, to the nanosecond.
 func TestRetryExhausted(t *testing.T) {
+	testkind.System(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := newSimNetwork(1, simFaults{delay: time.Microsecond})
 		a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{Timeout: 15, RetryCnt: 7})
@@ -46,6 +48,7 @@ func TestRetryExhausted(t *testing.T) {
 
 // TestRNRExhausted measures the delays of an RNR NAK.
 func TestRNRExhausted(t *testing.T) {
+	testkind.System(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := newSimNetwork(1, simFaults{delay: time.Microsecond})
 		a, _ := verbstest.Connect(t, f.pair(t), verbstest.Config{RNRRetry: 6, MinRNR: 15})

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/rdmaverbs/verbstest"
@@ -250,6 +251,7 @@ func TestQPWriteOnly(t *testing.T) {
 
 // TestQPReadTime: a READ takes one round trip.
 func TestQPReadTime(t *testing.T) {
+	testkind.System(t)
 	inSim(t, verbstest.Config{}, func(t *testing.T, _ *simNetwork, a, b *verbstest.Conn) {
 		mem, _ := a.MR(64, verbstest.All)
 		src, _ := b.MR(64, verbstest.All)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 
 	"github.com/google/go-cmp/cmp"
@@ -69,6 +70,7 @@ func kernelGIDs(t *testing.T, device string) (table []string) {
 // kernel's soft-RoCE on the same netdev, entry for entry, while addresses come
 // and go.
 func TestKernelGIDs(t *testing.T) {
+	testkind.System(t)
 	needRXE(t)
 	netdev, device := rxeOn(t)
 	f, err := newFacts()
@@ -116,6 +118,7 @@ func TestKernelGIDs(t *testing.T) {
 // TestKernelHasPort: if the kernel's soft-RoCE has the UDP port, version 1
 // still works. If only version 2 is wanted, the error says what to do.
 func TestKernelHasPort(t *testing.T) {
+	testkind.System(t)
 	needRXE(t)
 	netdev, _ := rxeOn(t)
 	d, err := New().Open(t.Context(), namePrefix+netdev)

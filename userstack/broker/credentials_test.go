@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/internal/rights"
 )
 
@@ -47,6 +48,7 @@ func claim(fd, pid, uid int) error {
 // anybody says, whoever has the socket, sends over it or passes it on. In the table, what is tried
 // with a socket that has been connected by a user, and who the service takes the launcher for.
 func TestForgedCredentials(t *testing.T) {
+	testkind.System(t)
 	needRoot(t)
 	for name, tt := range map[string]struct {
 		connects int
@@ -128,6 +130,7 @@ const unseenEnv = "SMCR_BROKER_UNSEEN"
 // 0, such as of the other containers of a pod. Still the service uses a pair of the launcher's
 // process, and none of another one of the same user.
 func TestUnseenPairs(t *testing.T) {
+	testkind.System(t)
 	if os.Getenv(unseenEnv) != "" {
 		l, err := peer(unixConn(t, 3))
 		if err != nil || l.PID != 0 {
@@ -224,6 +227,7 @@ func pairOfChild(t *testing.T) (pair [2]int, end func()) {
 
 // TestChildPair is the child of pairOfChild.
 func TestChildPair(t *testing.T) {
+	testkind.System(t)
 	if os.Getenv(childEnv) == "" {
 		t.Skip("it is for another test")
 	}

@@ -9,11 +9,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestDescriptorBusy: a close does not wait for calls of Control. The last of these closes the
 // descriptor.
 func TestDescriptorBusy(t *testing.T) {
+	testkind.System(t)
 	for _, how := range []string{"Close", "CloseAside"} {
 		t.Run(how, func(t *testing.T) {
 			pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

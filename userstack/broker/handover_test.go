@@ -12,11 +12,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestHandOverIdle checks that a session needs no goroutine to learn of the next stack, and that
 // a launcher to which nothing can be sent does not delay the others.
 func TestHandOverIdle(t *testing.T) {
+	testkind.System(t)
 	waiting := func() int {
 		b := make([]byte, 1<<20)
 		return strings.Count(string(b[:runtime.Stack(b, true)]), "tellHandedOver")

@@ -19,6 +19,7 @@ import (
 
 	_ "smcr/internal/testing/firstthread"
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/quota"
 )
 
@@ -79,6 +80,7 @@ func abstract(t *testing.T, srv *Server) string {
 // TestSessionLimit: a user beyond the limit is told so, root is not held by it,
 // and a session that ends makes room.
 func TestSessionLimit(t *testing.T) {
+	testkind.System(t)
 	path := abstract(t, &Server{Handler: &handler{}, MaxSessions: 2})
 	var first *Client
 	for range 2 {

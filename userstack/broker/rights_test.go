@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/internal/rights"
 )
 
@@ -136,6 +137,7 @@ const peerEnv = "SMCR_BROKER_PEER"
 // own, where the kernel maps it to root, has no rights; nor has a root that has
 // given up its capabilities.
 func TestPeerRights(t *testing.T) {
+	testkind.System(t)
 	needRootOrPeer(t)
 	if path := os.Getenv(peerEnv); path != "" {
 		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})

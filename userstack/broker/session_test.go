@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/internal/rights"
 	"smcr/userstack/internal/sockopt"
 )
@@ -173,6 +174,7 @@ func TestListen(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
+	testkind.System(t)
 	path := serve(t, &Server{
 		Handler:   &handler{},
 		Authorize: func(l *Launcher) error { return errors.New("not the owner") },
@@ -218,6 +220,7 @@ func mustEncode(t *testing.T, m Message) []byte {
 }
 
 func TestDescriptor(t *testing.T) {
+	testkind.System(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -249,6 +252,7 @@ func TestDescriptor(t *testing.T) {
 // The process of a service that is closed, but lives, is not dead, and a pair's
 // end tells through any descriptor whether it was let go.
 func TestNotDead(t *testing.T) {
+	testkind.System(t)
 	cl := dial(t, serve(t, &Server{Handler: &handler{}}))
 	if err := cl.Close(); err != nil {
 		t.Fatal(err)
@@ -395,6 +399,7 @@ func TestGivenUp(t *testing.T) {
 // TestLocalChosen: a launcher that chose pairs within the host learns whether the stack makes
 // them, and the stack knows what each launcher chose.
 func TestLocalChosen(t *testing.T) {
+	testkind.System(t)
 	for name, tt := range map[string]struct {
 		flags   []Flags
 		decides func(*Launcher) bool

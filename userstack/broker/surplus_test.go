@@ -12,11 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // TestReceiveSurplus: descriptors of a message that are more than it may have are
 // closed at once, whatever their SO_LINGER says.
 func TestReceiveSurplus(t *testing.T) {
+	testkind.System(t)
 	a, b := sessionPair(t)
 	tr := newTransport(b)
 	rc, err := a.SyscallConn()
@@ -43,6 +45,7 @@ func TestReceiveSurplus(t *testing.T) {
 // TestDescriptorsAfterEnd: a descriptor that is not a socket ends the session. Descriptors
 // that the launcher sent after it are closed, too.
 func TestDescriptorsAfterEnd(t *testing.T) {
+	testkind.System(t)
 	before := socktest.OpenFiles(t)
 	launcher, service := sessionPair(t)
 	file, err := os.Open(os.DevNull)

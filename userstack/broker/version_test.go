@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // firstOf returns the first message of a process of another release: only what is the same
@@ -43,6 +45,7 @@ var others = map[string]struct {
 // TestVersionOfLauncher has launchers of other releases ask for a session. The stack refuses
 // with its version and in words, and its log has the same words.
 func TestVersionOfLauncher(t *testing.T) {
+	testkind.System(t)
 	for name, o := range others {
 		t.Run(name, func(t *testing.T) {
 			logged := make(chan string, 1)
@@ -99,6 +102,7 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 // TestVersionOfStack has stacks of other releases answer a launcher: with a refusal, and as
 // if there were no difference.
 func TestVersionOfStack(t *testing.T) {
+	testkind.System(t)
 	for name, o := range others {
 		for _, errno := range []unix.Errno{0, unix.EPROTO} {
 			t.Run(name, func(t *testing.T) {

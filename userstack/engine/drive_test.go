@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // mailbox is a socketpair of which a loop reads one end: it wakes who waits for a
@@ -63,6 +65,7 @@ func (m *mailbox) wait(t testing.TB, w *Waiter) (drove bool) {
 // TestDrive: a goroutine that is the only one to wait finds the event itself, also
 // if it has slept, and the thread has the loop again when it stays away.
 func TestDrive(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, 5*time.Millisecond)
 	m := newMailbox(t, l)
 	w := l.NewWaiter()
@@ -98,6 +101,7 @@ func TestDrive(t *testing.T) {
 
 // TestPoke: what is ready without an event ends a drive.
 func TestPoke(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, DefaultSpin)
 	w := l.NewWaiter()
 	for range 300 {
@@ -119,6 +123,7 @@ func TestPoke(t *testing.T) {
 // TestHelp: tasks of a section run before Leave returns, if the loop sleeps, and
 // run anyway if it does not. What they schedule runs too.
 func TestHelp(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, 0)
 	for i := range 2000 {
 		if i%50 == 0 {
@@ -155,6 +160,7 @@ func TestHelp(t *testing.T) {
 // TestShared: with several that are served in turn the thread drives, and none of
 // them waits for another.
 func TestShared(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, DefaultSpin)
 	var wg sync.WaitGroup
 	for range 4 {
@@ -172,6 +178,7 @@ func TestShared(t *testing.T) {
 // TestDriveUnderFire has goroutines wait, schedule, help and poke in all
 // combinations for a while: each wait ends and each task runs.
 func TestDriveUnderFire(t *testing.T) {
+	testkind.System(t)
 	for _, spin := range []time.Duration{time.Nanosecond, DefaultSpin} {
 		l := newLoop(t, spin)
 		var stop atomic.Bool
@@ -231,6 +238,7 @@ func TestDriveUnderFire(t *testing.T) {
 
 // TestDriveClosed: Close ends drives, and waits for them.
 func TestDriveClosed(t *testing.T) {
+	testkind.System(t)
 	for range 200 {
 		l, err := New(time.Second)
 		if err != nil {
@@ -264,6 +272,7 @@ func TestDriveClosed(t *testing.T) {
 
 // TestDriveAllocs: a wait allocates nothing.
 func TestDriveAllocs(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, DefaultSpin)
 	m, w := newMailbox(t, l), l.NewWaiter()
 	ready := m.ready

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/guard"
+	"smcr/internal/testing/testkind"
 )
 
 // guarded returns a loop whose panics are counted, and the log of the guard. The log must be
@@ -39,6 +40,7 @@ func once(t *testing.T, l *Loop, panics *atomic.Int32, log *bytes.Buffer) {
 // TestPanicInTask: after a panic in a task, the other tasks of the round run, and the task
 // may run again.
 func TestPanicInTask(t *testing.T) {
+	testkind.System(t)
 	l, panics, log := guarded(t)
 	done := make(chan struct{}, 3)
 	var first sync.Once
@@ -59,6 +61,7 @@ func TestPanicInTask(t *testing.T) {
 // TestPanicInWatch: after a panic in the function of a Watch, the descriptor is not watched
 // any more, and others are.
 func TestPanicInWatch(t *testing.T) {
+	testkind.System(t)
 	l, panics, log := guarded(t)
 	bad, good := socketpair(t), socketpair(t)
 	var calls atomic.Int32
@@ -96,6 +99,7 @@ func TestPanicInWatch(t *testing.T) {
 // TestPanicInHook: after a panic in the function of Hook, the owner of the socket learns
 // it, once, and other sockets go on.
 func TestPanicInHook(t *testing.T) {
+	testkind.System(t)
 	l, panics, log := guarded(t)
 	bad, badPeer := newSocket(t, l)
 	good, goodPeer := newSocket(t, l)
@@ -130,6 +134,7 @@ func TestPanicInHook(t *testing.T) {
 // TestPanicInDriver: a panic in a task that a goroutine runs in place of the loop's thread
 // does not reach the goroutine.
 func TestPanicInDriver(t *testing.T) {
+	testkind.System(t)
 	l, panics, log := guarded(t)
 	done := make(chan struct{}, 1)
 	bad := l.LastTask(func() { panic("planted") })

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // told is a call of a hook.
@@ -15,6 +17,7 @@ type told struct{ readable, writable, plain bool }
 // TestHook: what the function of Hook is told of each thing that can happen to a
 // socket. Only who awaits room is told of it, once.
 func TestHook(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, 0)
 	s, peer := newSocket(t, l)
 	calls := make(chan told, 100)
@@ -91,6 +94,7 @@ func TestHook(t *testing.T) {
 // TestRoom: a writer that the other end keeps waiting is told when there is room
 // again.
 func TestRoom(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, 0)
 	s, peer := newSocket(t, l)
 	room := make(chan struct{}, 100)

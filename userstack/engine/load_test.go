@@ -5,10 +5,13 @@ package engine
 import (
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestLoad: the thread of a loop that works uses CPU time, that of one that sleeps does not.
 func TestLoad(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, 0)
 	const work = 30 * time.Millisecond
 	before := LoadOf(l)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 const patience = 20 * time.Second
@@ -36,6 +38,7 @@ func await(t testing.TB, what string, ch <-chan struct{}) {
 // TestOrder: events come first in a round, then tasks, then last tasks, and idle
 // tasks after their time; what a task schedules comes later.
 func TestOrder(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, 0)
 	l.mu.Lock()
 	l.idleMost = 200 * time.Millisecond // later than the rounds
@@ -74,6 +77,7 @@ func TestOrder(t *testing.T) {
 // TestWake: a task scheduled by anyone at any time runs, whether the loop sleeps,
 // spins or is busy.
 func TestWake(t *testing.T) {
+	testkind.System(t)
 	for _, spin := range []time.Duration{0, DefaultSpin} {
 		l := newLoop(t, spin)
 		var n atomic.Int64
@@ -105,6 +109,7 @@ func TestWake(t *testing.T) {
 
 // TestIdleUnderLoad: tasks for idle times run also where there is none.
 func TestIdleUnderLoad(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, 0)
 	done := make(chan struct{})
 	stop := false
@@ -122,6 +127,7 @@ func TestIdleUnderLoad(t *testing.T) {
 // TestIdleAgain: the loop does not sleep over a task for idle times that another
 // one has scheduled.
 func TestIdleAgain(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, 0)
 	done := make(chan struct{})
 	second := l.IdleTask(func() { close(done) })
@@ -130,6 +136,7 @@ func TestIdleAgain(t *testing.T) {
 }
 
 func TestClosed(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, 0)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
@@ -147,6 +154,7 @@ func TestClosed(t *testing.T) {
 
 // TestStopWaits: after the stop function of WatchReadable nothing is called.
 func TestStopWaits(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, DefaultSpin)
 	for range 200 {
 		fds := socketpair(t)

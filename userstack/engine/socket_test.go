@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/relay"
 )
 
@@ -38,6 +39,7 @@ func newSocket(t testing.TB, l *Loop) (*Socket, int) {
 // TestStream carries a stream both ways at once through package oob, which is
 // what a relay does with a Socket.
 func TestStream(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, DefaultSpin)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -90,6 +92,7 @@ func TestStream(t *testing.T) {
 
 // TestWaitEnds: what waits is ended by Close and by a deadline in the past.
 func TestWaitEnds(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, 0)
 	for name, c := range map[string]struct {
 		end  func(*Socket) error
@@ -129,6 +132,7 @@ func TestWaitEnds(t *testing.T) {
 // TestCloseWaitsForUse: the descriptor is not closed under a call that uses it,
 // for its number may be another file's then.
 func TestCloseWaitsForUse(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, 0)
 	s, peer := newSocket(t, l)
 	if err := s.Control(func(fd uintptr) {
@@ -163,6 +167,7 @@ func TestCloseWaitsForUse(t *testing.T) {
 // TestCloseHere: the end of a pair is closed when Close returns, without a goroutine;
 // one whose queue may hold descriptors is closed elsewhere.
 func TestCloseHere(t *testing.T) {
+	testkind.System(t)
 	l := newLoop(t, DefaultSpin)
 	for i := range 100 {
 		s, other := newSocket(t, l)

@@ -14,12 +14,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
 const ms = time.Millisecond
 
 func TestConnect(t *testing.T) {
+	testkind.System(t)
 	tests := []struct {
 		name  string
 		stack *fakeStack
@@ -73,6 +75,7 @@ func TestConnect(t *testing.T) {
 }
 
 func TestConnectFails(t *testing.T) {
+	testkind.System(t)
 	good := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	t.Run("refused", func(t *testing.T) {
 		probe(t, &fakeStack{}, "refused", closedPort(t), errnoArg(unix.ECONNREFUSED), good)
@@ -86,10 +89,12 @@ func TestConnectFails(t *testing.T) {
 }
 
 func TestConnectAgain(t *testing.T) {
+	testkind.System(t)
 	probe(t, &fakeStack{clcDelay: 80 * ms}, "again", echoServer(t, "tcp4", "127.0.0.1:0", ""))
 }
 
 func TestConnectTimeout(t *testing.T) {
+	testkind.System(t)
 	stack := &fakeStack{clcGate: make(chan struct{})}
 	p := startProbe(t, stack, "timeout", echoServer(t, "tcp4", "127.0.0.1:0", ""))
 	if got := p.line(t); got != "in progress" {
@@ -102,14 +107,17 @@ func TestConnectTimeout(t *testing.T) {
 }
 
 func TestDuplicates(t *testing.T) {
+	testkind.System(t)
 	probe(t, &fakeStack{}, "dup", echoServer(t, "tcp4", "127.0.0.1:0", ""))
 }
 
 func TestOptionsCarriedOver(t *testing.T) {
+	testkind.System(t)
 	probe(t, &fakeStack{}, "carry", echoServer(t, "tcp4", "127.0.0.1:0", ""))
 }
 
 func TestPending(t *testing.T) {
+	testkind.System(t)
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	for name, stack := range map[string]*fakeStack{
 		"TCP": {estGate: make(chan struct{})}, "CLC": {clcGate: make(chan struct{})},
@@ -134,6 +142,7 @@ func TestPending(t *testing.T) {
 // TestOptionsInHandshake: from the CLC handshake on the service sets options,
 // which it has to know of; not the launcher, although it has the socket still.
 func TestOptionsInHandshake(t *testing.T) {
+	testkind.System(t)
 	stack := &fakeStack{clcGate: make(chan struct{})}
 	p := startProbe(t, stack, "setting", echoServer(t, "tcp4", "127.0.0.1:0", ""))
 	for end := time.Now().Add(patience); stack.options.Load() == 0; time.Sleep(ms) {
@@ -149,6 +158,7 @@ func TestOptionsInHandshake(t *testing.T) {
 }
 
 func TestServerSpeaksFirst(t *testing.T) {
+	testkind.System(t)
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "welcome")
 	for name, stack := range map[string]*fakeStack{
 		"smc":               {},
@@ -160,6 +170,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 }
 
 func TestCloseEarly(t *testing.T) {
+	testkind.System(t)
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	for name, stack := range map[string]*fakeStack{
 		"TCP":      {estDelay: 200 * ms},
@@ -174,6 +185,7 @@ func TestCloseEarly(t *testing.T) {
 }
 
 func TestReset(t *testing.T) {
+	testkind.System(t)
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "some text")
 	res := probe(t, &fakeStack{breakAfter: 4, closeDelay: 300 * ms}, "reset", addr, "some")
 	if res.stats.Broken != 1 {
@@ -181,9 +193,13 @@ func TestReset(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) { probe(t, &fakeStack{}, "refusals") }
+func TestRefusals(t *testing.T) {
+	testkind.System(t)
+	probe(t, &fakeStack{}, "refusals")
+}
 
 func TestGoProgram(t *testing.T) {
+	testkind.System(t)
 	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
 		for name, stack := range map[string]*fakeStack{
 			"smc": {}, "slow": {estDelay: 30 * ms, clcDelay: 30 * ms}, "declined": {decline: "no link"}, "native": {notCandidate: true},
@@ -197,6 +213,7 @@ func TestGoProgram(t *testing.T) {
 }
 
 func TestServiceGone(t *testing.T) {
+	testkind.System(t)
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	stack := &fakeStack{t: t}
 	cl := stack.client()
@@ -211,6 +228,7 @@ func TestServiceGone(t *testing.T) {
 }
 
 func TestAccept(t *testing.T) {
+	testkind.System(t)
 	for name, stack := range map[string]*fakeStack{
 		"smc": {}, "declined": {decline: "no link", clcDelay: 20 * ms}, "no option": {noPeer: true}, "native": {notCandidate: true},
 	} {

@@ -12,11 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
 // TestCopies: all descriptors of a socket show the same connection.
 func TestCopies(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	const (
@@ -87,6 +89,7 @@ func TestCopies(t *testing.T) {
 // TestDescendants: both ways to find the processes of a program find the same ones, and a
 // list that is still valid is used again.
 func TestDescendants(t *testing.T) {
+	testkind.System(t)
 	c := exec.Command("sh", "-c", "sleep 60 & sleep 60 & wait")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
@@ -130,6 +131,7 @@ def read(s):
 // A stack that is killed cuts connections, which must not look like their end,
 // whatever the program does with them.
 func TestStackKilled(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	for _, tt := range []struct {
 		name    string
@@ -207,6 +209,7 @@ s.shutdown(1); print('up'); print(read(s)); print(s.getsockopt(1, 4))`, "EOF\n10
 // A program that is done with its connections leaves the launcher no
 // descriptors of theirs, nor are they too many for it.
 func TestEndCopiesClosed(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	cl, kill := mortalStack(t)
@@ -233,6 +236,7 @@ print('closed'); print(read(s))`, addr}})
 // A service that ends a session but still runs may read from a pair: the
 // launcher writes nothing into the pair until the service has released it.
 func TestMarkUnread(t *testing.T) {
+	testkind.System(t)
 	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), sockets: newSockets(), endCopies: budget{max: 1}, looks: newLooks(t.Context())}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -277,6 +281,7 @@ func TestMarkUnread(t *testing.T) {
 
 // Further connections have no copy of the end.
 func TestEndCopiesLimit(t *testing.T) {
+	testkind.System(t)
 	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), sockets: newSockets(), endCopies: budget{max: 1}, looks: newLooks(t.Context())}
 	for i, want := range []bool{true, false} {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -299,6 +304,7 @@ func TestEndCopiesLimit(t *testing.T) {
 // What accepted connections became is counted though the program has ended
 // before the launcher took note of it.
 func TestCountedAtEnd(t *testing.T) {
+	testkind.System(t)
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -11,11 +11,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestWithRoom: what is exhausted is waited for, for a bounded time. Other errors are
 // returned at once.
 func TestWithRoom(t *testing.T) {
+	testkind.System(t)
 	for _, tt := range []struct {
 		name  string
 		fails error

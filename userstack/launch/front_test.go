@@ -14,12 +14,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestMade: a launcher that is no ancestor of the processes of a program finds them: also those
 // whose parents have ended, and those that were made after it had looked. Threads, and processes
 // without the filter, are not among them.
 func TestMade(t *testing.T) {
+	testkind.System(t)
 	from := lastPIDNow()
 	if from == 0 {
 		t.Skip("the kernel has no " + lastPID)
@@ -80,6 +83,7 @@ exec sleep 600`}})
 
 // TestAsStarted: variables that name the front name the program.
 func TestAsStarted(t *testing.T) {
+	testkind.System(t)
 	own := strconv.Itoa(os.Getpid())
 	env := []string{"A=7", "LISTEN_PID=7", "LISTEN_FDS=1", "WATCHDOG_PID=8", "SYSTEMD_EXEC_PID=7", "LISTEN_PIDFDID=9"}
 	want := []string{"A=7", "LISTEN_PID=" + own, "LISTEN_FDS=1", "WATCHDOG_PID=8", "SYSTEMD_EXEC_PID=" + own}
@@ -94,6 +98,7 @@ func TestAsStarted(t *testing.T) {
 // TestRelayOfOthers: a waiter passes on what the program's user and root say, and nothing of
 // other users.
 func TestRelayOfOthers(t *testing.T) {
+	testkind.System(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -153,6 +158,7 @@ s.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [c.fi
 // TestRelayLingering: another user who sends a message with sockets whose close waits does not keep
 // the waiter from passing on signals and the end of the program.
 func TestRelayLingering(t *testing.T) {
+	testkind.System(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}

@@ -16,12 +16,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestHandOver: when connect() or accept() has returned, the launcher has no descriptor of the
 // socket any more. So the close of the program ends the connection at once, also if the launcher
 // does not go on.
 func TestHandOver(t *testing.T) {
+	testkind.System(t)
 	onOneProcessor(t)
 	for _, tt := range []struct {
 		over  string
@@ -232,6 +235,7 @@ func wait(fd int, events int16, limit time.Duration) error {
 // the answer. A call that the kernel repeats returns what it would have returned: the same descriptor,
 // success, or the error.
 func TestHandOverInterrupted(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	for name, stack := range map[string]*fakeStack{
 		"tcp": {notCandidate: true}, "by option": {notCandidate: true, byOption: true}, "smc": {},
@@ -253,6 +257,7 @@ func TestHandOverInterrupted(t *testing.T) {
 // does. Each repeated call takes the place of the one before, so the launcher needs no more
 // descriptors for it.
 func TestAcceptAlarmed(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	stack := (&fakeStack{}).fresh()
 	stack.t = t

@@ -18,10 +18,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestHereOwns compares with what the kernel says of its own addresses.
 func TestHereOwns(t *testing.T) {
+	testkind.System(t)
 	var h here
 	defer h.close()
 	want := map[string]bool{
@@ -66,6 +69,7 @@ func TestHereOwns(t *testing.T) {
 // network namespace, or no longer one. The answer is right at once, also if so much changed that
 // messages about it were lost. Between changes, the kernel is not asked.
 func TestHereAddressChanges(t *testing.T) {
+	testkind.System(t)
 	inNamespace(t, func(run func(...string)) {
 		var h here
 		defer h.close()
@@ -133,6 +137,7 @@ func TestHereAddressChanges(t *testing.T) {
 
 // TestHereNear: an answer of the stack is used for a time, and the table has a bound.
 func TestHereNear(t *testing.T) {
+	testkind.System(t)
 	var h here
 	now := time.Now()
 	a := netip.MustParseAddr("10.0.0.9")
@@ -150,6 +155,7 @@ func TestHereNear(t *testing.T) {
 }
 
 func TestParseRoute(t *testing.T) {
+	testkind.System(t)
 	answer := make([]byte, rtaAt)
 	answer[4], answer[8], answer[rtmTypeAt] = unix.RTM_NEWROUTE, 9, unix.RTN_LOCAL
 	if typ, seq, ok := parseRoute(answer); typ != unix.RTN_LOCAL || seq != 9 || !ok {
@@ -203,6 +209,7 @@ except ConnectionRefusedError: print('refused')
 // TestWithinMachine: connections of a program with addresses of its machine are TCP between its
 // own sockets, and the stack is neither asked nor told.
 func TestWithinMachine(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	to := []string{"127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"}
 	addrs, err := net.InterfaceAddrs()

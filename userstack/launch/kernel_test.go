@@ -15,9 +15,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 func TestKernelFilter(t *testing.T) {
+	testkind.System(t)
 	for _, tt := range []struct {
 		name string
 		nr   int

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/smc"
 	"smcr/userstack/broker"
 )
@@ -151,6 +152,7 @@ func wantClientReset(t *testing.T, c *net.TCPConn) {
 // A server that accepts late finds connections that are made, whatever its
 // listening socket is like, in their order; then none.
 func TestLate(t *testing.T) {
+	testkind.System(t)
 	for _, tt := range []struct{ name, listen, options, dial string }{
 		{"IPv4", "127.0.0.1:0", "", "127.0.0.1"},
 		{"any IPv4", "0.0.0.0:0", "", "127.0.0.2"},
@@ -189,6 +191,7 @@ func TestLate(t *testing.T) {
 
 // Where there can be no placeholder, connections wait for accept() as they are.
 func TestLateImpossible(t *testing.T) {
+	testkind.System(t)
 	t.Parallel()
 	l := startLate(t, &fakeStack{})
 	addr := l.tell("listen 127.0.0.1:0 16 transparent")
@@ -222,6 +225,7 @@ func (l *late) exit() string {
 // No more connections are accepted early than the backlog lets wait. The others
 // follow, in order, also where the queue was full.
 func TestLateBacklog(t *testing.T) {
+	testkind.System(t)
 	for _, backlog := range []int{0, 3} {
 		t.Run(fmt.Sprint(backlog), func(t *testing.T) {
 			t.Parallel()
@@ -250,6 +254,7 @@ func TestLateBacklog(t *testing.T) {
 
 // A program whose server falls behind and catches up finds each connection once.
 func TestLateAgain(t *testing.T) {
+	testkind.System(t)
 	t.Parallel()
 	l := startLate(t, &fakeStack{})
 	addr := l.tell("listen 127.0.0.1:0 64")
@@ -278,6 +283,7 @@ func TestLateAgain(t *testing.T) {
 // A connection that its client resets before accept() is accepted, and reads
 // ECONNRESET.
 func TestLateReset(t *testing.T) {
+	testkind.System(t)
 	t.Run("TCP", func(t *testing.T) {
 		t.Parallel()
 		l := startLate(t, &fakeStack{noPeer: true})
@@ -314,6 +320,7 @@ func TestLateReset(t *testing.T) {
 // Connections of SMC clients that have left before a PROPOSAL are not shown to a program that
 // accepts late, but for the last one: what poll has told stays true.
 func TestLateLeft(t *testing.T) {
+	testkind.System(t)
 	t.Run("no PROPOSAL", func(t *testing.T) {
 		l := startLate(t, &fakeStack{decline: "no CLC message", atOnce: true, reason: uint32(smc.DiagPeerNoSMC)})
 		addr := l.tell("listen 127.0.0.1:0 16")
@@ -361,6 +368,7 @@ func TestLateLeft(t *testing.T) {
 
 // A host that has many connections in the queue does not delay those of another one.
 func TestLateFair(t *testing.T) {
+	testkind.System(t)
 	l := startLate(t, &fakeStack{})
 	addr := l.tell("listen 127.0.0.1:0 16")
 	var crowd []*net.TCPConn
@@ -383,6 +391,7 @@ func TestLateFair(t *testing.T) {
 
 // The service is asked about a bounded number of connections at a time, and hosts take turns.
 func TestLateAsks(t *testing.T) {
+	testkind.System(t)
 	stack := &fakeStack{acceptGate: make(chan struct{})}
 	l := startLate(t, stack)
 	addr := l.tell("listen 127.0.0.1:0 1000")
@@ -442,6 +451,7 @@ func wantEnd(t *testing.T, c *net.TCPConn) {
 // When a listening socket ends, in any way, the connections that wait are reset, and the
 // port is free for other sockets.
 func TestLateEnd(t *testing.T) {
+	testkind.System(t)
 	for _, how := range []string{"close 0", "shutdown 0", "exit"} {
 		for _, smc := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, SMC %v", how, smc), func(t *testing.T) {
@@ -488,6 +498,7 @@ func TestLateEnd(t *testing.T) {
 // A listening socket keeps its connections while any process has it, under any number,
 // and the process that accepts first gets them.
 func TestLateFork(t *testing.T) {
+	testkind.System(t)
 	t.Parallel()
 	l := startLate(t, &fakeStack{})
 	addr := l.tell("listen 127.0.0.1:0 16")
@@ -526,6 +537,7 @@ func TestLateFork(t *testing.T) {
 
 // Each of several sockets of one port has its own connections.
 func TestLateReusePort(t *testing.T) {
+	testkind.System(t)
 	t.Parallel()
 	l := startLate(t, &fakeStack{})
 	addr := l.tell("listen 127.0.0.1:0 32 reuseport")
@@ -561,6 +573,7 @@ func TestLateReusePort(t *testing.T) {
 // A process that the launcher does not see gets the connections that it accepts,
 // though not their addresses.
 func TestLateOutside(t *testing.T) {
+	testkind.System(t)
 	for _, smc := range []bool{true, false} {
 		t.Run(fmt.Sprintf("SMC %v", smc), func(t *testing.T) {
 			t.Parallel()
@@ -620,6 +633,7 @@ func listenInode(t *testing.T, addr string) uint64 {
 
 // The launcher keeps nothing of listening sockets that are closed.
 func TestLateForgets(t *testing.T) {
+	testkind.System(t)
 	l := startLate(t, &fakeStack{})
 	before := len(numbers("/proc/self/fd"))
 	l.want("churned", l.tell("churn 1000"))

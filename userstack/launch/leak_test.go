@@ -11,10 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // A launch leaves no descriptor behind, however its connections went.
 func TestNoDescriptorLeft(t *testing.T) {
+	testkind.System(t)
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	refused := closedPort(t)
 	run := func() {

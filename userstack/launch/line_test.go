@@ -9,11 +9,14 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestLine: which connection the next call of accept() gets. Names are those of hosts, with
 // numbers in the order in which the connections came.
 func TestLine(t *testing.T) {
+	testkind.System(t)
 	for _, tt := range []struct{ name, steps, want string }{
 		{"one host", "a1 a2 a3 take a4 take take take", "a1 a2 a3 a4"},
 		{"a host that floods", "a1 a2 a3 a4 a5 b1 take take take c1 take take take take", "a1 b1 a2 a3 c1 a4 a5"},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // listenTwice is a program with two threads that both call listen() on one socket.
@@ -24,6 +25,7 @@ for t in threads: t.join()
 // TestListenTwice: two calls of listen() on one socket, answered at the same time, make one
 // listener. The launcher keeps no descriptor of the other one.
 func TestListenTwice(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	for round := range 2 { // what the first one opens for the process stays open
 		gate := make(chan struct{})
@@ -64,6 +66,7 @@ else: raise SystemExit('a short value is taken')
 // TestDeferAcceptTold: before a program can rely on TCP_DEFER_ACCEPT, a stack that joins
 // programs of the host knows of it.
 func TestDeferAcceptTold(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	for _, local := range []bool{true, false} {
 		stack := &fakeStack{t: t, local: local}

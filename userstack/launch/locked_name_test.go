@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // lockedEnv makes TestLockedNameProcess run.
@@ -26,6 +27,7 @@ const lockedEnv = "SMCR_TEST_LOCKED_NAME"
 // programs, of whatever users, that it serves. The processes of this test would stop for ever,
 // with their timers.
 func TestLockedName(t *testing.T) {
+	testkind.System(t)
 	for _, kind := range []string{"connection", "listener"} {
 		t.Run(kind, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -9,10 +9,13 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // Looks of one process wait for each other, and none for those of another.
 func TestLooksBound(t *testing.T) {
+	testkind.System(t)
 	x := newLooks(t.Context())
 	var held []*look
 	own, parent := os.Getpid(), os.Getppid()
@@ -57,6 +60,7 @@ func TestLooksBound(t *testing.T) {
 // Where places are scarce, a process that has none gets one before others get
 // another.
 func TestLooksScarce(t *testing.T) {
+	testkind.System(t)
 	x := newLooks(t.Context())
 	x.total = sharedLooks // of processes that are not those of the test
 	own, parent := os.Getpid(), os.Getppid()

@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // Of linux/userfaultfd.h.
@@ -171,12 +173,14 @@ func probeAbsentWait([]string) error {
 
 // A program whose memory is never there stops no other program of the launch.
 func TestAbsentMemory(t *testing.T) {
+	testkind.System(t)
 	needAbsentMemory(t)
 	probe(t, &fakeStack{}, "absent", echoServer(t, "tcp4", "127.0.0.1:0", ""))
 }
 
 // The same with a file whose server does not answer.
 func TestDeafMemory(t *testing.T) {
+	testkind.System(t)
 	d := newDeafFile(t, true)
 	probe(t, &fakeStack{}, "deaf", echoServer(t, "tcp4", "127.0.0.1:0", ""), d.path)
 	if d.reads.Load() == 0 {
@@ -187,6 +191,7 @@ func TestDeafMemory(t *testing.T) {
 // The copy of a descriptor that is no socket is not even taken, as closing it
 // may take as long as a file system likes.
 func TestDeafClose(t *testing.T) {
+	testkind.System(t)
 	d := newDeafFile(t, false)
 	fd, err := unix.Open(d.path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -207,6 +212,7 @@ func TestDeafClose(t *testing.T) {
 // A program that replaces its descriptor before the launcher copies it uses only the
 // share of its own process.
 func TestUnexpectedClose(t *testing.T) {
+	testkind.System(t)
 	d := newDeafFile(t, false)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -241,6 +247,7 @@ func TestUnexpectedClose(t *testing.T) {
 // The launcher ends when the program has ended, also if a look still waits for memory
 // that another process does not provide.
 func TestAbsentMemoryEnd(t *testing.T) {
+	testkind.System(t)
 	needAbsentMemory(t)
 	exe, err := os.Executable()
 	if err != nil {

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // probeEnv makes the test binary one of the probes of probe_test.go.
@@ -168,6 +170,7 @@ func closedPort(t testing.TB) string {
 }
 
 func TestExitStatus(t *testing.T) {
+	testkind.System(t)
 	for _, tt := range []struct {
 		argv []string
 		want int

@@ -14,11 +14,14 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestProtectedMemory: an answer of the launcher is not written into pages that the program may
 // not write, and each call fails as it does without the launcher.
 func TestProtectedMemory(t *testing.T) {
+	testkind.System(t)
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	probe(t, &fakeStack{}, "protected", addr, "smc")
 	if err := probeProtected([]string{addr, "native"}); err != nil {
@@ -110,6 +113,7 @@ func probeProtected(args []string) error {
 
 // TestWritableText: the answer by the text of /proc/PID/maps, for kernels without PROCMAP_QUERY.
 func TestWritableText(t *testing.T) {
+	testkind.System(t)
 	const maps = "1000-2000 rw-p 00000000 00:00 0\n2000-3000 r--p 00000000 00:00 0 /a file\n4000-5000 rw-p 0 00:00 0\nmalformed\n5000-6000 ---p 0 00:00 0\n"
 	for _, tt := range []struct {
 		addr, size uint64

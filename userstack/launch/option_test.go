@@ -12,11 +12,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestOptionVerdict: where the launcher answers for the kernel, it says what the
 // kernel says.
 func TestOptionVerdict(t *testing.T) {
+	testkind.System(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

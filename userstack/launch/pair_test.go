@@ -17,12 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // TestHangUpAtOnce: if a connection fails, the first event that a waiting program gets
 // reports the hang-up, the error, and that the socket is writable, as on TCP. The more
 // junk there is, the more time the kernel needs from the hang-up until there is room.
 func TestHangUpAtOnce(t *testing.T) {
+	testkind.System(t)
 	for name, pieces := range map[string]int{"as placed": 0, "long": 20000} {
 		t.Run(name, func(t *testing.T) { testHangUpAtOnce(t, pieces) })
 	}
@@ -151,6 +153,7 @@ func inEpollPwait(t *testing.T, tid int) bool {
 // TestPairDescriptors: a program sends a socket with a linger time and unsent data to the launcher's
 // end of a pair, as its last owner. The launcher that closes the end does not wait for it.
 func TestPairDescriptors(t *testing.T) {
+	testkind.System(t)
 	tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
@@ -71,6 +72,7 @@ func (l *lockedBuffer) String() string {
 // and accept() fail with ECONNABORTED, and the kernel does listen(). The program, its other connections and further calls
 // go on, also on the same sockets. Each panic is in the log once, and is counted.
 func TestPanicInCall(t *testing.T) {
+	testkind.System(t)
 	const calls = 3 + 1 + 1 // of probeUnlucky: connect, listen, accept
 	good := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	bad := echoServer(t, "tcp4", "127.0.0.1:0", "")

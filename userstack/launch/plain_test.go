@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/wire"
 )
 
@@ -103,6 +104,7 @@ func tcpPair(t *testing.T) (peer *net.TCPConn, sock int) {
 
 // A PROPOSAL is declined and taken from the connection, and nothing else is.
 func TestDecline(t *testing.T) {
+	testkind.System(t)
 	v1, v2 := proposal(t, false), proposal(t, true)
 	forged := []byte(v1)
 	forged[len(forged)-1]++ // no trailer
@@ -184,6 +186,7 @@ func TestDecline(t *testing.T) {
 
 // TestDeclineReset: the program still finds the error of a connection that was reset.
 func TestDeclineReset(t *testing.T) {
+	testkind.System(t)
 	peer, sock := tcpPair(t)
 	if err := errors.Join(peer.SetLinger(0), peer.Close()); err != nil {
 		t.Fatal(err)
@@ -200,6 +203,7 @@ func TestDeclineReset(t *testing.T) {
 // The age of a connection tells whether a stack that has ended may have
 // answered the SYN of the connection.
 func TestMayHaveAnnounced(t *testing.T) {
+	testkind.System(t)
 	begin := time.Now()
 	_, sock := tcpPair(t)
 	time.Sleep(300 * ms)
@@ -240,6 +244,7 @@ func (b doneBroker) Done() <-chan struct{} { return b.over }
 
 // TestLeaves: what the kernel does not let out in time resets the connection.
 func TestLeaves(t *testing.T) {
+	testkind.System(t)
 	peer, sock := tcpPair(t)
 	if err := awaitSent(sock, 0); err != nil {
 		t.Fatalf("nothing written: %v", err)

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
@@ -86,6 +87,7 @@ func wantSMC(t *testing.T, stack *fakeStack, res result, atLeast uint64) {
 }
 
 func TestCurl(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "curl")
 	url, body := fileServer(t, 3<<20)
 	file := filepath.Join(t.TempDir(), "body")
@@ -150,6 +152,7 @@ print('done')
 `
 
 func TestPythonClient(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	url, body := fileServer(t, 1<<20)
 	modes(t, func(t *testing.T, stack *fakeStack) {
@@ -162,6 +165,7 @@ func TestPythonClient(t *testing.T) {
 }
 
 func TestPythonServer(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	dir := t.TempDir()
 	body := bytes.Repeat([]byte("smc "), 1<<18)
@@ -233,6 +237,7 @@ func awaitPort(t testing.TB, port string) {
 }
 
 func TestNginx(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "nginx")
 	url, body := fileServer(t, 1<<20)
 	modes(t, func(t *testing.T, stack *fakeStack) {
@@ -298,6 +303,7 @@ http {
 }
 
 func TestRedis(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "redis-server", "redis-cli", "redis-benchmark")
 	modes(t, func(t *testing.T, stack *fakeStack) {
 		port := freePort(t)
@@ -329,6 +335,7 @@ func TestRedis(t *testing.T) {
 }
 
 func TestIperf(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "iperf3")
 	modes(t, func(t *testing.T, stack *fakeStack) {
 		port := freePort(t)
@@ -351,6 +358,7 @@ func TestIperf(t *testing.T) {
 }
 
 func TestShell(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "curl")
 	url, body := fileServer(t, 1<<16)
 	res := launched(t, &fakeStack{}, "", nil, "sh", "-c",
@@ -363,6 +371,7 @@ func TestShell(t *testing.T) {
 
 // A daemon outlives the program, and Run lasts as long as it does.
 func TestDaemon(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "late")
 	start := time.Now()
@@ -385,6 +394,7 @@ print(socket.create_connection((host, int(port))).recv(4).decode())
 
 // A launcher inside a launcher lets the outer one do the work.
 func TestNested(t *testing.T) {
+	testkind.System(t)
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	probe(t, &fakeStack{}, "nested", addr)
 }

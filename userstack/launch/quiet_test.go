@@ -9,11 +9,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestQuiet: Quiet is called once after many connections, when no more come,
 // and after few ones no more than once a minute.
 func TestQuiet(t *testing.T) {
+	testkind.System(t)
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
 		q := quiet{f: func() { calls.Add(1) }}

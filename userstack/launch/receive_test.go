@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // probeRow makes connections one after the other and says of each whether it was one
@@ -53,6 +55,7 @@ func row(address string, n int) (kinds string, err error) {
 // TestAdapt: if SMC is not useful for connections to an address, they are TCP without a
 // message to the stack. The stack is told later.
 func TestAdapt(t *testing.T) {
+	testkind.System(t)
 	const n = 3 * shortRow
 	for _, test := range []struct {
 		name    string
@@ -100,6 +103,7 @@ func TestAdapt(t *testing.T) {
 // TestPlainAccept: of an accepted connection whose SYN has no option the stack is told,
 // and not asked, if nothing but the option counts.
 func TestPlainAccept(t *testing.T) {
+	testkind.System(t)
 	const conns = 5 // of testAccept
 	for _, how := range []string{"block", "nonblock", "threads"} {
 		for _, byOption := range []bool{true, false} {
@@ -158,6 +162,7 @@ func probeAbsentQuick(args []string) error {
 // TestStuckReceiver: who receives the calls of all programs may get stuck in the memory
 // of one.
 func TestStuckReceiver(t *testing.T) {
+	testkind.System(t)
 	needAbsentMemory(t)
 	probe(t, &fakeStack{noPeer: true}, "absentquick", echoServer(t, "tcp4", "127.0.0.1:0", ""))
 }
@@ -165,6 +170,7 @@ func TestStuckReceiver(t *testing.T) {
 // TestPidfds: a kept pidfd never stands for a thread that got the number later, and the
 // number of those kept is bounded.
 func TestPidfds(t *testing.T) {
+	testkind.System(t)
 	var x pidfds
 	defer x.close()
 	own := os.Getpid()

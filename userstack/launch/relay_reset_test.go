@@ -13,12 +13,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestLauncherReset: if the peer resets the connection, the program sees a reset, and if
 // the program closes with unread data, the peer sees a reset. This is so if the service
 // carries the bytes, and if the launcher does.
 func TestLauncherReset(t *testing.T) {
+	testkind.System(t)
 	for name, stack := range map[string]*fakeStack{
 		"service": {}, "launcher": {noPeer: true, estDelay: 40 * ms, decide: ms}, "native": {notCandidate: true},
 	} {

@@ -14,12 +14,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/relay"
 )
 
 // TestLastBytes: the peer gets all bytes that a program wrote before it closed, also if
 // the peer has sent data that the program did not read.
 func TestLastBytes(t *testing.T) {
+	testkind.System(t)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -90,6 +92,7 @@ const lastBytes = 4 << 20
 // TestProgramGone: a peer that reads slowly gets all bytes that a program wrote before it
 // ended, if the service carries them, and if the launcher does.
 func TestProgramGone(t *testing.T) {
+	testkind.System(t)
 	for name, stack := range map[string]*fakeStack{
 		"service": {}, "launcher": {noPeer: true, estDelay: 40 * ms, decide: ms}, "native": {notCandidate: true},
 	} {
@@ -157,6 +160,7 @@ func probeWriteAndGo(args []string) error {
 // TestStopsReading: a program that has shut down reading goes on writing while
 // the peer sends.
 func TestStopsReading(t *testing.T) {
+	testkind.System(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -7,11 +7,14 @@ package launch
 import (
 	"strconv"
 	"testing"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestRelisten: a port is free when the close() of its listening socket has returned, after each
 // way in which accept() can end. A call that goes on keeps it in use, as the kernel does.
 func TestRelisten(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	for _, tt := range []struct {
 		what   string

@@ -24,6 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	_ "smcr/internal/testing/firstthread"
+
+	"smcr/internal/testing/testkind"
 )
 
 // someone is a user without privileges.
@@ -158,6 +160,7 @@ func rightsOf(t *testing.T, argv ...string) []string {
 // TestRights: whatever a launcher that is root may do, a program gets for each
 // option what the kernel would answer it on its own TCP socket.
 func TestRights(t *testing.T) {
+	testkind.System(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which the program gives up")
 	}
@@ -216,6 +219,7 @@ func TestRights(t *testing.T) {
 // TestSignalOwner: a program cannot have the launcher signal for it whom it may
 // not signal itself: who gets SIGIO is checked against who said so.
 func TestSignalOwner(t *testing.T) {
+	testkind.System(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which the program gives up")
 	}
@@ -318,6 +322,7 @@ func echo2(fd int, greeting string) error {
 // TestAcceptOwner: an accepted connection belongs to the program's user, as
 // firewalls see it, also if it was the launcher that took it from the backlog.
 func TestAcceptOwner(t *testing.T) {
+	testkind.System(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which the program gives up")
 	}
@@ -379,6 +384,7 @@ func probeAcceptOwner(args []string) error {
 // TestOwnerMake: what a thread makes for another user is that user's, and the
 // process is what it was.
 func TestOwnerMake(t *testing.T) {
+	testkind.System(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -420,6 +426,7 @@ func TestOwnerMake(t *testing.T) {
 // TestLandlock: a program that forbids itself to connect cannot do so by way of
 // the service, which is under no such rule.
 func TestLandlock(t *testing.T) {
+	testkind.System(t)
 	if v, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); e != 0 || v < 4 {
 		t.Skip("needs Landlock with network rules (Linux 6.7)")
 	}

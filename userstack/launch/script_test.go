@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
@@ -147,6 +148,7 @@ func (s *script) connect() uint64 {
 // the connection is already made, sees a reset and not an end of file, unless the
 // launcher can carry the connection over TCP.
 func TestUnattached(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	ready := func(s *script, mode broker.Mode) {
 		id := s.connect()

@@ -10,12 +10,14 @@ import (
 	"strings"
 	"testing"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
 // TestSendto compares sendto() with an address on a connection over SMC with the answers
 // over TCP.
 func TestSendto(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)

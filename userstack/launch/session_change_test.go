@@ -9,6 +9,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // handOver tells the launcher that another process is the stack.
@@ -23,6 +25,7 @@ func (x *stacks) handOver() {
 // All listening sockets are marked in it. An open connection stays with its stack, whose
 // session ends after the last one.
 func TestChangeOfStack(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	x := &stacks{t: t}
 	f := &fakeStack{}
@@ -85,6 +88,7 @@ func TestChangeOfStack(t *testing.T) {
 // TestChangeDies has the stack that hands over die before the launcher has a session with the
 // next one: connections are TCP until then.
 func TestChangeDies(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	x := &stacks{t: t}
 	m, err := x.open(&fakeStack{})

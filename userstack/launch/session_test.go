@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
@@ -128,6 +129,7 @@ func ask(t *testing.T, port, what string) string {
 // next one, and the one after it, in which all its listening sockets are marked
 // without its doing.
 func TestNextStack(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	x := &stacks{t: t}
 	f := &fakeStack{}
@@ -182,6 +184,7 @@ func TestNextStack(t *testing.T) {
 // A connect() under way when the stack ends ends in a TCP connection, wherever
 // the stack was.
 func TestConnectAfresh(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	established := func(s *script) (id uint64) {
 		m, sock := s.recv(broker.TypeConnect)
@@ -246,6 +249,7 @@ def talk():
 // A connection that the program has accepted when the stack ends in the CLC
 // handshake goes on over TCP, unless the stack accepted SMC already.
 func TestTakeBack(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	for _, tt := range []struct {
 		name  string

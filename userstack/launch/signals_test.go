@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
@@ -198,6 +199,7 @@ print('done')
 `
 
 func TestSignals(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	for _, tt := range []struct {
@@ -237,6 +239,7 @@ func TestSignals(t *testing.T) {
 
 // A connect() that a signal interrupts goes on, wherever the stack is.
 func TestConnectInterrupted(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	gate := func() chan struct{} { return make(chan struct{}) }
@@ -270,6 +273,7 @@ func TestConnectInterrupted(t *testing.T) {
 // If the program was told that a connection failed, the launcher does not connect again
 // after a later message of the service about this connection.
 func TestConnectGivenUp(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	res := launched(t, &fakeStack{estDelay: 60 * ms}, "", nil,
@@ -285,6 +289,7 @@ func TestConnectGivenUp(t *testing.T) {
 // The port of a server that is killed while it waits in accept is free at
 // once, and its launcher ends.
 func TestKilledInAccept(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	stack := &fakeStack{t: t}
 	p := start(t, Config{Broker: stack.client(), Argv: []string{"python3", "-u", "-c", `
@@ -307,6 +312,7 @@ for _ in range(4): threading.Thread(target=l.accept).start()
 }
 
 func TestKilledInConnect(t *testing.T) {
+	testkind.System(t)
 	stack := &fakeStack{clcDelay: 2 * patience, t: t}
 	p := startProbe(t, stack, "blocking", echoServer(t, "tcp4", "127.0.0.1:0", ""), "smc")
 	for stack.connects.Load() == 0 {
@@ -321,6 +327,7 @@ func TestKilledInConnect(t *testing.T) {
 }
 
 func TestContextEndsProgram(t *testing.T) {
+	testkind.System(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	res := launchedWith(t, ctx, Config{Argv: []string{"sleep", "60"}, Broker: (&fakeStack{t: t}).client(), Started: func(int) {
@@ -333,6 +340,7 @@ func TestContextEndsProgram(t *testing.T) {
 
 // Signals to the launcher reach the program.
 func TestSignalsForwarded(t *testing.T) {
+	testkind.System(t)
 	p := start(t, Config{Broker: (&fakeStack{t: t}).client(), Argv: []string{
 		"sh", "-c", `trap 'echo usr1' USR1; trap 'echo term; exit 5' TERM; echo ready; while :; do sleep 0.05; done`,
 	}})
@@ -350,6 +358,7 @@ func TestSignalsForwarded(t *testing.T) {
 }
 
 func TestStartErrors(t *testing.T) {
+	testkind.System(t)
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"noexec": 0o644, "garbage": 0o755} {
 		if err := os.WriteFile(dir+"/"+name, []byte{0, 1, 2}, mode); err != nil {
@@ -370,6 +379,7 @@ func TestStartErrors(t *testing.T) {
 
 // After the death of the service, programs continue with TCP.
 func TestServiceDies(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	stack := &fakeStack{t: t}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
@@ -144,6 +145,7 @@ func localEvent() broker.Event {
 
 // TestSteps has rows for each line of the table at steps.
 func TestSteps(t *testing.T) {
+	testkind.System(t)
 	const (
 		waits    = 1 << iota // a call waits for the outcome
 		nonblock             // the socket is non-blocking
@@ -285,6 +287,7 @@ func TestSteps(t *testing.T) {
 // TestStepsAnyOrder: whatever comes in whatever order, an attempt ends once, does nothing
 // afterwards, and ends if enough time passes.
 func TestStepsAnyOrder(t *testing.T) {
+	testkind.System(t)
 	events := []func(x *steps, h *fakeHands){
 		func(x *steps, _ *fakeHands) { x.event(notCand) },
 		func(x *steps, _ *fakeHands) { x.event(noSMCEvent) },

@@ -15,9 +15,12 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 func TestStores(t *testing.T) {
+	testkind.System(t)
 	var x stores
 	at := func(id uint64, tid uint32) *notif { return &notif{seccompNotif: seccompNotif{ID: id, PID: tid}} }
 	waits := func(n *notif) bool { return x.earlier(n) != nil }
@@ -117,6 +120,7 @@ func probeLateStore(args []string) error {
 // TestLateStore: what the launcher writes into the memory of a program is there
 // when the call is over, and not later, also when signals interrupt the call.
 func TestLateStore(t *testing.T) {
+	testkind.System(t)
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	probe(t, &fakeStack{}, "latestore", addr)
 }

@@ -11,12 +11,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
 // If a launcher passes the service a file whose close never returns, the service
 // ends the session at once.
 func TestUnexpectedDescriptor(t *testing.T) {
+	testkind.System(t)
 	d := newDeafFile(t, false)
 	srv := &broker.Server{Handler: &fakeStack{t: t}}
 	for _, m := range []broker.Message{

@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 func runFilter(t *testing.T, allowIOUring bool, arch uint32, nr int, args ...uint64) uint32 {
@@ -51,6 +53,7 @@ func verdict(t *testing.T, filter []unix.SockFilter, arch uint32, nr int, args .
 }
 
 func TestFilter(t *testing.T) {
+	testkind.System(t)
 	refuse := func(e unix.Errno) uint32 { return retErrno | uint32(e) }
 	for _, tt := range []struct {
 		name string
@@ -118,6 +121,7 @@ func TestFilter(t *testing.T) {
 
 // Our structures and numbers against the system's headers.
 func TestHeaders(t *testing.T) {
+	testkind.System(t)
 	needProgram(t, "gcc")
 	dir := t.TempDir()
 	src := `#include <linux/seccomp.h>
@@ -181,6 +185,7 @@ func FuzzParseEpollInfo(f *testing.F) {
 }
 
 func TestSockaddr(t *testing.T) {
+	testkind.System(t)
 	for _, tt := range []struct {
 		domain int
 		ap     string

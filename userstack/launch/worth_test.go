@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // worthBed is a worth with a clock of its own and one destination.
@@ -39,6 +41,7 @@ func (b *worthBed) want(what string, c choice) {
 
 // TestWorth has a row for each line of the table at worth.
 func TestWorth(t *testing.T) {
+	testkind.System(t)
 	smc := choice{}
 	try := choice{try: true}
 	tcpNoPeer := choice{tcp: true, because: noPeer}
@@ -140,6 +143,7 @@ func TestWorth(t *testing.T) {
 
 // TestEnding: a connection is short by what it took to make it.
 func TestEnding(t *testing.T) {
+	testkind.System(t)
 	const ms = time.Millisecond
 	for _, test := range []struct {
 		made, open time.Duration
@@ -164,6 +168,7 @@ func TestEnding(t *testing.T) {
 // TestWorthBounded: addresses that the program tries one after the other take no
 // memory without bound.
 func TestWorthBounded(t *testing.T) {
+	testkind.System(t)
 	b := newWorthBed(t)
 	to := func(i int) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80)

@@ -9,12 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/smc"
 )
 
 // TestSockDiag asks the kernel for real sockets.
 func TestSockDiag(t *testing.T) {
+	testkind.System(t)
 	for _, host := range []string{"127.0.0.1:0", "[::1]:0"} {
 		var lc net.ListenConfig
 		lc.SetMultipathTCP(false) // which has sockets of its own

@@ -9,11 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/smc"
 )
 
 // TestTCPInfo: the counters of a real connection are what its two ends have written.
 func TestTCPInfo(t *testing.T) {
+	testkind.System(t)
 	var i unix.TCPInfo
 	for got, want := range map[uintptr]uintptr{
 		tcpInfoTotalRetrans: unsafe.Offsetof(i.Total_retrans), tcpInfoAcked: unsafe.Offsetof(i.Bytes_acked),

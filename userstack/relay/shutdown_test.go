@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // A program that shuts down reading goes on writing while the peer sends.
@@ -83,6 +84,7 @@ func TestLastWords(t *testing.T) {
 // A shutdown drops what the program has sent, and does not wait for the close of sockets that the
 // program has sent with it.
 func TestShutDownDescriptors(t *testing.T) {
+	testkind.System(t)
 	a, b := unixPair(t)
 	rc, err := b.(*net.UnixConn).SyscallConn()
 	if err == nil {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // unixPair returns a socketpair; the first end is in Go's poller.
@@ -160,6 +161,7 @@ func TestCopy(t *testing.T) {
 
 // TestReadAllocs: reading allocates nothing.
 func TestReadAllocs(t *testing.T) {
+	testkind.System(t)
 	a, b := unixPair(t)
 	s := wrap(t, b)
 	buf := make([]byte, 100)

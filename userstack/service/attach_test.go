@@ -10,12 +10,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
 // An end that the service does not use ends the connection. The errno tells the launcher to make a
 // reset of it, and the end is as it was.
 func TestEndNotTaken(t *testing.T) {
+	testkind.System(t)
 	_, c, _ := declined(t, variousSettings[0])
 	end := tcpSocket(t, 0)
 	if err := c.Attach(end); err != nil {
@@ -32,6 +34,7 @@ func TestEndNotTaken(t *testing.T) {
 // takeUnix keeps nothing but the connection, and of an end that it cannot take
 // the caller still has it.
 func TestTakeUnix(t *testing.T) {
+	testkind.System(t)
 	checkLeaks(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

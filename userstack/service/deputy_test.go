@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
@@ -125,6 +126,7 @@ func pairOfOtherProcess(t *testing.T) (pair [2]int, err error) {
 
 // TestMakesPair is the child of pairOfOtherProcess.
 func TestMakesPair(t *testing.T) {
+	testkind.System(t)
 	if os.Getenv("SMCR_TEST_MAKES_PAIR") == "" {
 		t.Skip("it is for another test")
 	}
@@ -195,6 +197,7 @@ func untouched(t *testing.T, victim int) {
 // TestDeputy: the stack writes the bytes of a peer into no socket but an end of a pair that the
 // process of the launcher has made.
 func TestDeputy(t *testing.T) {
+	testkind.System(t)
 	for name, make := range foreigners {
 		t.Run(name, func(t *testing.T) {
 			passed, victim := make(t)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 	"smcr/userstack/tcpopt"
 	"smcr/userstack/wire"
@@ -126,6 +127,7 @@ func TestGateVerdict(t *testing.T) {
 
 // TestNoGate: where the kernel has no gate, the stack's own user alone uses SMC.
 func TestNoGate(t *testing.T) {
+	testkind.System(t)
 	if syscall.Geteuid() != 0 {
 		t.Skip("needs root to become another user")
 	}
@@ -159,6 +161,7 @@ func TestNoGate(t *testing.T) {
 
 // TestClaimed: a socket on which the service speaks CLC is not handed over once more.
 func TestClaimed(t *testing.T) {
+	testkind.System(t)
 	b := newServiceBed(t, host(t), nil)
 	l, addr := listenTCP(t)
 	peer, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(addr))

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/quota"
 	"smcr/smc"
 	"smcr/userstack/broker"
@@ -116,6 +117,7 @@ func opened(t *testing.T, domain, typ, proto int) handed {
 // TestHandedOver: a launcher may hand over what it likes. The stack touches
 // nothing but TCP sockets of its network namespace that are as they should be.
 func TestHandedOver(t *testing.T) {
+	testkind.System(t)
 	const listens, connects, accepted = 1, 2, 4
 	const fresh = listens | connects
 	const netns = "another network namespace"
@@ -213,6 +215,7 @@ func TestHandedOver(t *testing.T) {
 // TestBeyondQuota: for an accepted connection beyond a user's quota the peer is
 // told to stay with TCP, and the program has its socket as it was.
 func TestBeyondQuota(t *testing.T) {
+	testkind.System(t)
 	const nobody = 65534
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/smc"
 	"smcr/userstack"
 	"smcr/userstack/broker"
@@ -83,6 +84,7 @@ var variousSettings = []settings{
 // Package net changes TCP_NODELAY, the keep-alive and O_NONBLOCK of a socket
 // it is given. All are the program's.
 func TestTakeTCP(t *testing.T) {
+	testkind.System(t)
 	for _, want := range variousSettings {
 		t.Run(fmt.Sprintf("%+v", want), func(t *testing.T) {
 			checkLeaks(t)
@@ -151,6 +153,7 @@ func TestTakeTCP(t *testing.T) {
 // Where SMC-R cannot be, the program's own connect or socket does, untouched,
 // and the launcher is told why.
 func TestNotCandidate(t *testing.T) {
+	testkind.System(t)
 	elsewhere := netip.MustParseAddrPort("192.0.2.1:80")
 	here := netip.MustParseAddrPort("127.0.0.1:9")
 	for _, tt := range []struct {
@@ -196,6 +199,7 @@ func TestNotCandidate(t *testing.T) {
 }
 
 func TestListen(t *testing.T) {
+	testkind.System(t)
 	b := newServiceBed(t, host(t), nil)
 	if err := b.launcher(os.Geteuid()).Listen(t.Context(), tcpSocket(t, 0)); err != nil {
 		t.Fatal(err)
@@ -282,6 +286,7 @@ func TestPeerWithoutSMC(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
+	testkind.System(t)
 	checkLeaks(t)
 	b := newServiceBed(t, host(t), nil)
 	l, remote := listenTCP(t)
@@ -343,6 +348,7 @@ func declined(t *testing.T, set settings) (fd int, c *broker.ClientConn, peer *n
 
 // A declined connection is the program's TCP socket again, as it was.
 func TestDeclineReleased(t *testing.T) {
+	testkind.System(t)
 	for _, want := range variousSettings {
 		t.Run(fmt.Sprintf("%+v", want), func(t *testing.T) {
 			fd, c, peer := declined(t, want)
@@ -441,6 +447,7 @@ func attachKept(t testing.TB, c *broker.ClientConn) (p *program, endCopy int) {
 // A peer that announced SMC and then ends the connection: there is no data to be lost, and the
 // launcher connects again. After two such connections, nothing is announced to the peer.
 func TestRendezvousFails(t *testing.T) {
+	testkind.System(t)
 	checkLeaks(t)
 	b := newServiceBed(t, host(t), nil)
 	l, remote := listenTCP(t)

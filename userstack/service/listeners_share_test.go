@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"smcr/internal/testing/sharetest"
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 	"smcr/userstack/network"
 )
@@ -58,6 +59,7 @@ func TestAnnouncedOfOthers(t *testing.T) {
 // any number of launchers, and those of others and of root as before. The bound of all holds for
 // root as well.
 func TestListeningShares(t *testing.T) {
+	testkind.System(t)
 	flooders := []*broker.Launcher{{UID: 1000}, {UID: 1000}}
 	other, root := &broker.Launcher{UID: 1001}, &broker.Launcher{}
 	ls := &listeners{kick: make(chan struct{}, 1), known: map[uint64]*markedSocket{}, users: map[uint32]int{}, open: map[*broker.Launcher]map[uint64]*markedSocket{}}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/internal/lastclose"
 )
 
@@ -46,6 +47,7 @@ func newCloses(t testing.TB) lastCloses {
 
 // TestKernelReportsCloses is skipped if the tests of this package make do with polledCloses.
 func TestKernelReportsCloses(t *testing.T) {
+	testkind.System(t)
 	if _, ok := newCloses(t).(sharedCloses); !ok {
 		_, err := kernelCloses()
 		t.Skip(err)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/sharetest"
+	"smcr/internal/testing/testkind"
 )
 
 // TestLocalMemories: the connections that are remembered as TCP have a share for each user, and
@@ -61,6 +62,7 @@ func TestLocalMemories(t *testing.T) {
 // TestLocalPorts: the ports on which a user has listened are limited, and those on which nobody
 // listens any more make room.
 func TestLocalPorts(t *testing.T) {
+	testkind.System(t)
 	in := map[uint16]bool{7: true}
 	table := &localTable{listening: func() (map[uint16]bool, error) { return in, nil }}
 	for port := range uint16(60000) {
@@ -100,6 +102,7 @@ func (c *countedCloses) Close() error            { return unix.Close(c.event) }
 
 // TestLocalPairs: the pairs of a user have a share of all, and those that have ended make room.
 func TestLocalPairs(t *testing.T) {
+	testkind.System(t)
 	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		t.Fatal(err)

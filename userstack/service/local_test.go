@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/userstack"
 	"smcr/userstack/broker"
@@ -446,6 +447,7 @@ func TestLocalLateLauncher(t *testing.T) {
 
 // TestLocalOff: a launcher that did not choose pairs, and what else leaves a connection within a host to TCP.
 func TestLocalOff(t *testing.T) {
+	testkind.System(t)
 	for name, change := range map[string]func(b *localBed, fd int) error{
 		"not chosen": func(*localBed, int) error { return nil },
 		"the stack does not see closes": func(b *localBed, _ int) error {

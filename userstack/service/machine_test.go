@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"smcr/internal/testing/testkind"
 	"smcr/smc"
 	"smcr/userstack/broker"
 )
@@ -72,6 +73,7 @@ func FuzzAddresses(f *testing.F) {
 // TestLocalNotCounted: a connection within the machine about which the stack is asked is
 // neither marked nor counted as a fallback.
 func TestLocalNotCounted(t *testing.T) {
+	testkind.System(t)
 	b := newLocalBed(t)
 	b.local = false
 	marked := b.opt.connects.Load()

@@ -3,6 +3,7 @@
 package service
 
 import (
+	"flag"
 	"os"
 	"testing"
 )
@@ -10,10 +11,14 @@ import (
 // withEngine has an engine carry the programs' bytes.
 var withEngine bool
 
-// TestMain runs all tests with an engine, and then without.
+// TestMain runs all tests with an engine, and then, in their long form, without.
 func TestMain(m *testing.M) {
 	_, _ = kernelCloses() // its descriptors stay open
+	flag.Parse()
 	for _, withEngine = range []bool{true, false} {
+		if !withEngine && testing.Short() {
+			break
+		}
 		if code := m.Run(); code != 0 {
 			println("with an engine:", withEngine)
 			os.Exit(code)

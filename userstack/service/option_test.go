@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/rights"
 )
@@ -46,6 +47,7 @@ func TestOptionUnknown(t *testing.T) {
 // TestOptionsWhileTaken: while the service takes over a program's socket, which
 // changes options for a moment, the program finds what it has set.
 func TestOptionsWhileTaken(t *testing.T) {
+	testkind.System(t)
 	checkLeaks(t)
 	l, remote := listenTCP(t)
 	fd := tcpSocket(t, 0)
@@ -92,6 +94,7 @@ func TestOptionsWhileTaken(t *testing.T) {
 
 // Once the TCP socket is no more the launcher answers in its place.
 func TestOptionsOver(t *testing.T) {
+	testkind.System(t)
 	h := &held{sock: broker.NewDescriptor(tcpSocket(t, 0))}
 	_ = h.sock.Take() // tcpSocket closes it
 	if err := h.set(rights.All, unix.IPPROTO_TCP, unix.TCP_NODELAY, []byte{1, 0, 0, 0}); err != syscall.ENOTCONN {
@@ -106,6 +109,7 @@ func TestOptionsOver(t *testing.T) {
 // kernel read or write memory of the service, nor use its descriptors: these
 // options mean the caller's, or count in other units than bytes.
 func TestOptionBeyondSocket(t *testing.T) {
+	testkind.System(t)
 	checkLeaks(t)
 	fd := tcpSocket(t, 0)
 	filter := make([]unix.SockFilter, 200)

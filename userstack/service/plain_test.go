@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/userstack"
@@ -69,6 +70,7 @@ func socketName(t testing.TB, fd int) netip.AddrPort {
 // reasons and counted, as long as the program has them and no longer, and that
 // the service does not keep them open.
 func TestPlainListed(t *testing.T) {
+	testkind.System(t)
 	for _, test := range []struct {
 		name   string
 		tune   func(*userstack.Config)
@@ -144,6 +146,7 @@ func TestPlainListed(t *testing.T) {
 // TestPlainNoted: connections that the launcher left to TCP are listed and counted like
 // those that it asked about. What another user says of a socket is not shown.
 func TestPlainNoted(t *testing.T) {
+	testkind.System(t)
 	b := newServiceBed(t, host(t), nil)
 	_, addr := listenTCP(t)
 	var notes []broker.Note
@@ -205,6 +208,7 @@ func wantReset(t *testing.T, c interface{ Write([]byte) (int, error) }) {
 
 // TestPlainAccepted does so for a server, and lists its listener.
 func TestPlainAccepted(t *testing.T) {
+	testkind.System(t)
 	b := newServiceBed(t, host(t), nil)
 	b.opt.smc.Store(false)
 	cl := b.launcher(0)
@@ -256,6 +260,7 @@ func TestPlainAccepted(t *testing.T) {
 // TestPlainOfOthers checks that a launcher cannot have the sockets of other users
 // listed under its name.
 func TestPlainOfOthers(t *testing.T) {
+	testkind.System(t)
 	b := newServiceBed(t, host(t), nil)
 	b.opt.smc.Store(false)
 	if unix.Geteuid() != 0 {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
@@ -108,6 +109,7 @@ func TestLocalPolicy(t *testing.T) {
 // TestLocalPolicyOfLauncher: which launchers learn that the stack joins programs, also after
 // the policy has changed, and that the choice of a launcher needs no policy.
 func TestLocalPolicyOfLauncher(t *testing.T) {
+	testkind.System(t)
 	b := newLocalBed(t)
 	b.local = false
 	local := func(command string) bool {

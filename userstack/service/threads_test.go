@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
@@ -132,6 +133,7 @@ func wantPending(t *testing.T, addr netip.AddrPort, n int) {
 // TestPendingConnects: connections that nobody answers take no thread each, and
 // all of them end with the service.
 func TestPendingConnects(t *testing.T) {
+	testkind.System(t)
 	checkLeaks(t)
 	const count = 2000
 	b := newServiceBed(t, host(t), nil)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
 
@@ -41,6 +42,7 @@ func silent(t *testing.T) broker.ConnectRequest {
 // can use it again, whether the peer refused or the launcher left. With the mark, the next
 // connection of the socket would announce SMC, and the gate would keep its data back.
 func TestWithdraw(t *testing.T) {
+	testkind.System(t)
 	t.Run("refused", func(t *testing.T) {
 		b := newServiceBed(t, host(t), nil)
 		l, addr := listenTCP(t)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/engine"
 )
 
@@ -172,6 +173,7 @@ func (x *twin) step(r *rand.Rand) (what string) {
 
 // TestPairAsKernel: a socketpair of a world behaves like one of the kernel.
 func TestPairAsKernel(t *testing.T) {
+	testkind.System(t)
 	oob := false
 	if fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err == nil {
 		oob = unix.Sendto(fds[0], []byte("x"), unix.MSG_OOB, nil) == nil

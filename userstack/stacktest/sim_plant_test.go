@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 var simPlant = flag.String("sim.plant", "", "bugs that TestPlantedBugs plants: a regular expression; none means a few")
@@ -85,6 +87,7 @@ var (
 
 // TestPlantedBugs checks that the simulation finds the faults that it must find.
 func TestPlantedBugs(t *testing.T) {
+	testkind.System(t)
 	if testing.Short() {
 		t.Skip("builds the stack several times: run without -short")
 	}

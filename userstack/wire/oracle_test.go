@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/smc"
 )
 
@@ -312,6 +313,7 @@ var oracleRDMA = []oracleCase{
 // TestTsharkAgrees has Wireshark's dissector, which knows nothing of this
 // package, read what it encodes, field by field.
 func TestTsharkAgrees(t *testing.T) {
+	testkind.System(t)
 	c := newCapture()
 	const syn, ack, psh = 2, 16, 8
 	synFrame := c.tcp(0, syn, AppendTCPOption([]byte{2, 4, 5, 0xb4}), nil)

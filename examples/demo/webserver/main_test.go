@@ -11,9 +11,12 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"testing"
+
+	"smcr/internal/testing/testkind"
 )
 
 func TestContent(t *testing.T) {
+	testkind.System(t)
 	mux := http.NewServeMux()
 	mux.Handle("GET /bytes/{n}", newGenerator())
 	srv := httptest.NewServer(mux)

@@ -17,6 +17,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/smctools/tool"
 	_ "smcr/internal/testing/firstthread"
+	"smcr/internal/testing/testkind"
 	"smcr/nl/nltest"
 )
 
@@ -84,6 +85,7 @@ func (b *bench) inTime(line string) (out, errOut string, status int) {
 // show counters work without the file, because no reset of this user is in it. A reset fails
 // at once. The file does not change.
 func TestSquatter(t *testing.T) {
+	testkind.System(t)
 	for name, make := range map[string]func(path string) error{
 		"file": func(path string) error { return os.WriteFile(path, []byte("1"), 0o666) },
 		"locked": func(path string) error {
@@ -138,6 +140,7 @@ func TestSquatter(t *testing.T) {
 // TestSecondName checks that a file of this user that has got the name of the cache file,
 // as a second name, is not overwritten.
 func TestSecondName(t *testing.T) {
+	testkind.System(t)
 	b := newBench(t, nltest.State{})
 	other := b.cache + ".precious"
 	if err := os.WriteFile(other, []byte("precious"), 0o600); err != nil {
@@ -157,6 +160,7 @@ func TestSecondName(t *testing.T) {
 // TestCacheLocked checks that a command waits for the lock of another process, but not
 // without limit.
 func TestCacheLocked(t *testing.T) {
+	testkind.System(t)
 	b := newBench(t, nltest.State{})
 	if _, errOut, status := b.run("smcr stats reset"); status != 0 {
 		t.Fatalf("status %d, %q", status, errOut)

@@ -14,6 +14,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/place"
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 
 	"github.com/google/go-cmp/cmp"
@@ -62,6 +63,7 @@ func TestOpenAuto(t *testing.T) {
 // TestOpenFailed checks that a socket without a listener is an error. It does not mean
 // that the kernel has no SMC.
 func TestOpenFailed(t *testing.T) {
+	testkind.System(t)
 	path := filepath.Join(t.TempDir(), "sock")
 	streams, _, _, errOut := cmdutil.MemoryStreams()
 	e := NewEnv(&cmdutil.Factory{IO: streams, Backend: "unix:" + path, Dial: cmdutil.Dial}, "/usr/bin/smcss")

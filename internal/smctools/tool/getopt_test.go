@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"smcr/internal/testing/testkind"
 )
 
 var options = Getopt{Program: "getopt", Short: "abI:", Long: []LongOption{
@@ -22,6 +24,7 @@ var commandLines = []string{
 
 // TestGetopt compares with the program getopt of util-linux, which uses the C library.
 func TestGetopt(t *testing.T) {
+	testkind.System(t)
 	if _, err := exec.LookPath("getopt"); err != nil {
 		t.Skip("needs getopt: run `sudo scripts/setup-test-tools`")
 	}

@@ -113,7 +113,7 @@ func TestRoCEBlocked(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if testing.Short() && tt.name != "both directions" && tt.name != "large packets" {
-				t.Skip("the form of make test")
+				t.Skip("the short form")
 			}
 			l := newLab(t, "python3")
 			stack := l.serve(l.A)

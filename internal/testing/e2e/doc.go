@@ -10,6 +10,6 @@
 // messages that tshark does not know. Each test has its own time limit and leaves no
 // process and no namespace.
 //
-// The tests need root and the programs that scripts/setup-test-tools installs; `make e2e`
+// The tests need root and the programs that scripts/setup-test-tools installs; `make test-all PART=e2e`
 // runs them. They measure time, so they run one after the other.
 package e2e

@@ -157,7 +157,7 @@ func TestTakeover(t *testing.T) {
 func wantTakeover(t *testing.T) {
 	t.Helper()
 	if os.Getenv("SMCR_E2E_TAKEOVER") == "" {
-		t.Skip("an old stack may end late: run `sudo SMCR_E2E_TAKEOVER=1 make e2e RUN=TestTakeover`")
+		t.Skip("an old stack may end late: run `sudo SMCR_E2E_TAKEOVER=1 make test-all PART=e2e RUN=TestTakeover`")
 	}
 }
 

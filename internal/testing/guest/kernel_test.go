@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"smcr/internal/testing/testkind"
 )
 
 func TestKernelSources(t *testing.T) {
@@ -110,6 +112,7 @@ fs/overlayfs/overlay.ko:
 
 // TestArchive checks that cpio can read an archive. The kernel reads one in each boot.
 func TestArchive(t *testing.T) {
+	testkind.System(t)
 	a := newArchive()
 	a.add("d", modeDir, nil)
 	a.add("d/file", modeFile, []byte("hello"))

@@ -6,12 +6,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestRecorded checks the comparisons in guests with the recordings alone: numbers are
 // read and abbreviated in the form of smc-tools. The shape of statistics is the same for
 // all numbers, but not for other names or columns.
 func TestRecorded(t *testing.T) {
+	testkind.System(t)
 	live := readRecorded(t, "p3live")
 	texts, numbers := 0, 0
 	for command, p := range live {

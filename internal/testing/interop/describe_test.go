@@ -6,10 +6,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestDescribeFrames checks describeFrames with captures of two Linux kernels.
 func TestDescribeFrames(t *testing.T) {
+	testkind.System(t)
 	t.Parallel()
 	const clc = "clc: client Proposal, server Accept, client Confirm\n"
 	for _, tt := range []struct {

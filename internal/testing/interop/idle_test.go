@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/internal/testing/guest"
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/wire"
 )
 
@@ -56,6 +57,7 @@ func deleteLinks(frames []frame) []string {
 // TestTwoKernelsIdle checks the messages in the capture with which TestKernelIdle
 // compares.
 func TestTwoKernelsIdle(t *testing.T) {
+	testkind.System(t)
 	t.Parallel()
 	byQP := func(qps ...uint32) (of []frame) {
 		for _, f := range readCapture(t, twoKernelsIdle) {

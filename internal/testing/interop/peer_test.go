@@ -4,7 +4,7 @@ package interop
 
 import "testing"
 
-// TestPeer is the short form of TestKernel, for `make test`: the kernel is the client of
+// TestPeer is the short form of TestKernel, for `make gate`: the kernel is the client of
 // the user-space stack, and then its server.
 func TestPeer(t *testing.T) {
 	if !testing.Short() {

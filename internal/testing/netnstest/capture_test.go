@@ -14,9 +14,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 func TestCaptureIsComplete(t *testing.T) {
+	testkind.System(t)
 	const size = 16 << 20
 	p := New(t, Options{})
 	for _, snap := range []int{0, 128} {

@@ -4,9 +4,12 @@ package netnstest
 
 import (
 	"testing"
+
+	"smcr/internal/testing/testkind"
 )
 
 func TestCut(t *testing.T) {
+	testkind.System(t)
 	p := New(t, Options{})
 	c := p.B.StartCapture(t, CaptureOptions{Filter: "ether proto 0x8915"})
 	for _, cut := range []bool{true, false} {
@@ -33,6 +36,7 @@ func TestCut(t *testing.T) {
 
 // TestSetLoss: a link drops about the share of the packets that it is to drop.
 func TestSetLoss(t *testing.T) {
+	testkind.System(t)
 	const sent = 300
 	p := New(t, Options{})
 	c := p.B.StartCapture(t, CaptureOptions{Filter: "ether proto 0x8915"})

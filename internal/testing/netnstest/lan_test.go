@@ -8,11 +8,14 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestLAN: every host of a LAN reaches every other, over both IP versions, and nothing of
 // the LAN remains after Close.
 func TestLAN(t *testing.T) {
+	testkind.System(t)
 	Require(t, "nsenter")
 	l, err := CreateLAN(3, 2)
 	if err != nil {

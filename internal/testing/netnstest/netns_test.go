@@ -17,9 +17,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 func TestPairCarriesTCP(t *testing.T) {
+	testkind.System(t)
 	p := New(t, Options{MTU: 9000, Links: 2})
 	if got := len(p.A.Links); got != 2 {
 		t.Fatalf("host A has %d links, want 2", got)
@@ -101,6 +104,7 @@ func TestCommandRunsInside(t *testing.T) {
 }
 
 func TestCloseEndsEveryProcess(t *testing.T) {
+	testkind.System(t)
 	Require(t, "nsenter", "setsid")
 	p, err := Create(Options{})
 	if err != nil {
@@ -154,6 +158,7 @@ func running(pid int) bool {
 }
 
 func TestRemoveStale(t *testing.T) {
+	testkind.System(t)
 	Require(t, "nsenter")
 	// The ID of a process that has ended: a child that was reaped.
 	child := exec.Command("true")
@@ -189,6 +194,7 @@ func TestOwner(t *testing.T) {
 }
 
 func TestWaits(t *testing.T) {
+	testkind.System(t)
 	p := New(t, Options{})
 	pr := p.A.Go(t, "sh", "-c", "printf ready; sleep 0.3; echo ' now'; exec sleep 1000")
 	if err := pr.WaitPart("ready", 30*time.Second); err != nil {
@@ -247,6 +253,7 @@ func TestSetLink(t *testing.T) {
 }
 
 func TestRequireFailsUnderCI(t *testing.T) {
+	testkind.System(t)
 	// Under CI, a test that lacks something must fail and not be skipped. So run such a
 	// test in a child of this test binary.
 	if os.Getenv("NETNSTEST_CHILD") != "" {

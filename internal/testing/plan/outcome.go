@@ -24,6 +24,7 @@ func (n testName) String() string { return strings.TrimPrefix(n.pkg, module+"/")
 type tested struct {
 	results []string // pass, fail or skip of each try; "" while it runs
 	outputs []string // of each try
+	process int      // which test binary of its package the last try is of
 	system  bool     // see package testkind
 	seconds float64  // of the last try
 	skips   []skip   // of the test and its subtests
@@ -51,6 +52,7 @@ var skipReason = regexp.MustCompile(`^\s+\S+\.go:\d+: (.*)$`)
 func readOutcome(from io.Reader) (outcome, error) {
 	o := outcome{map[testName]*tested{}}
 	said := map[[2]string]string{} // what skipped tests and subtests have said last
+	ended := map[string]int{}      // test binaries of a package
 	sc := bufio.NewScanner(from)
 	sc.Buffer(make([]byte, 64<<10), 16<<20)
 	for sc.Scan() {
@@ -60,7 +62,10 @@ func readOutcome(from io.Reader) (outcome, error) {
 		}
 		top, _, sub := strings.Cut(e.Test, "/")
 		if top == "" {
-			continue // of the package
+			if e.Action == "pass" || e.Action == "fail" {
+				ended[e.Package]++
+			}
+			continue
 		}
 		t := o.tests[testName{e.Package, top}]
 		if t == nil {
@@ -68,7 +73,11 @@ func readOutcome(from io.Reader) (outcome, error) {
 			o.tests[testName{e.Package, top}] = t
 		}
 		if e.Action == "run" && !sub {
-			t.results, t.outputs = append(t.results, ""), append(t.outputs, "")
+			// A package may run all its tests several times. That is one try.
+			if len(t.results) == 0 || t.process != ended[e.Package] {
+				t.results, t.outputs = append(t.results, ""), append(t.outputs, "")
+				t.process = ended[e.Package]
+			}
 			continue
 		}
 		if len(t.results) == 0 {
@@ -88,7 +97,10 @@ func readOutcome(from io.Reader) (outcome, error) {
 				t.skips = append(t.skips, skip{e.Test, said[[2]string{e.Package, e.Test}]})
 			}
 			if !sub {
-				t.results[at], t.seconds = e.Action, e.Elapsed
+				t.seconds = e.Elapsed
+				if t.results[at] != "fail" {
+					t.results[at] = e.Action
+				}
 			}
 		}
 	}

@@ -157,7 +157,7 @@ func (o options) gate() []step {
 		o.short(true),
 		o.goTest("end-to-end: one test for each feature", goTest{
 			packages: func(path string) bool { return path == e2eFolder },
-			args:     append(o.args("10m"), "-run", featurePattern()),
+			args:     append(o.args("10m"), "-short", "-run", featurePattern()),
 			byTest:   true,
 			retry:    true,
 		}),

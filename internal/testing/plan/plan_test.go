@@ -58,6 +58,7 @@ func testNames(t *testing.T, folder string) []string {
 // TestPackages checks that those packages that boot kernels, and no others, are in the list of
 // kernelPackages, and that each package of a list is there.
 func TestPackages(t *testing.T) {
+	testkind.System(t)
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.ImportPath}} {{join .TestImports \" \"}} {{join .XTestImports \" \"}}", "./...")
 	cmd.Dir = root
 	out, err := cmd.Output()
@@ -170,6 +171,11 @@ func TestOutcome(t *testing.T) {
 {"Action":"output","Package":"smcr/a","Test":"TestTwo/sub","Output":"    a_test.go:9: needs a moon\n"}
 {"Action":"skip","Package":"smcr/a","Test":"TestTwo/sub"}
 {"Action":"pass","Package":"smcr/a","Test":"TestTwo"}
+{"Action":"run","Package":"smcr/a","Test":"TestTwice"}
+{"Action":"fail","Package":"smcr/a","Test":"TestTwice"}
+{"Action":"run","Package":"smcr/a","Test":"TestTwice"}
+{"Action":"pass","Package":"smcr/a","Test":"TestTwice"}
+{"Action":"fail","Package":"smcr/a","Elapsed":4}
 {"Action":"run","Package":"smcr/b","Test":"TestCrash"}
 {"Action":"fail","Package":"smcr/b","Elapsed":1}
 {"Action":"run","Package":"smcr/a","Test":"TestOne"}
@@ -185,7 +191,7 @@ func TestOutcome(t *testing.T) {
 	r := &result{Skips: map[string][]string{}}
 	r.add(o)
 	got := fmt.Sprint(r.Passed, r.Failed, r.Flaky, r.Skipped, r.Failures, r.Skips)
-	if want := "2 1 1 0 [b TestCrash] map[needs a moon:[a TestTwo/sub]]"; got != want {
+	if want := "2 2 1 0 [a TestTwice b TestCrash] map[needs a moon:[a TestTwo/sub]]"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if len(r.FlakyTests) != 1 || !strings.Contains(r.FlakyTests[0].Output, "broken") || r.FlakyTests[0].Tries != 2 {

@@ -9,12 +9,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestVulncheck runs scripts/vulncheck with databases of the test: one that has nothing
 // about a function that the package calls, one that has, one that is broken, and one that
 // cannot be reached.
 func TestVulncheck(t *testing.T) {
+	testkind.System(t)
 	if testing.Short() {
 		t.Skip("builds govulncheck and runs it several times")
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // patience bounds the waits of a test.
@@ -69,6 +71,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // TestDriverServes: the goroutine reads while nobody waits, also after it has slept, and
 // runs a scheduled function once.
 func TestDriverServes(t *testing.T) {
+	testkind.System(t)
 	d := testDriver(t)
 	n, write, stop := watchPipe(t, d)
 	var sent, idle atomic.Int64
@@ -94,6 +97,7 @@ func TestDriverServes(t *testing.T) {
 // TestStopWhileBusy: a watch can be stopped while other descriptors are readable in every
 // round and nobody reads them, as those of a device that closes.
 func TestStopWhileBusy(t *testing.T) {
+	testkind.System(t)
 	d := testDriver(t)
 	var rounds atomic.Int64
 	var stops []func()
@@ -126,6 +130,7 @@ func TestStopWhileBusy(t *testing.T) {
 // TestDriverHeld: while a caller waits, the caller does all of this, and the goroutine
 // does nothing.
 func TestDriverHeld(t *testing.T) {
+	testkind.System(t)
 	d := testDriver(t)
 	n, write, _ := watchPipe(t, d)
 	var sent, idle int // a data race if the goroutine changed them

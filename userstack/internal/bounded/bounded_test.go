@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // threads returns the number of OS threads of this process.
@@ -79,6 +80,7 @@ func TestCloseLingering(t *testing.T) {
 // TestCloseQueued: the same for the end of a pair with such sockets in its queue, and for
 // these sockets when they are received.
 func TestCloseQueued(t *testing.T) {
+	testkind.System(t)
 	const hour = "close waits for sockets in the queue"
 	within := func(f func()) {
 		t.Helper()
@@ -106,6 +108,7 @@ func TestCloseQueued(t *testing.T) {
 // TestConnectBlocking: a launcher that clears O_NONBLOCK while the service connects its
 // socket does not block a thread of the service.
 func TestConnectBlocking(t *testing.T) {
+	testkind.System(t)
 	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -196,6 +199,7 @@ func TestConnectStarved(t *testing.T) {
 // TestRecvDescriptors: descriptors that arrive with data are closed, and the read does
 // not wait for that.
 func TestRecvDescriptors(t *testing.T) {
+	testkind.System(t)
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

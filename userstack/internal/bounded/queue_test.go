@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // queueLimit is how long a close may take on a busy machine; SO_LINGER is longer.
@@ -67,6 +68,7 @@ func withQueue(t *testing.T, n int) ([]*net.UnixConn, *net.UnixListener) {
 // TestCloseQueue: the close of a connection and of a listener does not wait for what users have
 // sent, and is complete at the return. A refusal does not wait either, and has few descriptors.
 func TestCloseQueue(t *testing.T) {
+	testkind.System(t)
 	const n = 100
 	all, l := withQueue(t, n)
 	before := socktest.OpenFiles(t)
@@ -93,6 +95,7 @@ func TestCloseQueue(t *testing.T) {
 
 // TestReceive: a message with descriptors for which there is no room is received at once.
 func TestReceive(t *testing.T) {
+	testkind.System(t)
 	all, l := withQueue(t, 1)
 	defer CloseQueue(l)
 	rc, err := all[0].SyscallConn()
@@ -112,6 +115,7 @@ func TestReceive(t *testing.T) {
 
 // TestDrop: what is dropped includes the descriptors, and nothing waits for these.
 func TestDrop(t *testing.T) {
+	testkind.System(t)
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

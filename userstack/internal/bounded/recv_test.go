@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // extras are the options by which who shares a unix socket has the kernel add to each message.
@@ -34,6 +35,7 @@ func message(b []byte) *unix.Msghdr {
 // descriptors that a message has, which the kernel would close within the call, and no descriptor
 // stays open.
 func TestRecvExtras(t *testing.T) {
+	testkind.System(t)
 	for name, options := range extras {
 		t.Run(name, func(t *testing.T) {
 			pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // seqpackets returns both ends of a pair.
@@ -36,6 +38,7 @@ func seqpackets(t *testing.T) [2]*net.UnixConn {
 // TestSend: a limit that is over before the system call is made, as in a process that gets no
 // processor time, counts only if there is no room. Then nothing of the message is sent.
 func TestSend(t *testing.T) {
+	testkind.System(t)
 	ends := seqpackets(t)
 	const over = -time.Second
 	b := make([]byte, 1000)
@@ -67,6 +70,7 @@ func TestSend(t *testing.T) {
 
 // TestSendWaits: Send waits for room.
 func TestSendWaits(t *testing.T) {
+	testkind.System(t)
 	ends := seqpackets(t)
 	b := make([]byte, 1000)
 	n := 0

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // socket is the socket of a program.
@@ -22,6 +24,7 @@ func (s socket) Dup() (int, error) { return unix.FcntlInt(uintptr(s), unix.F_DUP
 
 // TestConnector connects sockets like programs do, and cancels attempts.
 func TestConnector(t *testing.T) {
+	testkind.System(t)
 	var k Connector
 	t.Cleanup(func() {
 		if err := k.Close(); err != nil {

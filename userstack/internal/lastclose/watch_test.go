@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 const testTime = 20 * time.Second
@@ -157,6 +159,7 @@ func (b *bed) silence(why string) {
 
 // TestLastCloseProcess: each way by which another process gives up a descriptor.
 func TestLastCloseProcess(t *testing.T) {
+	testkind.System(t)
 	for name := range children {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t)
@@ -187,6 +190,7 @@ func TestLastCloseProcess(t *testing.T) {
 
 // TestLastCloseEarly: the descriptor is closed before Arm.
 func TestLastCloseEarly(t *testing.T) {
+	testkind.System(t)
 	b := newBed(t)
 	number, held, other, _ := b.pair()
 	_ = unix.Close(other)
@@ -198,6 +202,7 @@ func TestLastCloseEarly(t *testing.T) {
 // TestLastCloseMessage: a descriptor in a message is a reference, until somebody receives
 // it and closes it, or the message is discarded.
 func TestLastCloseMessage(t *testing.T) {
+	testkind.System(t)
 	for _, received := range []bool{false, true} {
 		t.Run(fmt.Sprint(received), func(t *testing.T) {
 			b := newBed(t)
@@ -238,6 +243,7 @@ func TestLastCloseMessage(t *testing.T) {
 
 // TestLastCloseInCall: a call that still runs when another thread closes the descriptor.
 func TestLastCloseInCall(t *testing.T) {
+	testkind.System(t)
 	b := newBed(t)
 	number, held, other, peer := b.pair()
 	b.arm(number, held)
@@ -256,6 +262,7 @@ func TestLastCloseInCall(t *testing.T) {
 // TestLastCloseUnread: a report says whether there was data that nobody had read. Data after
 // the close does not count.
 func TestLastCloseUnread(t *testing.T) {
+	testkind.System(t)
 	b := newBed(t)
 	for _, unread := range []bool{false, true} {
 		number, held, other, peer := b.pair()
@@ -281,6 +288,7 @@ func TestLastCloseUnread(t *testing.T) {
 // TestLastCloseAtOnce: many descriptors are closed at the same time, by several threads and
 // processes, while this process uses its own. There is exactly one report, after the last.
 func TestLastCloseAtOnce(t *testing.T) {
+	testkind.System(t)
 	b := newBed(t)
 	rounds := 300
 	if testing.Short() {
@@ -320,6 +328,7 @@ func TestLastCloseAtOnce(t *testing.T) {
 // TestLastCloseAll: all sockets of a full Watch are reported although nobody reads reports
 // meanwhile, and a further one is refused.
 func TestLastCloseAll(t *testing.T) {
+	testkind.System(t)
 	// The Go runtime raises the soft limit to the hard one, which root may raise too.
 	if limit := (unix.Rlimit{Cur: 2 * MaxFiles, Max: 2 * MaxFiles}); unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
 		t.Log("cannot set the limit of descriptors")

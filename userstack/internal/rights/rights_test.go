@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 const (
@@ -106,6 +107,7 @@ func TestRightsNeverMore(t *testing.T) {
 // TestRightsThreadEnds: a thread that does not get its capabilities back is not used
 // again.
 func TestRightsThreadEnds(t *testing.T) {
+	testkind.System(t)
 	needRoot(t)
 	tid := 0
 	if err := Rights(0).Do(func() error {
@@ -126,6 +128,7 @@ func TestRightsThreadEnds(t *testing.T) {
 
 // TestRightsOf checks the rights of threads and processes.
 func TestRightsOf(t *testing.T) {
+	testkind.System(t)
 	needRoot(t)
 	if got := Of("0"); got != 0 {
 		t.Errorf("of no task: %#x", uint64(got))

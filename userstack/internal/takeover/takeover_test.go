@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/stats"
 )
 
@@ -41,6 +42,7 @@ func pair(t *testing.T) (a, b *net.UnixConn) {
 }
 
 func TestMessages(t *testing.T) {
+	testkind.System(t)
 	x, y := pair(t)
 	a, b := New(x, false), New(y, true)
 	s := stats.Stats{Panics: 3}
@@ -98,6 +100,7 @@ func TestMessages(t *testing.T) {
 // TestVersions checks that each side notices the version of the other, whatever the rest of
 // the message is.
 func TestVersions(t *testing.T) {
+	testkind.System(t)
 	for _, old := range []bool{false, true} {
 		x, y := pair(t)
 		b := binary.LittleEndian.AppendUint32([]byte(magic), Version()+1)

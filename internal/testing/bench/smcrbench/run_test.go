@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/bench"
+	"smcr/internal/testing/testkind"
 )
 
 // machineOf returns a runner on a machine where others use these shares of the CPU during
@@ -94,6 +95,7 @@ func TestUndisturbedFails(t *testing.T) {
 // TestAdoptOrphans: a program whose parent has ended is a descendant, while it runs and
 // after its end.
 func TestAdoptOrphans(t *testing.T) {
+	testkind.System(t)
 	if err := adoptOrphans(); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestShare: all connections are on some pair, and no pair has too many.
@@ -54,6 +56,7 @@ func TestEach(t *testing.T) {
 
 // TestRaiseFiles: child processes have the same limit.
 func TestRaiseFiles(t *testing.T) {
+	testkind.System(t)
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
 		t.Fatal(err)

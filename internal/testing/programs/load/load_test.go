@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 const limit = 20 * time.Second
@@ -44,6 +46,7 @@ func start(t *testing.T) (network, string) {
 
 // TestMeasurements: each measurement counts what was done, for any size.
 func TestMeasurements(t *testing.T) {
+	testkind.System(t)
 	n, address := start(t)
 	const d = 20 * time.Millisecond
 	for name, measure := range map[string]func(string, time.Duration, int) (int64, time.Duration, error){
@@ -62,6 +65,7 @@ func TestMeasurements(t *testing.T) {
 }
 
 func TestMany(t *testing.T) {
+	testkind.System(t)
 	n, address := start(t)
 	var out bytes.Buffer
 	if err := n.many(address, strings.NewReader("open 3 20s\nopen 40 20s\nrun 20ms\nopen 50 0s\n"), &out); err != nil {

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // limit is many times what an idle machine needs.
@@ -104,6 +106,7 @@ func last(list []Line, kind string) (t Tally, failures []Failure) {
 
 // TestKinds: each kind of traffic moves bytes and finds nothing wrong.
 func TestKinds(t *testing.T) {
+	testkind.System(t)
 	address := serveLoopback(t)
 	for _, kind := range Kinds() {
 		t.Run(kind, func(t *testing.T) {
@@ -122,6 +125,7 @@ func TestKinds(t *testing.T) {
 
 // TestHeld: connections that are held stay open, carry bytes again, and end.
 func TestHeld(t *testing.T) {
+	testkind.System(t)
 	c := newClient(serveLoopback(t))
 	list := run(t, c, func() {}, "batch 30 4", "hold 20 4", "exchange 4", "hold 25 4", "release 4")
 	open := map[string]int64{}
@@ -146,6 +150,7 @@ func TestHeld(t *testing.T) {
 
 // TestFindsFailures: a server that changes, loses, adds or delays bytes is found out.
 func TestFindsFailures(t *testing.T) {
+	testkind.System(t)
 	for name, c := range map[string]struct {
 		want Class
 		echo func(c net.Conn, b []byte)
@@ -196,6 +201,7 @@ func TestFindsFailures(t *testing.T) {
 
 // TestFindsEnd: a connection that ends after its first use has ended, and was not refused.
 func TestFindsEnd(t *testing.T) {
+	testkind.System(t)
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -222,6 +228,7 @@ func TestFindsEnd(t *testing.T) {
 
 // TestCommands: what is no command is an error.
 func TestCommands(t *testing.T) {
+	testkind.System(t)
 	for _, bad := range []string{"walk", "start", "start short", "start long 1", "start short 0", "batch 1", "hold x 1", "stop 1"} {
 		if err := newClient("127.0.0.1:1").Run(t.Context(), strings.NewReader(bad+"\n"), io.Discard); err == nil {
 			t.Errorf("%q is no error", bad)
