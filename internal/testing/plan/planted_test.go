@@ -4,9 +4,15 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,9 +32,13 @@ func TestFine(t *testing.T) {}
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"testing"
+	"time"
 )
+
+var _, _ = fmt.Sprint, time.Now
 
 func TestFine(t *testing.T) {}
 
@@ -52,10 +62,6 @@ func TestPlanted(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds and runs seven modules")
 	}
-	tools, err := filepath.Abs(filepath.Join(root, "tools/go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	const system = "\tt.Attr(\"kind\", \"system\")\n"
 	once := func(names ...string) (text string) {
 		for _, name := range names {
@@ -78,36 +84,8 @@ func TestPlanted(t *testing.T) {
 		{"six system tests, once", "system", once("TestA", "TestB", "TestC", "TestD", "TestE", "TestF"), false, false, []string{"x: RED: 2 passed, 6 failed, 0 flaky"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dir := t.TempDir()
-			for name, text := range planted {
-				if strings.HasPrefix(name, tt.file+"/") {
-					text += tt.add
-				}
-				name = filepath.Join(dir, name)
-				if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			results := t.TempDir()
-			o := options{goTool: "go", tools: tools, results: results}
-			repository, err := os.Getwd()
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := part{"x", time.Minute, []step{o.goTest("tests", goTest{
-				packages: func(string) bool { return true }, args: []string{"-count=1"}, retry: !tt.noRetry,
-			})}}
 			var out bytes.Buffer
-			r, err := newResult("x") // of this repository: the module has none
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Chdir(dir)
-			err = o.steps(t.Context(), &out, p, r)
-			t.Chdir(repository)
+			err := plantedPart(t, tt.file, tt.add, !tt.noRetry)(t.Context(), &out)
 			if (err == nil) != tt.green {
 				t.Errorf("green: %t, want %t: %v", err == nil, tt.green, err)
 			}
@@ -120,5 +98,110 @@ func TestPlanted(t *testing.T) {
 				t.Log(out.String())
 			}
 		})
+	}
+}
+
+// plantedPart plants a module with more code in one of its packages, leaves it as the folder of
+// the test, and returns what runs its tests as a part.
+func plantedPart(t *testing.T, file, add string, retry bool) (run func(ctx context.Context, out io.Writer) error) {
+	t.Helper()
+	tools, err := filepath.Abs(filepath.Join(root, "tools/go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newResult("x") // of this repository: the module has none
+	o := options{goTool: "go", tools: tools, results: t.TempDir()}
+	plant(t, file, add)
+	return func(ctx context.Context, out io.Writer) error {
+		return o.steps(ctx, out, part{"x", 5 * time.Minute, []step{o.goTest("tests", goTest{
+			packages: func(string) bool { return true }, args: []string{"-count=1"}, retry: retry,
+		})}}, r)
+	}
+}
+
+// plant makes the planted module and goes there.
+func plant(t *testing.T, file, add string) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range planted {
+		if strings.HasPrefix(name, file+"/") {
+			text += add
+		}
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+}
+
+// TestInterrupted: a plan that is interrupted ends, and leaves no test that runs.
+func TestInterrupted(t *testing.T) {
+	testkind.System(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	run := plantedPart(t, "system", fmt.Sprintf(`
+func TestHang(t *testing.T) {
+	if err := os.WriteFile(%q, fmt.Append(nil, os.Getpid()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		time.Sleep(time.Hour)
+	}
+}
+`, pidFile), true)
+	var out bytes.Buffer
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, &out) }()
+	pid := 0
+	testkind.Eventually(t, "the test runs", func() (any, bool) {
+		b, err := os.ReadFile(pidFile)
+		pid, _ = strconv.Atoi(string(b))
+		return err, pid != 0
+	})
+	cancel()
+	if err := <-ended; err == nil || !strings.Contains(out.String(), "x: RED") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	testkind.Eventually(t, "the test has ended", func() (any, bool) {
+		err := syscall.Kill(pid, 0)
+		return err, errors.Is(err, syscall.ESRCH)
+	})
+}
+
+// TestRepeat repeats tests that pass, fail, and are skipped.
+func TestRepeat(t *testing.T) {
+	testkind.System(t)
+	out := t.TempDir()
+	plant(t, "system", `
+func TestRepeatNever(t *testing.T) { t.Skip("a reason") }
+
+func TestRepeatOnce(t *testing.T) { failsOnce(t) }
+
+func TestRepeatAlways(t *testing.T) { t.Error("as always") }
+`)
+	var stdout, stderr bytes.Buffer
+	status := command(t.Context(), []string{"repeat", "-pkg", "./system", "-run", "Repeat|Fine", "-count", "3", "-load", "1", "-out", out}, &stdout, &stderr)
+	if status != 1 || stderr.Len() > 0 {
+		t.Errorf("exit status %d: %s", status, &stderr)
+	}
+	for _, want := range []string{
+		"3 times 4 tests of ./system beside 1 busy loops", "0 of 3 failed", "TestFine\n", "1 of 3 failed", "TestRepeatOnce\n", "3 of 3 failed", "TestRepeatAlways\n",
+		"TestRepeatNever  skipped\n",
+	} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("no %q in\n%s", want, &stdout)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(out, "TestRepeatAlways-2.log")); err != nil || !strings.Contains(string(b), "as always") {
+		t.Errorf("what the failed test printed: %q, %v", b, err)
+	}
+	stderr.Reset()
+	if status := command(t.Context(), []string{"repeat", "-pkg", "./system", "-run", "TestOther"}, &stdout, &stderr); status != 1 || !strings.Contains(stderr.String(), `no test of ./system matches "TestOther"`) {
+		t.Errorf("a name without a test: exit status %d: %s", status, &stderr)
 	}
 }
