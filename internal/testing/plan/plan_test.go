@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -48,7 +47,7 @@ func testNames(t *testing.T, folder string) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(b), -1) {
+		for _, m := range testFunction.FindAllStringSubmatch(string(b), -1) {
 			names = append(names, m[1])
 		}
 	}
@@ -203,5 +202,17 @@ func TestOutcome(t *testing.T) {
 	}
 	if _, err := readOutcome(strings.NewReader("{")); err == nil {
 		t.Error("half an event is read")
+	}
+}
+
+// TestChosen: with -run, only packages that have such a test are compiled.
+func TestChosen(t *testing.T) {
+	for only, want := range map[string]bool{"": true, "^TestChosen$/sub": true, "^TestOther$": false} {
+		if got, err := (options{only: only}).hasTest("."); got != want || err != nil {
+			t.Errorf("%q: %t, %v", only, got, err)
+		}
+	}
+	if _, err := (options{only: "("}).hasTest("."); err == nil {
+		t.Error("half a pattern is taken")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -175,7 +176,7 @@ func (o options) toolsMod() string {
 
 // selected returns the import paths of the selected packages that have tests.
 func (o options) selected(ctx context.Context, want func(path string) bool) ([]string, error) {
-	cmd := exec.CommandContext(ctx, o.goTool, "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...")
+	cmd := exec.CommandContext(ctx, o.goTool, "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}", "./...")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -183,8 +184,16 @@ func (o options) selected(ctx context.Context, want func(path string) bool) ([]s
 		return nil, fmt.Errorf("go list: %w", err)
 	}
 	var packages []string
-	for p := range strings.FieldsSeq(string(out)) {
-		if want(strings.TrimPrefix(p, module+"/")) {
+	for line := range strings.Lines(string(out)) {
+		p, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if p == "" || !want(strings.TrimPrefix(p, module+"/")) {
+			continue
+		}
+		has, err := o.hasTest(dir)
+		if err != nil {
+			return nil, err
+		}
+		if has {
 			packages = append(packages, p)
 		}
 	}
@@ -192,4 +201,35 @@ func (o options) selected(ctx context.Context, want func(path string) bool) ([]s
 		return nil, errors.New("no package is selected")
 	}
 	return longestFirst(packages), nil
+}
+
+// testFunction matches the line in which a test begins.
+var testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+
+// hasTest reports whether a folder has a test that was chosen: the others need no compiler.
+func (o options) hasTest(dir string) (bool, error) {
+	if o.only == "" {
+		return true, nil
+	}
+	top, _, _ := strings.Cut(o.only, "/")
+	chosen, err := regexp.Compile(top)
+	if err != nil {
+		return false, fmt.Errorf("-run: %w", err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return false, err
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return false, err
+		}
+		for _, m := range testFunction.FindAllSubmatch(b, -1) {
+			if chosen.Match(m[1]) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
