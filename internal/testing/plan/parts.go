@@ -28,9 +28,12 @@ type options struct {
 // A part is what one call of make runs.
 type part struct {
 	name  string
-	limit time.Duration
 	steps []step
 }
+
+// partLimit ends what hangs, and packageLimit a package that hangs, so that the others have their
+// time. They are several times what a part and a package take, also on a slow machine.
+const partLimit, packageLimit = time.Hour, 20 * time.Minute
 
 // Folders and packages, as paths within the module.
 const (
@@ -84,10 +87,9 @@ func partNames() []string { return append([]string{"gate", "test", "lint"}, allP
 
 // part returns the part of a name.
 func (o options) part(name string) (p part, ok bool) {
-	p = part{name: name, limit: 25 * time.Minute}
+	p = part{name: name}
 	switch name {
 	case "gate":
-		p.limit = 25 * time.Minute
 		p.steps = o.gate()
 	case "test":
 		p.steps = []step{o.toolsStep("test"), o.short(false)}
@@ -101,7 +103,7 @@ func (o options) part(name string) (p part, ok bool) {
 		p.steps = []step{o.toolsStep("test-all"), o.goTest("end-to-end: unmodified programs on two hosts", goTest{
 			packages: func(path string) bool { return inside(e2eFolder, path) },
 			race:     true,
-			args:     o.args("25m"),
+			args:     o.args(),
 			byTest:   true,
 		})}
 	case "adversary":
@@ -111,7 +113,7 @@ func (o options) part(name string) (p part, ok bool) {
 	case "packages":
 		p.steps = []step{o.toolsStep("test-all"), o.goTest("packages: built, installed, used, removed", goTest{
 			packages: func(path string) bool { return path == packages },
-			args:     o.args("25m"),
+			args:     o.args(),
 			byTest:   true,
 		})}
 	case "kernel":
@@ -119,13 +121,13 @@ func (o options) part(name string) (p part, ok bool) {
 	case "long":
 		p.steps = []step{o.toolsStep("test-all"), o.goTest("long runs and floods", goTest{
 			packages: func(path string) bool { return path == soak },
-			args:     o.args("25m"),
+			args:     o.args(),
 			byTest:   true,
 		})}
 	case "sim":
 		p.steps = []step{o.simulation(o.seeds), o.goTest("a seed of the simulation repeats, planted bugs are found", goTest{
 			packages: func(path string) bool { return path == stacktest },
-			args:     append(o.args("25m"), "-run", "^(TestSimulationRepeats|TestPlantedBugs)$"),
+			args:     append(o.args(), "-run", "^(TestSimulationRepeats|TestPlantedBugs)$"),
 			byTest:   true,
 		})}
 	case "cross":
@@ -138,9 +140,15 @@ func (o options) part(name string) (p part, ok bool) {
 	return p, true
 }
 
-// args returns the arguments of go test that all tests have. Results of the cache are no results.
-func (o options) args(timeout string) []string {
-	args := []string{"-count=1", "-vet=off", "-shuffle=on", "-timeout", timeout}
+// gateArgs returns the arguments of go test in the gate: it says the same each time, so the order
+// of the tests is that of the source. Results of the cache are no results.
+func (o options) gateArgs(more ...string) []string {
+	return append([]string{"-count=1", "-vet=off", "-short", "-timeout", packageLimit.String()}, more...)
+}
+
+// args returns the arguments of go test in the parts, with ever another order of the tests.
+func (o options) args() []string {
+	args := []string{"-count=1", "-vet=off", "-shuffle=on", "-timeout", packageLimit.String()}
 	if o.only != "" {
 		args = append(args, "-run", o.only)
 	}
@@ -157,13 +165,13 @@ func (o options) gate() []step {
 		o.short(true),
 		o.goTest("end-to-end: one test for each feature", goTest{
 			packages: func(path string) bool { return path == e2eFolder },
-			args:     append(o.args("10m"), "-short", "-run", featurePattern()),
+			args:     o.gateArgs("-run", featurePattern()),
 			byTest:   true,
 			retry:    true,
 		}),
 		o.goTest("a Linux kernel as the peer", goTest{
 			packages: func(path string) bool { return path == interop },
-			args:     append(o.args("10m"), "-short", "-run", "^TestPeer$"),
+			args:     o.gateArgs("-run", "^TestPeer$"),
 			byTest:   true,
 			retry:    true,
 		}),
@@ -174,9 +182,13 @@ func (o options) gate() []step {
 
 // short returns the short forms of all packages, but of those with parts of their own.
 func (o options) short(retry bool) step {
+	var choice []string
+	if o.only != "" {
+		choice = []string{"-run", o.only}
+	}
 	return o.goTest("tests of all packages, short forms", goTest{
 		packages: func(path string) bool { return !inside(e2eFolder, path) && path != interop },
-		args:     append(o.args("10m"), "-short"),
+		args:     o.gateArgs(choice...),
 		retry:    retry,
 	})
 }
@@ -196,9 +208,9 @@ func (o options) modules() []step {
 		program("known vulnerabilities", "env", "GO="+o.goTool, "scripts/vulncheck"))
 }
 
-// race returns long forms with the race detector. A test that hangs leaves the others their time.
+// race returns long forms with the race detector.
 func (o options) race(name string, packages func(string) bool) step {
-	return o.goTest(name, goTest{packages: packages, race: true, args: o.args("20m")})
+	return o.goTest(name, goTest{packages: packages, race: true, args: o.args()})
 }
 
 // kernels returns the tests that boot kernels. They run at the same time as far as there are turns
@@ -213,7 +225,7 @@ func (o options) kernels() step {
 		return o.goTest("", goTest{
 			packages: func(path string) bool { return slices.Contains(kernelPackages, path) },
 			race:     true,
-			args:     append(o.args("25m"), "-p", fmt.Sprint(len(kernelPackages)), "-parallel", fmt.Sprint(o.guests)),
+			args:     append(o.args(), "-p", fmt.Sprint(len(kernelPackages)), "-parallel", fmt.Sprint(o.guests)),
 			env:      []string{guest.TurnsVariable + "=" + dir},
 			byTest:   true,
 		}).run(ctx, r)
@@ -231,13 +243,12 @@ var emulated = []string{
 // SO_NETNS_COOKIE.
 const notEmulated = "^TestLiveStacks$"
 
-// cross returns the steps for other architectures. -trimpath is a flag of `make dist`, which the
-// tests of package packages call: what one of them has compiled, the other one need not.
+// cross returns the steps for other architectures. Part packages builds the programs for all of
+// them; here the compiler only looks at the rest.
 func (o options) cross() []step {
 	steps := []step{o.toolsStep("test-all")}
 	for _, arch := range []string{"arm64", "s390x"} {
-		steps = append(steps, program("build and vet for linux/"+arch, "env", "GOOS=linux", "GOARCH="+arch,
-			"sh", "-c", `"$0" build -buildvcs=false -trimpath -o /dev/null ./... && "$0" vet ./...`, o.goTool))
+		steps = append(steps, program("go vet for linux/"+arch, "env", "GOOS=linux", "GOARCH="+arch, o.goTool, "vet", "./..."))
 	}
 	const script = `command -v qemu-s390x-static >/dev/null || { echo "needs qemu-s390x-static: run sudo scripts/setup-test-tools"; exit 77; }
 export GOOS=linux GOARCH=s390x CGO_ENABLED=0
@@ -290,7 +301,7 @@ func (o options) steps(ctx context.Context, out io.Writer, p part, r *result) er
 	if err != nil {
 		fmt.Fprintf(out, "the result before cannot be read: %v\n", err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, p.limit, fmt.Errorf("%s took more than %v", p.name, p.limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, partLimit, fmt.Errorf("%s took more than %v", p.name, partLimit))
 	defer cancel()
 	for i, s := range p.steps {
 		fmt.Fprintf(out, "[%d/%d] %s\n", i+1, len(p.steps), s.name)

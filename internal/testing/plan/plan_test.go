@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/testkind"
 )
@@ -83,8 +82,8 @@ func TestPackages(t *testing.T) {
 func TestParts(t *testing.T) {
 	for _, name := range partNames() {
 		p, ok := options{}.part(name)
-		if !ok || len(p.steps) == 0 || p.limit == 0 {
-			t.Errorf("part %s: %t, %d steps, limit %v", name, ok, len(p.steps), p.limit)
+		if !ok || len(p.steps) == 0 {
+			t.Errorf("part %s: %t, %d steps", name, ok, len(p.steps))
 		}
 		for i, s := range p.steps {
 			if slices.ContainsFunc(p.steps[:i], func(x step) bool { return x.name == s.name }) {
@@ -110,7 +109,7 @@ func TestSkipStatus(t *testing.T) {
 		{"echo no; exit 1", "FAILED STEP: it: sh: exit status 1\n", false},
 	} {
 		var out bytes.Buffer
-		err := options{results: t.TempDir()}.run(t.Context(), &out, part{"x", time.Minute, []step{program("it", "sh", "-c", tt.script)}})
+		err := options{results: t.TempDir()}.run(t.Context(), &out, part{"x", []step{program("it", "sh", "-c", tt.script)}})
 		if (err == nil) != tt.ok || !strings.Contains(out.String(), tt.say) {
 			t.Errorf("%s: %v:\n%s", tt.script, err, &out)
 		}

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/testkind"
 )
@@ -113,7 +112,7 @@ func plantedPart(t *testing.T, file, add string, retry bool) (run func(ctx conte
 	o := options{goTool: "go", tools: tools, results: t.TempDir()}
 	plant(t, file, add)
 	return func(ctx context.Context, out io.Writer) error {
-		return o.steps(ctx, out, part{"x", 5 * time.Minute, []step{o.goTest("tests", goTest{
+		return o.steps(ctx, out, part{"x", []step{o.goTest("tests", goTest{
 			packages: func(string) bool { return true }, args: []string{"-count=1"}, retry: retry,
 		})}}, r)
 	}
