@@ -14,6 +14,7 @@ import (
 
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 	"smcr/smc"
 
@@ -180,7 +181,7 @@ func TestNetdevWatch(t *testing.T) {
 
 	expect := func(what string, ok func(netdevChange) bool) {
 		t.Helper()
-		timeout := time.After(30 * time.Second)
+		timeout := time.After(testkind.Patience)
 		for {
 			select {
 			case c := <-changes:

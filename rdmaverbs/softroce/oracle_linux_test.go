@@ -84,9 +84,7 @@ func captureAll(t *testing.T, pair *netnstest.Pair) (file string, pkts []packet,
 func cutInSoftware(t *testing.T, h *netnstest.Host) {
 	t.Helper()
 	netnstest.Require(t, "ethtool")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if out, err := h.Output(ctx, "ethtool", "-K", "eth0", "tx-udp-segmentation", "off", "tx", "off"); err != nil {
+	if out, err := h.Output(t.Context(), "ethtool", "-K", "eth0", "tx-udp-segmentation", "off", "tx", "off"); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
@@ -103,7 +102,7 @@ func TestKernelGIDs(t *testing.T) {
 			run(t, "ip", append([]string{"addr", verb, "dev", netdev}, strings.Fields(rest)...)...)
 		}
 		var diff string
-		if err := netnstest.Until(30*time.Second, func() error {
+		if err := netnstest.Until(testkind.Patience, func() error {
 			if diff = cmp.Diff(kernelGIDs(t, device), ours()); diff != "" {
 				return errors.New(diff)
 			}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/verbstest"
 	"smcr/smc"
@@ -224,14 +225,22 @@ func checkRXE(t *testing.T, d *Device, device string, addr netip.Addr, mtu smc.M
 
 	// Receiver not ready, in both directions: both wait for the receive
 	// request.
+	before := d.Counters()
 	a.Send(rdmaverbs.SendWR{ID: 50, Op: rdmaverbs.OpSend, Flags: rdmaverbs.Signaled, SG: sg(0, 10)})
-	time.Sleep(20 * time.Millisecond)
+	rnr := func(what string, count func(Counters) uint64, before Counters) {
+		t.Helper()
+		testkind.Eventually(t, what, func() (any, bool) {
+			now := d.Counters()
+			return now, count(now) > count(before)
+		})
+	}
+	rnr("the kernel says that it is not ready", func(c Counters) uint64 { return c.RNRReceived }, before)
 	a.None(a.SendCQ)
 	p.do("recv", map[string]any{"id": 50, "off": 0, "len": 100})
 	a.OK(50, 1)
 	p.ok(1)
 	p.do("post", map[string]any{"id": 51, "op": "send", "off": 0, "len": 10})
-	time.Sleep(20 * time.Millisecond)
+	rnr("softroce says that it is not ready", func(c Counters) uint64 { return c.RNRSent }, before)
 	a.Recv(rdmaverbs.RecvWR{ID: 51, SG: rdmaverbs.SGE{MR: m, Len: 100}})
 	a.OKRecv(51, 1)
 	p.ok(1)

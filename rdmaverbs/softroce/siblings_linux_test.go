@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/verbstest"
 	"smcr/smc"
@@ -108,13 +109,13 @@ func TestCloseNotice(t *testing.T) {
 	x.Send(oneByte(1, dst))
 	x.OK(1, 1)
 	ip(t, p.B, "link", "set", "eth0", "down")
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		if at, err := b[0].Port(1); err != nil || time.Now().After(deadline) {
-			t.Fatalf("port %+v, %v", at, err)
-		} else if at.State == rdmaverbs.PortDown {
-			break
+	testkind.Eventually(t, "the port is not down", func() (any, bool) {
+		at, err := b[0].Port(1)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		return at, at.State == rdmaverbs.PortDown
+	})
 	x.Send(oneByte(2, dst))
 	if err := y.QP.Close(); err != nil {
 		t.Fatal(err)
@@ -148,7 +149,7 @@ func TestOtherUDP(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			_ = to.SetReadDeadline(time.Now().Add(30 * time.Second))
+			_ = to.SetReadDeadline(time.Now().Add(testkind.Patience))
 			if n, err := to.Read(buf); err != nil || n != 1 || buf[0] != i {
 				t.Errorf("datagram %d: %d bytes %x, %v", i, n, buf[:n], err)
 				return

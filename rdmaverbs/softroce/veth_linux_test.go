@@ -17,6 +17,7 @@ import (
 
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/verbstest"
 	"smcr/smc"
@@ -303,7 +304,7 @@ func TestNoLeak(t *testing.T) {
 	for range 5 {
 		cycle()
 	}
-	if err := netnstest.Until(30*time.Second, func() error {
+	if err := netnstest.Until(testkind.Patience, func() error {
 		if n, g := socktest.OpenFiles(t), runtime.NumGoroutine(); n > fds || g > gos {
 			return fmt.Errorf("%d descriptors and %d goroutines, %d and %d before", n, g, fds, gos)
 		}

@@ -4,7 +4,6 @@ package softroce
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +15,7 @@ import (
 
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 
@@ -151,7 +151,7 @@ func TestNoAnswerFromQueuePairZero(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30}); err != nil {
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(testkind.Patience / time.Second)}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -162,7 +162,7 @@ func TestNoAnswerFromQueuePairZero(t *testing.T) {
 			inject(t, pair.A, frameV1(toB, a.info.HWAddr, testPacket(op, 5, 44), func(_ header.GRH, data []byte) { header.BTH(data).SetDestQP(qpn) }))
 		}
 	}
-	if err := netnstest.Until(30*time.Second, func() error {
+	if err := netnstest.Until(testkind.Patience, func() error {
 		if n := w.counters().DropQP - before; n != 4 {
 			return fmt.Errorf("%d packets dropped, want 4", n)
 		}
@@ -198,7 +198,7 @@ func TestNoAnswerFromQueuePairZero(t *testing.T) {
 // field names.
 func expectOne(t *testing.T, e *wireEnd, before wireStats, field func(*wireStats) *uint64) {
 	t.Helper()
-	if err := netnstest.Until(30*time.Second, func() error {
+	if err := netnstest.Until(testkind.Patience, func() error {
 		now := e.counters()
 		if n := now.RxPackets + now.dropped() - before.RxPackets - before.dropped(); n != 1 || *field(&now)-*field(&before) != 1 {
 			return fmt.Errorf("counters %+v after %+v", now, before)
@@ -342,7 +342,7 @@ func TestWireDown(t *testing.T) {
 			}
 		}
 		before := b.counters().RxPackets
-		if err := netnstest.Until(30*time.Second, func() error {
+		if err := netnstest.Until(testkind.Patience, func() error {
 			if err := a.send(p, pkts); err != nil {
 				return netnstest.Stop(err)
 			}
@@ -356,7 +356,7 @@ func TestWireDown(t *testing.T) {
 	}
 	deleteLink(t, pair.A, "eth0")
 	for _, e := range []*wireEnd{a, b} { // deleting a veth deletes its peer too
-		if err := netnstest.Until(30*time.Second, func() error {
+		if err := netnstest.Until(testkind.Patience, func() error {
 			if err := e.send(p, pkts); !errors.Is(err, errNetdevGone) {
 				return fmt.Errorf("send on a deleted netdev: %v, want errNetdevGone", err)
 			}
@@ -378,9 +378,7 @@ func testBusyNetdev(t *testing.T, ring bool) {
 	netnstest.Require(t, "tc")
 	pair := netnstest.New(t, netnstest.Options{})
 	a, b := openQuiet(t, pair.A, "eth0"), openEnd(t, pair.B, "eth0")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if _, err := pair.A.Output(ctx, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "200kbit", "burst", "3000", "limit", "1000000"); err != nil {
+	if _, err := pair.A.Output(t.Context(), "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "200kbit", "burst", "3000", "limit", "1000000"); err != nil {
 		t.Skipf("needs the tbf qdisc: run `modprobe sch_tbf` (%v)", err)
 	}
 	for _, fd := range []int{a.v1.tx, a.v1.out.fd} {
@@ -457,7 +455,14 @@ func TestWireClose(t *testing.T) {
 				}
 			}
 		}()
-		time.Sleep(time.Millisecond)
+		if err := netnstest.Until(testkind.Patience, func() error {
+			if s := a.counters(); s.TxPackets+s.TxLost < 20 {
+				return fmt.Errorf("no traffic: %+v", s)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
 		if err := a.close(); err != nil {
 			t.Error(err)
 		}
@@ -471,7 +476,7 @@ func TestWireClose(t *testing.T) {
 		close(stop)
 		<-stopped
 	}
-	if err := netnstest.Until(30*time.Second, func() error {
+	if err := netnstest.Until(testkind.Patience, func() error {
 		if f, g := socktest.OpenFiles(t), runtime.NumGoroutine(); f > fds || g > goroutines {
 			return fmt.Errorf("%d files and %d goroutines, were %d and %d", f, g, fds, goroutines)
 		}
@@ -602,7 +607,7 @@ func TestWireNoAllocs(t *testing.T) {
 	got := make(chan int, 1024)
 	a := openQuiet(t, pair.A, "eth0")
 	b := openRaw(t, pair.B, "eth0", func(batch []inbound) { got <- len(batch) })
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(testkind.Patience)
 	pkts := make([]packet, ioBatch)
 	for i := range pkts {
 		pkts[i] = testPacket(header.WriteMiddle, uint32(i), 1024)

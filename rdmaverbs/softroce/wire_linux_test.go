@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/smc"
@@ -77,7 +78,7 @@ func openQuiet(t testing.TB, host *netnstest.Host, netdev string, opts ...Option
 // wait waits until n packets were received, and returns all.
 func (e *wireEnd) wait(t testing.TB, n int) []inbound {
 	t.Helper()
-	if err := netnstest.Until(30*time.Second, func() error {
+	if err := netnstest.Until(testkind.Patience, func() error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if len(e.got) < n {
@@ -140,7 +141,7 @@ func pathV2(from, to netip.Addr) *path {
 func (e *wireEnd) linkLocal(t testing.TB) netip.Addr {
 	t.Helper()
 	want := defaultGID([6]byte(e.info.HWAddr))
-	if err := netnstest.Until(30*time.Second, func() error {
+	if err := netnstest.Until(testkind.Patience, func() error {
 		for _, g := range e.self.Load().v2 {
 			if g == want {
 				return nil
@@ -282,6 +283,7 @@ func TestWireLo(t *testing.T) {
 		t.Run(fmt.Sprintf("v%d", p.typ), func(t *testing.T) {
 			checkCross(t, e, e, p)
 			sent := e.counters().TxPackets
+			// Real time: no second copy of a packet comes meanwhile.
 			time.Sleep(20 * time.Millisecond)
 			if got := e.counters().RxPackets; got != sent {
 				t.Errorf("received %d packets, sent %d", got, sent)
@@ -332,13 +334,14 @@ func TestWireBurst(t *testing.T) {
 						wrong++
 					}
 					if got++; got%5000 == 0 {
+						// Real time: a receiver that is late.
 						time.Sleep(5 * time.Millisecond)
 					}
 					credit <- struct{}{}
 				}
 			})
 			p := benchPath(src, dst, pair, kind)
-			deadline := time.After(20 * time.Second)
+			deadline := time.After(testkind.Patience)
 			for range window {
 				credit <- struct{}{}
 			}
@@ -357,7 +360,7 @@ func TestWireBurst(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := netnstest.Until(30*time.Second, func() error {
+			if err := netnstest.Until(testkind.Patience, func() error {
 				if s := dst.counters(); s.RxPackets != total {
 					return fmt.Errorf("received %d of %d: %+v", s.RxPackets, total, s)
 				}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/rdmaverbs/verbstest"
@@ -40,7 +41,7 @@ func (e *wireEnd) sourceOf(t *testing.T, to *net.UDPConn, p *path) uint16 {
 	if err := e.send(p, []packet{testPacket(header.SendOnly, 0, 8)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := to.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := to.SetReadDeadline(time.Now().Add(testkind.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	_, from, err := to.ReadFromUDPAddrPort(make([]byte, 2048))
@@ -191,7 +192,7 @@ func TestAddressesChange(t *testing.T) {
 	added := netip.MustParseAddr("10.77.0.55")
 	has := func(g smc.GID, want bool) {
 		t.Helper()
-		if err := netnstest.Until(30*time.Second, func() error {
+		if err := netnstest.Until(testkind.Patience, func() error {
 			if self := b.self.Load(); slices.Contains(self.v1, g) != want || slices.Contains(self.v2, g) != want {
 				return fmt.Errorf("GID %v is ours: not %v", g, want)
 			}
@@ -242,7 +243,7 @@ func TestSourceMAC(t *testing.T) {
 	p := pathV2(netip.AddrFrom16(a.self.Load().def), netip.AddrFrom16(b.self.Load().def))
 	p.dmac = b.info.HWAddr
 	var got []inbound
-	if err := netnstest.Until(30*time.Second, func() error { // the reception begins with the first report
+	if err := netnstest.Until(testkind.Patience, func() error { // the reception begins with the first report
 		if err := a.send(p, []packet{testPacket(header.SendOnly, 0, 8)}); err != nil {
 			return netnstest.Stop(err)
 		}
@@ -275,7 +276,7 @@ func TestOnlyOwnGID(t *testing.T) {
 	if err := a.wire.send(&p, []packet{{hdr: hdr}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := netnstest.Until(30*time.Second, func() error {
+	if err := netnstest.Until(testkind.Patience, func() error {
 		if c := b.Counters(); c.WrongPeer != 1 {
 			return fmt.Errorf("counters %+v", c)
 		}
@@ -331,7 +332,7 @@ func TestTentativeAddress(t *testing.T) {
 			i, err := f.byName("eth0")
 			return err == nil && slices.ContainsFunc(i.GIDs, func(e rdmaverbs.GIDEntry) bool { return e.GID == g })
 		}
-		return netnstest.Until(30*time.Second, func() error {
+		return netnstest.Until(testkind.Patience, func() error {
 			out, err := pair.A.Output(t.Context(), "ip", "-6", "addr", "show", "dev", "eth0")
 			if err != nil {
 				return netnstest.Stop(err)

@@ -13,7 +13,7 @@ import (
 )
 
 // Patience is the longest time that the suite waits for anything.
-const Patience = 20 * time.Second
+const Patience = time.Minute
 
 // A Pair is two devices whose first ports can reach each other. Both may be the
 // same device. The function that opened them closes them.
