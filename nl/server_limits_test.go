@@ -59,7 +59,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 			if err := held[0].Close(); err != nil {
 				t.Fatal(err)
 			}
-			for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+			testkind.Eventually(t, "after one ended", func() (any, bool) {
 				var err error
 				asUser(t, nobody, func() {
 					var c *nl.Client
@@ -67,13 +67,8 @@ func TestRefusalSaysWhy(t *testing.T) {
 						c.Close()
 					}
 				})
-				if err == nil {
-					break
-				}
-				if time.Now().After(end) {
-					t.Fatalf("after one ended: %v", err)
-				}
-			}
+				return err, err == nil
+			})
 		})
 	}
 }
@@ -124,11 +119,7 @@ func TestSlowReaders(t *testing.T) {
 	for _, c := range conns {
 		defer c.Close()
 	}
-	for end := time.Now().Add(5 * time.Second); ctl.made.Load() < 4; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d tables", ctl.made.Load())
-		}
-	}
+	testkind.Eventually(t, "tables", func() (any, bool) { return ctl.made.Load(), ctl.made.Load() >= 4 })
 	// Root is served at the same time.
 	if _, err := dial(t, address).LinkGroups(t.Context()); err != nil {
 		t.Error(err)
@@ -139,7 +130,9 @@ func TestSlowReaders(t *testing.T) {
 	// Reading a little does not keep the connection open.
 	buf := make([]byte, 64<<10)
 	ended := 0
-	for end := time.Now().Add(30 * limit); ended < len(conns) && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(testkind.Patience); ended < len(conns) && time.Now().Before(end); {
+		// Real time: they read only now and then.
+		time.Sleep(50 * time.Millisecond)
 		ended = 0
 		for _, c := range conns {
 			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))

@@ -56,8 +56,8 @@ func (m *mailbox) wait(t testing.TB, w *Waiter) (drove bool) {
 	}
 	select {
 	case <-m.came:
-	case <-time.After(patience):
-		t.Error("no message within", patience)
+	case <-time.After(testkind.Patience):
+		t.Error("no message within", testkind.Patience)
 	}
 	return drove
 }
@@ -74,6 +74,7 @@ func TestDrive(t *testing.T) {
 	// Where others need the core, the thread may be in epoll, and keeps the loop.
 	drove := false
 	for try := 0; try < 1000 && !drove; try++ {
+		// Real time: a goroutine is alone if nobody else was served for that long.
 		time.Sleep(2 * alone)
 		m.send(t)
 		drove = m.wait(t, w)
@@ -89,6 +90,7 @@ func TestDrive(t *testing.T) {
 	var slept bool
 	for try := 0; try < 1000 && !slept; try++ {
 		go func() {
+			// Real time: the other goroutine falls asleep meanwhile, probably.
 			time.Sleep(l.spin + sleepMost/2)
 			m.send(t)
 		}()
@@ -97,6 +99,16 @@ func TestDrive(t *testing.T) {
 	if !slept {
 		t.Error("no goroutine ever found an event in its sleep")
 	}
+}
+
+// wantAsleep waits until the loop sleeps.
+func wantAsleep(t testing.TB, l *Loop) {
+	t.Helper()
+	testkind.Eventually(t, "the loop does not sleep", func() (any, bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.sleeping, l.sleeping
+	})
 }
 
 // TestPoke: what is ready without an event ends a drive.
@@ -113,6 +125,7 @@ func TestPoke(t *testing.T) {
 				w.Drive(over.Load)
 			}
 		}()
+		// Real time: a poke comes at any moment of a drive.
 		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
 		over.Store(true)
 		w.Poke()
@@ -127,7 +140,7 @@ func TestHelp(t *testing.T) {
 	l := newLoop(t, 0)
 	for i := range 2000 {
 		if i%50 == 0 {
-			time.Sleep(time.Millisecond)
+			wantAsleep(t, l)
 		}
 		l.mu.Lock()
 		asleep := l.sleeping
@@ -193,6 +206,7 @@ func TestDriveUnderFire(t *testing.T) {
 			wg.Go(func() { // sends
 				for range next {
 					if rand.IntN(8) == 0 {
+						// Real time: a message comes at any moment of a wait.
 						time.Sleep(time.Duration(rand.IntN(1500)) * time.Microsecond)
 					}
 					m.send(t)
@@ -227,6 +241,7 @@ func TestDriveUnderFire(t *testing.T) {
 				}
 			})
 		}
+		// Real time: how long the load lasts.
 		time.Sleep(700 * time.Millisecond)
 		stop.Store(true)
 		wg.Wait()
@@ -254,6 +269,7 @@ func TestDriveClosed(t *testing.T) {
 		}()
 		if n := rand.IntN(3); n > 0 {
 			m.send(t)
+			// Real time: the end comes at any moment of a drive.
 			time.Sleep(time.Duration(rand.IntN(n*500)) * time.Microsecond)
 		}
 		if err := l.Close(); err != nil {

@@ -28,7 +28,7 @@ func TestHook(t *testing.T) {
 			if got != want {
 				t.Errorf("%s: %+v, want %+v", what, got, want)
 			}
-		case <-time.After(patience):
+		case <-time.After(testkind.Patience):
 			t.Fatalf("%s: not told", what)
 		}
 	}

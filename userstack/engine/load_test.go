@@ -26,14 +26,13 @@ func TestLoad(t *testing.T) {
 	if got := busy.CPU - before.CPU; got < work || got > 100*work {
 		t.Errorf("%v of CPU time for work of %v", got, work)
 	}
-	for deadline := time.Now().Add(patience); LoadOf(l).Rounds == before.Rounds || LoadOf(l).Sleeps == 0; {
-		if time.Now().After(deadline) {
-			t.Fatalf("no round, or the loop has not slept: %+v, then %+v", before, LoadOf(l))
-		}
-		time.Sleep(time.Millisecond)
-	}
-	time.Sleep(20 * time.Millisecond)
+	testkind.Eventually(t, "no round, or the loop has not slept", func() (any, bool) {
+		now := LoadOf(l)
+		return now, now.Rounds != before.Rounds && now.Sleeps != 0
+	})
+	wantAsleep(t, l)
 	asleep := LoadOf(l)
+	// Real time: it sleeps meanwhile.
 	time.Sleep(50 * time.Millisecond)
 	if got := LoadOf(l).CPU - asleep.CPU; got > 10*time.Millisecond {
 		t.Errorf("%v of CPU time within 50 ms of sleep", got)

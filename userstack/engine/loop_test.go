@@ -14,8 +14,6 @@ import (
 	"smcr/internal/testing/testkind"
 )
 
-const patience = 20 * time.Second
-
 func newLoop(t testing.TB, spin time.Duration) *Loop {
 	t.Helper()
 	l, err := New(spin)
@@ -30,8 +28,8 @@ func await(t testing.TB, what string, ch <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-ch:
-	case <-time.After(patience):
-		t.Fatalf("%s: nothing within %v", what, patience)
+	case <-time.After(testkind.Patience):
+		t.Fatalf("%s: nothing within %v", what, testkind.Patience)
 	}
 }
 
@@ -90,12 +88,13 @@ func TestWake(t *testing.T) {
 					l.Task(func() { n.Add(1); close(ran) }).Schedule()
 					select {
 					case <-ran:
-					case <-time.After(patience):
+					case <-time.After(testkind.Patience):
 						t.Error("a task did not run")
 						return
 					}
 					if i%100 == 0 {
-						time.Sleep(time.Millisecond) // the loop goes to sleep
+						// Real time: the loop goes to sleep in some of these pauses.
+						time.Sleep(time.Millisecond)
 					}
 				}
 			})

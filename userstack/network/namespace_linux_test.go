@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // TestRouteTwoNetDevs: after the first of two netdevs in a subnet was down the
@@ -131,7 +131,7 @@ func TestHostRoutes(t *testing.T) {
 		// What is kept of addresses and netdevs follows them.
 		later := netip.MustParsePrefix("10.77.0.78/24")
 		within := func(what string, ok func() bool) {
-			if err := netnstest.Until(30*time.Second, func() error {
+			if err := netnstest.Until(testkind.Patience, func() error {
 				if !ok() {
 					return fmt.Errorf("%s: not noticed", what)
 				}

@@ -14,9 +14,6 @@ import (
 	"smcr/internal/testing/testkind"
 )
 
-// patience bounds the waits of a test.
-const patience = 20 * time.Second
-
 // pipe returns a pipe whose ends are closed by t.Cleanup.
 func pipe(t *testing.T) (r, w int) {
 	t.Helper()
@@ -58,16 +55,6 @@ func watchPipe(t *testing.T, d *driver) (n *atomic.Int64, write func(), stop fun
 	}, stop
 }
 
-// eventually waits until the goroutine of a driver has made ok true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(end) {
-			t.Fatal(what)
-		}
-	}
-}
-
 // TestDriverServes: the goroutine reads while nobody waits, also after it has slept, and
 // runs a scheduled function once.
 func TestDriverServes(t *testing.T) {
@@ -77,18 +64,22 @@ func TestDriverServes(t *testing.T) {
 	var sent, idle atomic.Int64
 	send, whenIdle := d.AtEnd(func() { sent.Add(1) }), d.WhenIdle(func() { idle.Add(1) })
 	for i := range int64(3) {
-		time.Sleep(2 * quiet) // probably it sleeps then
+		// Real time: probably it sleeps then.
+		time.Sleep(2 * quiet)
 		write()
-		eventually(t, "a byte is not read", func() bool { return n.Load() == i+1 })
+		testkind.Eventually(t, "a byte is not read", func() (any, bool) { return n.Load(), n.Load() == i+1 })
+		// Real time: probably it sleeps then.
 		time.Sleep(2 * quiet)
 		send()
 		whenIdle()
-		eventually(t, "a task does not run", func() bool { return sent.Load() == i+1 && idle.Load() == i+1 })
+		testkind.Eventually(t, "a task does not run", func() (any, bool) {
+			return []int64{sent.Load(), idle.Load()}, sent.Load() == i+1 && idle.Load() == i+1
+		})
 	}
 	stop()
 	write()
 	send()
-	eventually(t, "a task does not run", func() bool { return sent.Load() == 4 })
+	testkind.Eventually(t, "a task does not run", func() (any, bool) { return sent.Load(), sent.Load() == 4 })
 	if n.Load() != 3 {
 		t.Error("a descriptor is read after its watch was stopped")
 	}
@@ -112,7 +103,7 @@ func TestStopWhileBusy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the goroutine is not busy", func() bool { return rounds.Load() > 1000 })
+	testkind.Eventually(t, "the goroutine is not busy", func() (any, bool) { return rounds.Load(), rounds.Load() > 1000 })
 	stopped := make(chan struct{})
 	go func() {
 		for _, stop := range stops {
@@ -122,7 +113,7 @@ func TestStopWhileBusy(t *testing.T) {
 	}()
 	select {
 	case <-stopped:
-	case <-time.After(patience):
+	case <-time.After(testkind.Patience):
 		t.Fatal("a watch is not stopped while another descriptor is readable")
 	}
 }
@@ -141,11 +132,12 @@ func TestDriverHeld(t *testing.T) {
 	send()
 	send()
 	whenIdle()
+	// Real time: nobody runs a round meanwhile.
 	time.Sleep(5 * quiet)
 	if n.Load() != 0 || sent != 0 {
 		t.Error("somebody else runs rounds")
 	}
-	if err := d.await(t.Context(), patience, func() bool { return n.Load() == 1 && idle == 1 }); err != nil {
+	if err := d.await(t.Context(), testkind.Patience, func() bool { return n.Load() == 1 && idle == 1 }); err != nil {
 		t.Error(err)
 	}
 	if sent != 1 {
@@ -153,7 +145,7 @@ func TestDriverHeld(t *testing.T) {
 	}
 	d.run.Unlock()
 	write()
-	eventually(t, "nobody reads after the release", func() bool { return n.Load() == 2 })
+	testkind.Eventually(t, "nobody reads after the release", func() (any, bool) { return n.Load(), n.Load() == 2 })
 }
 
 // TestDriverGivesUp: a wait is bounded.
@@ -168,7 +160,7 @@ func TestDriverGivesUp(t *testing.T) {
 	cause := errors.New("interrupted")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
-	if err := d.await(ctx, patience, never); !errors.Is(err, cause) {
+	if err := d.await(ctx, testkind.Patience, never); !errors.Is(err, cause) {
 		t.Errorf("%v, want %v", err, cause)
 	}
 }

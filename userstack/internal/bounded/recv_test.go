@@ -4,7 +4,6 @@ package bounded
 
 import (
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -75,11 +74,7 @@ func TestRecvExtras(t *testing.T) {
 			if msg.Flags&unix.MSG_CTRUNC != 0 {
 				t.Error("the kernel has closed descriptors within the call")
 			}
-			for end := time.Now().Add(10 * time.Second); socktest.OpenFiles(t) > before; time.Sleep(time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatalf("%d descriptors, %d before", socktest.OpenFiles(t), before)
-				}
-			}
+			wantFiles(t, before)
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // TestResetConn: the peer sees a reset. If the lock of the socket is held, nobody waits
@@ -20,7 +21,7 @@ func TestResetConn(t *testing.T) {
 		SetReadDeadline(time.Time) error
 	}) {
 		t.Helper()
-		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(testkind.Patience))
 		b := make([]byte, 1<<16)
 		for {
 			_, err := c.Read(b)
@@ -45,7 +46,6 @@ func TestResetConn(t *testing.T) {
 		t.Fatal(err)
 	}
 	release := socktest.Hold(t, int(f.Fd()))
-	begin := time.Now()
 	if err := ResetConn(locked, 1000); err != nil {
 		t.Error(err)
 	}
@@ -56,15 +56,8 @@ func TestResetConn(t *testing.T) {
 		}
 		wantReset(otherPeer)
 	}
-	if took := time.Since(begin); took > 2*time.Second {
-		t.Errorf("took %v", took)
-	}
-	release()
+	release() // and until now nobody has waited for the lock, or the test would stand still
 	_ = f.Close()
 	wantReset(lockedPeer)
-	for end := time.Now().Add(20 * time.Second); stuck.Load() != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("a reset is under way still")
-		}
-	}
+	testkind.Eventually(t, "a reset is under way still", func() (any, bool) { return stuck.Load(), stuck.Load() == 0 })
 }

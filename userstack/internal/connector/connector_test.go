@@ -90,6 +90,7 @@ func TestConnector(t *testing.T) {
 			t.Fatal(err)
 		}
 		to := netip.AddrPortFrom(addr.Addr(), uint16(sa.(*unix.SockaddrInet4).Port))
+		// Real time: the attempts get no answer meanwhile.
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		var last error

@@ -4,6 +4,7 @@ package rights
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -11,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -118,12 +118,10 @@ func TestRightsThreadEnds(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); effective(t, strconv.Itoa(tid)) != ""; {
-		if time.Now().After(end) {
-			t.Fatalf("thread %d lives", tid)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testkind.Eventually(t, fmt.Sprintf("thread %d lives", tid), func() (any, bool) {
+		got := effective(t, strconv.Itoa(tid))
+		return got, got == ""
+	})
 }
 
 // TestRightsOf checks the rights of threads and processes.

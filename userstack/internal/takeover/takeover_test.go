@@ -20,8 +20,6 @@ import (
 	"smcr/stats"
 )
 
-const patience = 30 * time.Second
-
 func pair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -60,7 +58,7 @@ func TestMessages(t *testing.T) {
 		if err := a.Send(m); err != nil {
 			t.Fatal(err)
 		}
-		got, err := b.Expect(m.Type, patience)
+		got, err := b.Expect(m.Type, testkind.Patience)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,24 +73,24 @@ func TestMessages(t *testing.T) {
 	if err := a.Send(Message{Type: Sockets, Files: many}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := b.Expect(Sockets, patience)
+	got, err := b.Expect(Sockets, testkind.Patience)
 	if err != nil || len(got.Files) != MaxFiles {
 		t.Errorf("%d files, %v", len(got.Files), err)
 	}
 	got.Close()
 	_ = a.Send(Message{Type: Refuse, Text: "not now"})
-	if _, err := b.Expect(Offer, patience); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "not now") {
+	if _, err := b.Expect(Offer, testkind.Patience); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "not now") {
 		t.Errorf("refused: %v", err)
 	}
 	_ = a.Send(Message{Type: Ready})
-	if _, err := b.Expect(Offer, patience); !errors.Is(err, ErrMalformed) {
+	if _, err := b.Expect(Offer, testkind.Patience); !errors.Is(err, ErrMalformed) {
 		t.Errorf("out of turn: %v", err)
 	}
 	if _, err := b.Receive(time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("nothing came: %v", err)
 	}
 	_ = a.Close()
-	if _, err := b.Receive(patience); !errors.Is(err, io.EOF) {
+	if _, err := b.Receive(testkind.Patience); !errors.Is(err, io.EOF) {
 		t.Errorf("closed: %v", err)
 	}
 }
@@ -108,7 +106,7 @@ func TestVersions(t *testing.T) {
 		if _, err := x.Write(b); err != nil {
 			t.Fatal(err)
 		}
-		_, err := New(y, old).Receive(patience)
+		_, err := New(y, old).Receive(testkind.Patience)
 		want := VersionError{Old: Version() + 1, New: Version()}
 		if old {
 			want = VersionError{Old: Version(), New: Version() + 1}
