@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 	"smcr/smc"
 )
 
@@ -24,6 +25,7 @@ func TestCloseReadRoCE(t *testing.T) {
 		}
 		read := make(chan error, 1)
 		go func() { read <- readByte(s) }()
+		// Real time: the reader waits by then, most likely. Otherwise it finds the end at once.
 		time.Sleep(50 * time.Millisecond)
 		if err := s.CloseRead(); err != nil {
 			t.Error(err)
@@ -33,16 +35,16 @@ func TestCloseReadRoCE(t *testing.T) {
 			if err != io.EOF {
 				t.Errorf("read: %v, want EOF", err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(testkind.Patience):
 			t.Error("the reader waits on")
 		}
-		_ = c.SetWriteDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetWriteDeadline(time.Now().Add(testkind.Patience))
 		if n, err := c.Write(pattern(1, 4<<20)); err != nil {
 			t.Errorf("the peer wrote %d, %v", n, err)
 		}
 		c.Close()
 		// The peer says that it has closed when all of its data has been delivered.
-		err = netnstest.Until(20*time.Second, func() error {
+		err = netnstest.Until(testkind.Patience, func() error {
 			var states []smc.ConnState
 			for _, row := range list(t, h.server.Control().Connections) {
 				if states = append(states, row.State); row.State == smc.StateAppCloseWait1 {
@@ -61,7 +63,7 @@ func TestCloseReadRoCE(t *testing.T) {
 				if err := x.Err(); err != nil {
 					t.Errorf("the connection ended with %v", err)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(testkind.Patience):
 				t.Error("the connection does not end")
 			}
 		}

@@ -24,6 +24,7 @@ func (r *slowReader) Read(p []byte) (int, error) {
 	}
 	n := copy(p, r.data)
 	r.data = r.data[n:]
+	// Real time: none. Only tests in bubbles have a slowReader.
 	time.Sleep(r.wait)
 	return n, nil
 }

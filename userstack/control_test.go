@@ -9,7 +9,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/testkind"
 	"smcr/nl"
@@ -98,7 +97,20 @@ func TestControlListsWhatIsThere(t *testing.T) {
 		b.exchange(p[0], p[1], pattern(uint64(i), 1000))
 		b.exchange(p[1], p[0], pattern(uint64(i), 2000))
 	}
-	time.Sleep(settled)
+	testkind.Eventually(t, "the stacks are busy", func() (any, bool) {
+		for _, s := range []*Stack{b.client, b.server} {
+			for _, c := range list(t, s.Control().Connections) {
+				if i := c.Info; i.TXFin != i.TXProd || i.TXFin != i.TXPrep {
+					return *i, false
+				}
+			}
+			links := list(t, s.Control().Links)
+			if len(links) != 2 || slices.ContainsFunc(links, func(l nl.Link) bool { return l.State != smc.LinkActive }) {
+				return links, false
+			}
+		}
+		return nil, true
+	})
 	onBothEnds(t, pairs, func(c *Conn) error { _, _, err := c.Reserve(1); return err }) // each has a chunk
 
 	// Nothing changes any more, so the server's answers equal those of the stack.

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // engines are the ways to move the packets of a stack.
@@ -151,17 +152,10 @@ func TestEngineEnds(t *testing.T) {
 	once() // opens descriptors that stay open
 	fds, goroutines := count()
 	once()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	testkind.Eventually(t, fmt.Sprintf("more than %d descriptors and %d goroutines", fds, goroutines), func() (any, bool) {
 		f, g := count()
-		if f <= fds && g <= goroutines {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d descriptors and %d goroutines, before %d and %d", f, g, fds, goroutines)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return []int{f, g}, f <= fds && g <= goroutines
+	})
 }
 
 // TestStreamsRoCE sends data both ways at the same time, with Write and Read and with
@@ -360,7 +354,7 @@ func TestUrgentEndsRide(t *testing.T) {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 10)
-	if err := netnstest.Until(20*time.Second, func() error {
+	if err := netnstest.Until(testkind.Patience, func() error {
 		n, err := unix.Read(fds[1], buf)
 		if err == nil && string(buf[:n]) != "data" {
 			err = fmt.Errorf("read %q", buf[:n])
@@ -379,7 +373,7 @@ func TestUrgentEndsRide(t *testing.T) {
 	}
 	select {
 	case <-back:
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkind.Patience):
 		t.Error("the ride goes on over an urgent byte")
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
@@ -31,7 +30,7 @@ func asked(t *testing.T, address string) (nl.SysInfo, error) {
 // free waits until no stack answers at address.
 func free(t *testing.T, address string) {
 	t.Helper()
-	if err := netnstest.Until(30*time.Second, func() error {
+	if err := netnstest.Until(testkind.Patience, func() error {
 		if _, err := asked(t, address); !errors.Is(err, nl.ErrNoBackend) {
 			return fmt.Errorf("%s still answers: %v", address, err)
 		}

@@ -35,7 +35,7 @@ func TestProbeReset(t *testing.T) {
 	if _, err := peer.Write([]byte("xy")); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(testkind.Patience))
 	b := make([]byte, 1)
 	if _, err := c.Read(b); err != nil {
 		t.Fatal(err)
@@ -50,14 +50,12 @@ func TestProbeReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Until the reset has come, there is nothing to read.
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	testkind.Eventually(t, "no reset", func() (any, bool) {
 		if _, first := probeTCP(c.(TCPConn)); first != nil {
 			t.Fatalf("first bytes %q", first)
 		}
-		if resetHasCome(t, c.(syscall.Conn)) {
-			break
-		}
-	}
+		return nil, resetHasCome(t, c.(syscall.Conn))
+	})
 	_, _ = probeTCP(c.(TCPConn))
 	if _, err := c.Read(b); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("read: %v, want a reset", err)

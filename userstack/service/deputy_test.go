@@ -291,7 +291,8 @@ func TestDeputyDetour(t *testing.T) {
 			}
 			// An option is answered after the detour was refused, or has begun.
 			_, _ = cc.GetOption(t.Context(), 0, unix.SOL_SOCKET, unix.SO_TYPE, 4)
-			time.Sleep(50 * time.Millisecond) // the bytes would go their way meanwhile
+			// Real time: the bytes would go their way meanwhile.
+			time.Sleep(50 * time.Millisecond)
 			untouched(t, victim)
 			got := [11]byte{}
 			if n, err := io.ReadFull(p, got[:]); err != nil || string(got[:n]) != "of the peer" {

@@ -8,11 +8,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 	"smcr/userstack/wire"
 )
@@ -88,7 +89,10 @@ func TestEndsInHandshake(t *testing.T) {
 		checkLeaks(t)
 		b := newServiceBed(t, host(t), nil)
 		c, peer, sock, app := taken(t, b)
-		time.Sleep(50 * time.Millisecond) // until it waits for the PROPOSAL
+		testkind.Eventually(t, "it does not wait for a PROPOSAL", func() (any, bool) {
+			stacks := allStacks()
+			return stacks, strings.Contains(stacks, "userstack.peekMore(")
+		})
 		b.end()
 		for ev := range c.Events() {
 			if ev.Kind != broker.EventClosed {

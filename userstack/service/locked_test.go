@@ -86,7 +86,9 @@ func TestLockedSocket(t *testing.T) {
 					})
 				}
 			}
-			time.Sleep(2 * time.Second) // those that get no place have their answer
+			// Real time: those that get no place wait for one before they are refused, and none of
+			// them takes a thread meanwhile.
+			time.Sleep(2 * time.Second)
 			if n := threads(t); n > before+lockedThreads {
 				t.Errorf("%d threads, %d before", n, before)
 			}

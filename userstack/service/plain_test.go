@@ -3,10 +3,10 @@
 package service
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,15 +30,12 @@ func (b *serviceBed) listed() []nl.Connection {
 // wantListed waits until n such rows are there.
 func (b *serviceBed) wantListed(n int) []nl.Connection {
 	b.t.Helper()
-	for end := time.Now().Add(testTime); ; time.Sleep(5 * time.Millisecond) {
-		rows := b.listed()
-		if len(rows) == n {
-			return rows
-		}
-		if time.Now().After(end) {
-			b.t.Fatalf("%d rows, want %d: %+v", len(rows), n, rows)
-		}
-	}
+	var rows []nl.Connection
+	testkind.Eventually(b.t, fmt.Sprintf("want %d rows", n), func() (any, bool) {
+		rows = b.listed()
+		return rows, len(rows) == n
+	})
+	return rows
 }
 
 // counted returns how often a reason was counted on a side.
@@ -165,11 +162,7 @@ func TestPlainNoted(t *testing.T) {
 		if err := b.launcher(65534).Note(notes); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(testTime); b.counted(smc.Client, 0x03fe0000) == 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("not counted")
-			}
-		}
+		testkind.Eventually(t, "not counted", func() (any, bool) { return nil, b.counted(smc.Client, 0x03fe0000) > 0 })
 		if rows := b.listed(); len(rows) != 0 {
 			t.Errorf("another user's word is listed: %+v", rows)
 		}
@@ -196,14 +189,10 @@ func TestPlainNoted(t *testing.T) {
 // wantReset writes until that fails.
 func wantReset(t *testing.T, c interface{ Write([]byte) (int, error) }) {
 	t.Helper()
-	for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
-		if _, err := c.Write([]byte("x")); err != nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("the socket is still open")
-		}
-	}
+	testkind.Eventually(t, "the socket is still open", func() (any, bool) {
+		_, err := c.Write([]byte("x"))
+		return err, err != nil
+	})
 }
 
 // TestPlainAccepted does so for a server, and lists its listener.

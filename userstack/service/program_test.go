@@ -3,16 +3,17 @@
 package service
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs"
 )
 
@@ -64,12 +65,16 @@ func socketpair(t testing.TB) (*program, *net.UnixConn) {
 // tcpPair makes a TCP connection over loopback.
 func tcpPair(t testing.TB) (a, b *net.TCPConn) { return socktest.TCPPair(t) }
 
+// allStacks returns the stacks of all goroutines.
+func allStacks() string {
+	buf := make([]byte, 1<<20)
+	return string(buf[:runtime.Stack(buf, true)])
+}
+
 // relayStacks returns the stacks of the goroutines that a relay has.
 func relayStacks() string {
-	buf := make([]byte, 1<<20)
-	buf = buf[:runtime.Stack(buf, true)]
 	var out []string
-	for s := range strings.SplitSeq(string(buf), "\n\n") {
+	for s := range strings.SplitSeq(allStacks(), "\n\n") {
 		if strings.Contains(s, "relay.(*Relay)") || strings.Contains(s, "service.(*Service)") {
 			out = append(out, s)
 		}
@@ -108,15 +113,10 @@ func checkLeaks(t testing.TB) {
 	rdmaverbs.ZeroBuffer(nil) // so has the zeroing of buffers
 	before := countFDs(t)
 	t.Cleanup(func() {
-		end := time.Now().Add(testTime)
-		for time.Now().Before(end) && (relayStacks() != "" || countFDs(t) > before) {
-			time.Sleep(time.Millisecond)
-		}
-		if s := relayStacks(); s != "" {
-			t.Errorf("goroutines left:\n%s", s)
-		}
-		if n := countFDs(t); n > before {
-			t.Errorf("%d descriptors, %d before: %v", n, before, openFDs(t))
-		}
+		testkind.Eventually(t, "goroutines or descriptors left", func() (any, bool) {
+			s, fds := relayStacks(), openFDs(t)
+			saw := fmt.Sprintf("%d descriptors, %d before: %v\n%s", len(fds), before, fds, s)
+			return saw, s == "" && len(fds) <= before
+		})
 	})
 }

@@ -3,14 +3,15 @@
 package service
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/rights"
 )
@@ -26,11 +27,10 @@ func needEngine(t *testing.T) {
 // wantRides waits until no connection of either service has a goroutine.
 func wantRides(t testing.TB) {
 	t.Helper()
-	for end := time.Now().Add(testTime); relayStacks() != ""; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("a connection does not ride:\n%s", relayStacks())
-		}
-	}
+	testkind.Eventually(t, "a connection does not ride", func() (any, bool) {
+		s := relayStacks()
+		return s, s == ""
+	})
 }
 
 // TestNoGoroutine: neither an idle connection nor one that carries plain data
@@ -55,9 +55,10 @@ func TestNoGoroutine(t *testing.T) {
 			t.Fatalf("%s: %d goroutines, %d before there were %d connections more:\n%s", what, n, before, conns, buf[:runtime.Stack(buf, true)])
 		}
 	}
-	for end := time.Now().Add(testTime); runtime.NumGoroutine() > before+spare && time.Now().Before(end); {
-		time.Sleep(time.Millisecond) // handshakes end
-	}
+	testkind.Eventually(t, "handshakes do not end", func() (any, bool) {
+		n := runtime.NumGoroutine()
+		return fmt.Sprintf("%d goroutines, %d before\n%s", n, before, allStacks()), n <= before+spare
+	})
 	count("idle")
 	for range 5 {
 		for i, e := range all {

@@ -99,6 +99,7 @@ func TestUrgentRaces(t *testing.T) {
 					case 0:
 						runtime.Gosched()
 					case 1:
+						// Real time: the engine reads at any moment between writes.
 						time.Sleep(time.Duration(rng.IntN(200)) * time.Microsecond)
 					}
 				}

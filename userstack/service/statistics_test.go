@@ -5,11 +5,11 @@ package service
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/stats"
 	"smcr/userstack/internal/rights"
@@ -37,15 +37,11 @@ func TestProgramStatistics(t *testing.T) {
 		return st
 	}
 	var before, beforeServer nl.Stats
-	for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) { // until the exchange of newCarriedBy has been counted
+	testkind.Eventually(t, "the exchange of newCarriedBy is not counted", func() (any, bool) {
 		before, beforeServer = ask(c.client), ask(c.server)
-		if a, b := before.SMCR, beforeServer.SMCR; a.RXBytes > 0 && a.TXBytes > 0 && b.RXBytes > 0 && b.TXBytes > 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%+v, %+v", before, beforeServer)
-		}
-	}
+		a, b := before.SMCR, beforeServer.SMCR
+		return []stats.Tech{a, b}, a.RXBytes > 0 && a.TXBytes > 0 && b.RXBytes > 0 && b.TXBytes > 0
+	})
 	if n := before.SMCR; n.ClientV1+n.ClientV2 != 1 || n.Cork != 0 || n.NoDelay != 0 {
 		t.Errorf("after the connection was made: %+v", n)
 	}
@@ -67,15 +63,10 @@ func TestProgramStatistics(t *testing.T) {
 	c.sprog.wantUrgent('u')
 
 	var sent, received stats.Tech
-	for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
+	testkind.Eventually(t, "the bytes and the urgent one are not counted", func() (any, bool) {
 		sent, received = ask(c.client).Sub(before).SMCR, ask(c.server).Sub(beforeServer).SMCR
-		if sent.TXBytes == size+1 && received.RXBytes == size+1 && received.Urgent == 1 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d bytes sent: %+v, %+v", size+1, sent, received)
-		}
-	}
+		return []stats.Tech{sent, received}, sent.TXBytes == size+1 && received.RXBytes == size+1 && received.Urgent == 1
+	})
 	if sent.Cork != 1 || sent.NoDelay != 1 || sent.Urgent != 1 || received.Cork+received.NoDelay != 0 {
 		t.Errorf("options and urgent data: %+v, %+v", sent, received)
 	}

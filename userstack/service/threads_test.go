@@ -18,12 +18,8 @@ import (
 	"smcr/userstack/broker"
 )
 
-const (
-	// endTime is how long a stack may take to end, and spareThreads how many
-	// threads it may need more while it waits for any number of programs.
-	endTime      = 5 * time.Second
-	spareThreads = 40
-)
+// spareThreads is how many threads a stack may need more while it waits for any number of programs.
+const spareThreads = 40
 
 // threads returns how many OS threads this process has.
 func threads(t *testing.T) int {
@@ -52,12 +48,14 @@ func wantThreads(t *testing.T, before int) {
 
 // wantEnd wants the sessions and all that they have to end in time. If they do
 // not, release lets go of what keeps them.
-func (b *serviceBed) wantEnd(release func()) {
+func (b *serviceBed) wantEnd(endTime time.Duration, release func()) {
 	b.t.Helper()
 	over := make(chan struct{})
+	begun := time.Now()
 	go func() { defer close(over); b.end() }()
 	select {
 	case <-over:
+		b.t.Logf("ended within %v", time.Since(begun))
 	case <-time.After(endTime):
 		b.t.Errorf("no end within %v:\n%s", endTime, relayStacks())
 		release()
@@ -119,20 +117,18 @@ func pending(t *testing.T, addr netip.AddrPort) (n int) {
 // wantPending waits until n sockets wait.
 func wantPending(t *testing.T, addr netip.AddrPort, n int) {
 	t.Helper()
-	for end := time.Now().Add(testTime / 3); ; time.Sleep(20 * time.Millisecond) {
+	testkind.Eventually(t, fmt.Sprintf("want %d connections pending", n), func() (any, bool) {
 		got := pending(t, addr)
-		if got == n {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d connections are pending, want %d", got, n)
-		}
-	}
+		return got, got == n
+	})
 }
 
 // TestPendingConnects: connections that nobody answers take no thread each, and
 // all of them end with the service.
-func TestPendingConnects(t *testing.T) {
+func TestPendingConnects(t *testing.T) { pendingConnects(t, testTime) }
+
+func pendingConnects(t *testing.T, endTime time.Duration) {
+	t.Helper()
 	testkind.System(t)
 	checkLeaks(t)
 	const count = 2000
@@ -170,14 +166,17 @@ func TestPendingConnects(t *testing.T) {
 		}
 	}
 	wantPending(t, addr, count-count/2)
-	b.wantEnd(func() {})
+	b.wantEnd(endTime, func() {})
 	wantPending(t, addr, 0)
 	wantThreads(t, before)
 }
 
 // TestBlockingEnd: a launcher that makes the service's end of a pair a blocking
 // one, whose program does not read, holds no thread of the service.
-func TestBlockingEnd(t *testing.T) {
+func TestBlockingEnd(t *testing.T) { blockingEnd(t, testTime) }
+
+func blockingEnd(t *testing.T, endTime time.Duration) {
+	t.Helper()
 	checkLeaks(t)
 	const count = 60
 	b := newServiceBed(t, host(t), nil)
@@ -217,7 +216,7 @@ func TestBlockingEnd(t *testing.T) {
 		fill(t, peer)
 	}
 	wantThreads(t, before)
-	b.wantEnd(func() {
+	b.wantEnd(endTime, func() {
 		for _, fd := range apps {
 			_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 		}
@@ -243,7 +242,10 @@ func fill(t *testing.T, c *net.TCPConn) {
 
 // TestBlockingSocket: a launcher that makes the TCP socket of a rendezvous a
 // blocking one, whose peer sends half a message, holds no thread of the service.
-func TestBlockingSocket(t *testing.T) {
+func TestBlockingSocket(t *testing.T) { blockingSocket(t, testTime) }
+
+func blockingSocket(t *testing.T, endTime time.Duration) {
+	t.Helper()
 	checkLeaks(t)
 	const count = 60
 	b := newServiceBed(t, host(t), nil)
@@ -253,15 +255,13 @@ func TestBlockingSocket(t *testing.T) {
 		_, peer, sock, _ := taken(t, b)
 		peers = append(peers, peer)
 		fd := numberOf(t, sock)
-		for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
+		testkind.Eventually(t, "the service has not taken the socket", func() (any, bool) {
 			flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-			if err != nil || time.Now().After(end) {
-				t.Fatalf("flags %#x, %v: the service has not taken the socket", flags, err)
+			if err != nil {
+				t.Fatal(err)
 			}
-			if flags&unix.O_NONBLOCK != 0 {
-				break
-			}
-		}
+			return flags, flags&unix.O_NONBLOCK != 0
+		})
 		if err := unix.SetNonblock(fd, false); err != nil {
 			t.Fatal(err)
 		}
@@ -274,13 +274,24 @@ func TestBlockingSocket(t *testing.T) {
 	for _, p := range peers {
 		wantAcked(t, p)
 	}
+	// Real time: whoever reads on would take a thread meanwhile.
 	time.Sleep(100 * time.Millisecond)
 	wantThreads(t, before)
-	b.wantEnd(func() {
+	b.wantEnd(endTime, func() {
 		for _, p := range peers {
 			_ = p.Close()
 		}
 	})
+}
+
+// TestTimingEnds: a stack ends within seconds, though none of these connections does by itself.
+func TestTimingEnds(t *testing.T) {
+	testkind.Timing(t)
+	const endTime = 5 * time.Second
+	t.Run("connects", func(t *testing.T) { pendingConnects(t, endTime) })
+	t.Run("blocking ends", func(t *testing.T) { blockingEnd(t, endTime) })
+	t.Run("blocking sockets", func(t *testing.T) { blockingSocket(t, endTime) })
+	t.Run("launcher stopped", func(t *testing.T) { newCarried(t, os.Geteuid()).client.wantEnd(2*endTime, func() {}) })
 }
 
 // numberOf is f.Fd, which would make the socket a blocking one.
@@ -303,16 +314,11 @@ func wantAcked(t *testing.T, c *net.TCPConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
+	testkind.Eventually(t, "bytes are not acknowledged", func() (any, bool) {
 		left := 0
 		if cerr := rc.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }); cerr != nil || err != nil {
 			t.Fatal(cerr, err)
 		}
-		if left == 0 {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d bytes are not acknowledged", left)
-		}
-	}
+		return left, left == 0
+	})
 }

@@ -5,11 +5,11 @@ package service
 import (
 	"os"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 	"smcr/userstack/relay"
 )
@@ -51,15 +51,13 @@ func TestUrgent(t *testing.T) {
 		from.write("one ")
 		from.urge("2")
 		to.read("one ")
-		for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
+		testkind.Eventually(t, "not at the mark", func() (any, bool) {
 			at, err := unix.IoctlGetInt(to.fd, unix.SIOCATMARK)
-			if at != 0 {
-				break
+			if err != nil {
+				t.Fatal(err)
 			}
-			if err != nil || time.Now().After(end) {
-				t.Fatalf("not at the mark: %d, %v", at, err)
-			}
-		}
+			return at, at != 0
+		})
 		to.read("2")
 		from.write(" three")
 		to.read(" three")

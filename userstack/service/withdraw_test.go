@@ -3,40 +3,13 @@
 package service
 
 import (
-	"net"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/testkind"
 	"smcr/userstack/broker"
 )
-
-// silent returns the address of a listening socket that does not answer any more SYNs,
-// because its queue is full.
-func silent(t *testing.T) broker.ConnectRequest {
-	t.Helper()
-	fd := tcpSocket(t, 0)
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
-	addr, err := socketAddr(unix.Getsockname(fd))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		c, err := net.DialTimeout("tcp4", addr.String(), 100*time.Millisecond)
-		if err != nil {
-			break
-		}
-		t.Cleanup(func() { _ = c.Close() })
-	}
-	return broker.ConnectRequest{Remote: addr}
-}
 
 // TestWithdraw: a socket whose connection was not made has no mark any more when the launcher
 // can use it again, whether the peer refused or the launcher left. With the mark, the next
@@ -61,12 +34,12 @@ func TestWithdraw(t *testing.T) {
 	t.Run("the session ends", func(t *testing.T) {
 		b := newServiceBed(t, host(t), nil)
 		cl := b.launcher(0)
-		if _, err := cl.Connect(tcpSocket(t, 0), silent(t)); err != nil {
+		if _, err := cl.Connect(tcpSocket(t, 0), broker.ConnectRequest{Remote: noSYNAnswer(t)}); err != nil {
 			t.Fatal(err)
 		}
-		wait(t, "a mark", func() bool { return b.opt.connects.Load() == 1 })
+		testkind.Eventually(t, "a mark", func() (any, bool) { return b.opt.connects.Load(), b.opt.connects.Load() == 1 })
 		_ = cl.Close()
-		wait(t, "no mark", func() bool { return b.opt.unmarked.Load() == 1 })
+		testkind.Eventually(t, "no mark", func() (any, bool) { return b.opt.unmarked.Load(), b.opt.unmarked.Load() == 1 })
 	})
 	t.Run("made", func(t *testing.T) {
 		b := newServiceBed(t, host(t), nil)
@@ -81,14 +54,4 @@ func TestWithdraw(t *testing.T) {
 			t.Errorf("the mark of a connection was taken off %d times", unmarked)
 		}
 	})
-}
-
-// wait waits until f returns true.
-func wait(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testTime); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, testTime)
-		}
-	}
 }
