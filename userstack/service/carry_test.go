@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/rights"
 	"smcr/userstack/simfabric"
+	"smcr/userstack/wire"
 )
 
 // carried is a connection over SMC-R between two services, of which a
@@ -29,6 +31,7 @@ type carried struct {
 	cprog, sprog   *program
 	cl, sl         *broker.Client
 	serverHost     *simfabric.Host
+	linkTests      atomic.Int64 // TEST LINK messages that have come from the client
 }
 
 // newCarried makes the connection; the client's launcher is user uid's.
@@ -56,9 +59,16 @@ func newServices(t testing.TB, uid int) *carried {
 func newServicesOf(t testing.TB, uid int, tune func(*Config)) *carried {
 	t.Helper()
 	checkLeaks(t)
-	w := simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond})
+	c := &carried{}
+	w := simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond, Observe: func(e *simfabric.Event) {
+		if e.Kind == simfabric.EventSend && e.From.Host == "client" {
+			if m, err := wire.ParseLLC(e.Data); err == nil && m.LLCType() == wire.LLCTestLink && !m.IsReply() {
+				c.linkTests.Add(1)
+			}
+		}
+	}})
 	t.Cleanup(w.Close)
-	c := &carried{serverHost: w.Host("server", netdev(2))}
+	c.serverHost = w.Host("server", netdev(2))
 	c.client = newServiceBed(t, w.Host("client", netdev(1)), nil)
 	c.server = newServiceBed(t, c.serverHost, nil)
 	tune(&c.client.s.cfg) // before sessions begin, which read it
@@ -292,8 +302,8 @@ func TestCarryReset(t *testing.T) {
 	})
 }
 
-// TestKeepAliveOption: a program that asks for keepalive learns of a peer that is gone. Without,
-// it would not within the time that the test waits.
+// TestKeepAliveOption: the link of a program that asks for keepalive is tested as often as it asks
+// for, and the program learns of a peer that is gone.
 func TestKeepAliveOption(t *testing.T) { keepAliveOption(t) }
 
 // TestTimingKeepAliveOption: it learns of that after the time that it asked for, and the time for
@@ -318,6 +328,8 @@ func keepAliveOption(t *testing.T) (noticed time.Duration) {
 			t.Fatal(err)
 		}
 	}
+	// Otherwise a link is tested each 30 s, and three times in more time than the test waits.
+	testkind.Eventually(t, "the link is not tested", func() (any, bool) { return c.linkTests.Load(), c.linkTests.Load() >= 3 })
 	c.serverHost.SetVanished(true)
 	start := time.Now()
 	brokenBy(t, c.cc, c.cprog)
