@@ -14,17 +14,14 @@ import (
 	"smcr/internal/testing/testkind"
 )
 
-// queueLimit is how long a close may take on a busy machine; SO_LINGER is longer.
-const queueLimit = 10 * time.Second
-
-// inTime fails the test if f takes long.
+// inTime fails the test if f waits: SO_LINGER is an hour.
 func inTime(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
 	select {
 	case <-done:
-	case <-time.After(queueLimit):
+	case <-time.After(testkind.Patience):
 		t.Fatalf("%s waits for a socket that a user has sent", what)
 	}
 }
