@@ -18,11 +18,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/smctools/smcrd"
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/userstack/launch"
 
@@ -153,12 +153,12 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// until repeats a command, for 10 seconds at most.
+// until repeats a command until it succeeds.
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: until COMMAND [ARGUMENT...]")
 	}
-	err := netnstest.Until(30*time.Second, func() error { return ts.Exec(args[0], args[1:]...) })
+	err := netnstest.Until(testkind.Patience, func() error { return ts.Exec(args[0], args[1:]...) })
 	ts.Check(err)
 }
 
@@ -177,7 +177,7 @@ func end(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	pid := stackOf(ts, args[0])
 	ts.Check(syscall.Kill(pid, syscall.SIGTERM))
-	ts.Check(netnstest.Until(30*time.Second, func() error {
+	ts.Check(netnstest.Until(testkind.Patience, func() error {
 		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("process %d is still there: %v", pid, err)
 		}

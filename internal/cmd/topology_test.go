@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"smcr/internal/cmdutil"
@@ -76,7 +77,9 @@ func TestTopologyFormats(t *testing.T) {
 }
 
 // TestTopologyRates checks the rates over a second and those between two pictures.
-func TestTopologyRates(t *testing.T) {
+func TestTopologyRates(t *testing.T) { synctest.Test(t, testTopologyRates) }
+
+func testTopologyRates(t *testing.T) {
 	rate := func(line string) uint64 {
 		var v []struct {
 			Rates *struct {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"smcr/internal/cmdutil"
@@ -19,9 +20,6 @@ import (
 // says so is gone before the next output.
 func TestWaiting(t *testing.T) {
 	testkind.System(t)
-	if testing.Short() {
-		t.Skip("waits for three seconds")
-	}
 	t.Setenv("TERM", "xterm")
 	streams, _, _, _ := cmdutil.MemoryStreams()
 	tty, written := cmdtest.Terminal(t)
@@ -42,9 +40,11 @@ func TestWaiting(t *testing.T) {
 			return nil
 		},
 	}
-	if err := f.Change(t.Context(), func(ctx context.Context, c nl.Control) error { return c.FlushUEID(ctx) }); err != nil {
-		t.Fatal(err)
-	}
+	synctest.Test(t, func(t *testing.T) { // without what reads the terminal
+		if err := f.Change(t.Context(), func(ctx context.Context, c nl.Control) error { return c.FlushUEID(ctx) }); err != nil {
+			t.Fatal(err)
+		}
+	})
 	const erase = "\r\x1b[K"
 	got := written()
 	if !strings.HasPrefix(got, erase+"smcr: starting the user-space stack: 2 s"+erase+"smcr: starting the user-space stack: 3 s"+erase) || strings.Count(got, erase) != 3 {

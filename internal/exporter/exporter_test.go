@@ -16,7 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/testing/testkind"
@@ -70,14 +69,12 @@ func TestProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	var url string
-	for deadline := time.Now().Add(30 * time.Second); url == ""; time.Sleep(10 * time.Millisecond) {
-		if _, rest, ok := strings.Cut(out.String(), "url="); ok {
-			url, _, _ = strings.Cut(rest, "\n")
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the exporter does not start: %s", out.String())
-		}
-	}
+	testkind.Eventually(t, "the exporter starts", func() (any, bool) {
+		_, rest, _ := strings.Cut(out.String(), "url=")
+		var ok bool
+		url, _, ok = strings.Cut(rest, "\n")
+		return out.String(), ok
+	})
 	if !strings.HasPrefix(url, "http://127.0.0.1:") {
 		t.Errorf("a missing host means %s", url)
 	}

@@ -71,6 +71,13 @@ func cause(err error) error {
 // ends. It closes l, lets requests that are being answered end, for a second at most, and
 // returns nil. Another error is one of accepting connections.
 func Serve(ctx context.Context, l net.Listener, handlers map[string]http.Handler, log *slog.Logger) error {
+	return serve(ctx, l, handlers, log, times{headerTime, endTime})
+}
+
+// times are limits for which a test would wait, or which it would miss on a busy machine.
+type times struct{ header, end time.Duration }
+
+func serve(ctx context.Context, l net.Listener, handlers map[string]http.Handler, log *slog.Logger, limits times) error {
 	mux := http.NewServeMux()
 	for pattern, h := range handlers {
 		mux.Handle(pattern, h)
@@ -78,7 +85,7 @@ func Serve(ctx context.Context, l net.Listener, handlers map[string]http.Handler
 	s := &http.Server{
 		Handler:           http.MaxBytesHandler(onlyOwnName(l.Addr(), mux), maxBody),
 		MaxHeaderBytes:    maxHeader,
-		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
+		ReadHeaderTimeout: limits.header, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
 		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
@@ -87,7 +94,7 @@ func Serve(ctx context.Context, l net.Listener, handlers map[string]http.Handler
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
 		// The end of ctx has just been seen, so the requests get a time of their own.
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), limits.end)
 		defer cancel()
 		if s.Shutdown(last) != nil {
 			_ = s.Close() // a client that does not take its answer

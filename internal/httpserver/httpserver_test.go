@@ -35,13 +35,22 @@ func TestParseAddr(t *testing.T) {
 // start serves handlers on a port of the loopback device. end ends it in order.
 func start(t *testing.T, handlers map[string]http.Handler) (addr string, end func() error) {
 	t.Helper()
+	return startWith(t, handlers, times{headerTime, endTime})
+}
+
+// patient are limits that no test reaches.
+var patient = times{header: time.Hour, end: time.Hour}
+
+// startWith is start with other limits.
+func startWith(t *testing.T, handlers map[string]http.Handler, limits times) (addr string, end func() error) {
+	t.Helper()
 	l, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error, 1)
-	go func() { result <- Serve(ctx, l, handlers, slog.New(slog.DiscardHandler)) }()
+	go func() { result <- serve(ctx, l, handlers, slog.New(slog.DiscardHandler), limits) }()
 	ended := false
 	end = func() error {
 		cancel()
@@ -49,7 +58,7 @@ func start(t *testing.T, handlers map[string]http.Handler) (addr string, end fun
 		select {
 		case err := <-result:
 			return err
-		case <-time.After(10 * time.Second):
+		case <-time.After(testkind.Patience):
 			return errors.New("the server does not end")
 		}
 	}
@@ -76,7 +85,7 @@ func ask(t *testing.T, addr, request string) (status int, body string) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(testkind.Patience))
 	if _, err := io.WriteString(c, request); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +162,8 @@ func readAll(w http.ResponseWriter, r *http.Request) {
 func TestManyConnections(t *testing.T) {
 	testkind.System(t)
 	for _, asked := range []bool{false, true} {
-		addr, _ := start(t, map[string]http.Handler{"GET /": http.HandlerFunc(hello)})
+		// No time of a connection ends while the test waits.
+		addr, _ := startWith(t, map[string]http.Handler{"GET /": http.HandlerFunc(hello)}, patient)
 		for range 2 * MaxConns {
 			c, err := net.Dial("tcp", addr)
 			if err != nil {
@@ -163,7 +173,7 @@ func TestManyConnections(t *testing.T) {
 			if !asked {
 				continue
 			}
-			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(testkind.Patience))
 			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}
@@ -182,7 +192,7 @@ func TestManyConnections(t *testing.T) {
 		if _, err := io.WriteString(late, "GET / HTTP/1.0\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
-		_ = late.SetReadDeadline(time.Now().Add(4 * time.Second)) // less than the time of a header
+		_ = late.SetReadDeadline(time.Now().Add(4 * time.Second))
 		if b, err := io.ReadAll(late); err != nil || !strings.HasSuffix(string(b), "hello") {
 			t.Errorf("beside idle connections (asked before: %v): %q, %v", asked, b, err)
 		}
@@ -213,16 +223,12 @@ func TestManyRequests(t *testing.T) {
 	for range 2 * MaxConns {
 		_, _ = io.WriteString(dial("127.0.0.2"), "GET /hold HTTP/1.0\r\n\r\n")
 	}
-	for end := time.Now().Add(20 * time.Second); busy.Load() < 1; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("no request is served")
-		}
-	}
+	testkind.Eventually(t, "a request is served", func() (any, bool) { return busy.Load(), busy.Load() > 0 })
 	other := dial("127.0.0.3")
 	if _, err := io.WriteString(other, "GET / HTTP/1.0\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	_ = other.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = other.SetReadDeadline(time.Now().Add(testkind.Patience))
 	if b, err := io.ReadAll(other); err != nil || !strings.HasSuffix(string(b), "hello") {
 		t.Errorf("another host: %q, %v", b, err)
 	}
@@ -234,10 +240,7 @@ func TestManyRequests(t *testing.T) {
 // TestSlowClient: a client that does not finish its header is disconnected.
 func TestSlowClient(t *testing.T) {
 	testkind.System(t)
-	if testing.Short() {
-		t.Skip("waits for the time of a header")
-	}
-	addr, _ := start(t, map[string]http.Handler{"GET /": http.HandlerFunc(hello)})
+	addr, _ := startWith(t, map[string]http.Handler{"GET /": http.HandlerFunc(hello)}, times{header: 50 * time.Millisecond, end: time.Hour})
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +249,7 @@ func TestSlowClient(t *testing.T) {
 	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost:"); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(headerTime + 20*time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(testkind.Patience))
 	if _, err := io.ReadAll(c); err != nil {
 		t.Errorf("the connection is open after the time of a header: %v", err)
 	}
@@ -257,11 +260,11 @@ func TestSlowClient(t *testing.T) {
 func TestEnd(t *testing.T) {
 	testkind.System(t)
 	begun, proceed := make(chan struct{}), make(chan struct{})
-	addr, end := start(t, map[string]http.Handler{"GET /": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	addr, end := startWith(t, map[string]http.Handler{"GET /": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(begun)
 		<-proceed
 		hello(w, r)
-	})})
+	})}, patient)
 	idle, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -279,8 +282,17 @@ func TestEnd(t *testing.T) {
 		answer <- string(b)
 	}()
 	<-begun
-	time.AfterFunc(50*time.Millisecond, func() { close(proceed) })
-	if err := end(); err != nil {
+	ended := make(chan error, 1)
+	go func() { ended <- end() }()
+	testkind.Eventually(t, "the server begins to end", func() (any, bool) {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			c.Close()
+		}
+		return nil, err != nil
+	})
+	close(proceed)
+	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 	if a := <-answer; a != "hello" {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // A browser is a headless Chromium on a host with one page. The test talks to it over two
@@ -31,7 +32,7 @@ type browser struct {
 }
 
 // answerTime is the time in which the browser must answer, and show what is expected.
-const answerTime = 30 * time.Second
+const answerTime = testkind.Patience
 
 // newBrowser starts a browser on a host. It opens an address.
 func newBrowser(t *testing.T, host *netnstest.Host, url string) *browser {

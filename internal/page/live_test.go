@@ -136,6 +136,7 @@ func talk(t *testing.T, h *netnstest.Host, stack *userstack.Stack, server string
 	}
 	t.Cleanup(func() { c.Close() })
 	go func() {
+		// Real time: traffic goes on while the page is looked at.
 		for b := make([]byte, block); t.Context().Err() == nil; time.Sleep(20 * time.Millisecond) {
 			if _, err := c.Write(b); err != nil {
 				return
@@ -266,7 +267,7 @@ func TestBrowser(t *testing.T) {
 		t.Helper()
 		b.await(`!asking`)
 		n := listings.Load()
-		time.Sleep(2 * minAge)
+		time.Sleep(2 * minAge) // Real time: no listing comes in it.
 		if got := listings.Load() - n; got > 0 {
 			t.Errorf("%s: %d listings", what, got)
 		}

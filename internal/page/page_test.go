@@ -390,6 +390,7 @@ func TestRates(t *testing.T) {
 type slow struct{ *nltest.Fake }
 
 func (s slow) Links(ctx context.Context) ([]nl.Link, error) {
+	// Real time: none, for the test is in a bubble. Other functions have this name, too.
 	time.Sleep(time.Second)
 	return s.Fake.Links(ctx)
 }

@@ -66,13 +66,11 @@ func TestHolderProcess(t *testing.T) {
 	}
 	if strings.Contains(does, "stuck") {
 		go func() { _, _ = unix.Getpeername(3) }()
-		for !waits() {
-			time.Sleep(time.Millisecond)
-		}
+		testkind.Eventually(t, "a thread waits in the kernel", func() (any, bool) { return nil, waits() })
 	}
 	fmt.Println("a stack")
 	for { // not select {}: without cgo, the runtime ends a program that waits for nothing
-		time.Sleep(time.Minute)
+		_, _ = unix.Poll(nil, -1)
 		runtime.KeepAlive(c) // and its locks
 	}
 }
@@ -340,7 +338,16 @@ func TestMakePart(t *testing.T) {
 			}
 			defer f.Close()
 			old := process(t, v, "leave", nil, f)
-			time.Sleep(30 * time.Millisecond) // the times of the kernel are in hundredths of a second
+			// The times of the kernel are in hundredths of a second.
+			begun, err := readThread(fmt.Sprint("/proc/", old.Process.Pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			testkind.Eventually(t, "the next hundredth", func() (any, bool) {
+				var now unix.Timespec
+				err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now)
+				return now, err == nil && uint64(now.Nano()/1e7) > begun.start
+			})
 			later := process(t, v, "leave", nil, f)
 			c := newStack(t, v)
 			for n := 2; n < Parts; n++ {

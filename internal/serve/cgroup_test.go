@@ -88,9 +88,7 @@ func TestCgroup(t *testing.T) {
 		}
 		defer func() {
 			_ = unix.Kill(pid, unix.SIGTERM)
-			if !eventually(func() bool { return unix.Kill(pid, 0) == unix.ESRCH }) {
-				t.Errorf("process %d does not end", pid)
-			}
+			wantEnd(t, pid)
 		}()
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 		if err != nil || !strings.Contains("\n"+string(b), "\n0::/"+cgroupName+"\n") {

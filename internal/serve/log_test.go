@@ -222,14 +222,12 @@ func TestRemoveStaleLogs(t *testing.T) {
 	}
 	_ = service.Close()
 	for _, name := range []string{held, mounted} {
-		if !eventually(func() bool {
+		testkind.Eventually(t, name+" is removed", func() (any, bool) {
 			removeStaleLogs(dir)
 			ns, _ := logNamespace(name)
 			alive, err := namespaces()
 			// The kernel may have given the number to a new namespace.
-			return !exists(filepath.Join(dir, name)) || err == nil && alive[ns.ino]
-		}) {
-			t.Errorf("%s is left", name)
-		}
+			return err, !exists(filepath.Join(dir, name)) || err == nil && alive[ns.ino]
+		})
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 	"unicode"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +22,7 @@ import (
 	"smcr/internal/place"
 	_ "smcr/internal/testing/firstthread"
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 	"smcr/userstack/service"
 )
 
@@ -107,16 +107,20 @@ func servicePID(t *testing.T) int {
 	return pid
 }
 
-// eventually reports whether cond holds within a bounded time.
-func eventually(cond func() bool) bool {
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if cond() {
-			return true
+// wantEnd waits until a process has ended. It kills one that does not.
+func wantEnd(t *testing.T, pid int) {
+	t.Helper()
+	gone := false
+	defer func() {
+		if !gone {
+			_ = unix.Kill(pid, unix.SIGKILL)
 		}
-		if time.Now().After(end) {
-			return false
-		}
-	}
+	}()
+	testkind.Eventually(t, fmt.Sprintf("process %d ends", pid), func() (any, bool) {
+		err := unix.Kill(pid, 0)
+		gone = err == unix.ESRCH
+		return err, gone
+	})
 }
 
 func exists(name string) bool {
@@ -144,10 +148,7 @@ func TestStartOnDemand(t *testing.T) {
 		if err := unix.Kill(pid, sig); err != nil {
 			t.Error(err)
 		}
-		if !eventually(func() bool { return unix.Kill(pid, 0) == unix.ESRCH }) {
-			t.Errorf("process %d does not end", pid)
-			_ = unix.Kill(pid, unix.SIGKILL)
-		}
+		wantEnd(t, pid)
 	}
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT} {
 		t.Run(unix.SignalName(sig), func(t *testing.T) {
@@ -169,10 +170,7 @@ func TestStartOnDemand(t *testing.T) {
 	t.Run("idle", func(t *testing.T) {
 		inNamespace(t, func(t *testing.T, log string) {
 			pid := start(t, "--idle-timeout", "200ms") // it replaces the --idle-timeout of StartOnDemand
-			if !eventually(func() bool { return unix.Kill(pid, 0) == unix.ESRCH }) {
-				t.Errorf("process %d does not end", pid)
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
+			wantEnd(t, pid)
 			if exists(log) {
 				t.Error("the log is left")
 			}
@@ -274,9 +272,10 @@ func TestStartOnDemand(t *testing.T) {
 			if err := StartOnDemand(ctx); !errors.Is(err, ErrStart) || !errors.Is(err, context.Canceled) {
 				t.Errorf("%v", err)
 			}
-			if !eventually(func() bool { return servicePID(t) == 0 }) {
-				t.Error("a service is left")
-			}
+			testkind.Eventually(t, "no service is left", func() (any, bool) {
+				pid := servicePID(t)
+				return pid, pid == 0
+			})
 		})
 	})
 }
@@ -317,9 +316,7 @@ func TestStartSweeps(t *testing.T) {
 		if err := unix.Kill(pid, unix.SIGTERM); err != nil {
 			t.Error(err)
 		}
-		if !eventually(func() bool { return unix.Kill(pid, 0) == unix.ESRCH }) {
-			t.Errorf("process %d does not end", pid)
-		}
+		wantEnd(t, pid)
 	})
 }
 

@@ -364,9 +364,7 @@ func TestOnDemandState(t *testing.T) {
 		if err := unix.Kill(pid, unix.SIGTERM); err != nil {
 			fail("%v", err)
 		}
-		if !eventually(func() bool { return unix.Kill(pid, 0) == unix.ESRCH }) {
-			fail("process %d does not end", pid)
-		}
+		wantEnd(t, pid)
 	}
 	inNamespace(t, func(t *testing.T, _ string) {
 		f, err := newStateFile(logDir, logDir)

@@ -14,10 +14,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	_ "smcr/internal/testing/firstthread"
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
@@ -176,7 +176,7 @@ func TestGolden(t *testing.T) {
 // execute runs a program by one of its names.
 func execute(t testing.TB, bin string, argv []string, env ...string) (out, errOut string, status int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkind.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, argv[0]), argv[1:]...)
 	cmd.Env = append([]string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=/"}, env...)

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // A site is two hosts, each with a user-space stack.
@@ -27,7 +27,7 @@ func newSite(t *testing.T) *site {
 	s := &site{netnstest.New(t, netnstest.Options{}), t, build(t)}
 	for _, h := range []*netnstest.Host{s.A, s.B} {
 		p := h.Go(t, filepath.Join(s.bin, "smcr"), "serve", "--no-default-eid")
-		err := netnstest.Until(20*time.Second, func() error {
+		err := netnstest.Until(testkind.Patience, func() error {
 			select {
 			case <-p.Done():
 				return netnstest.Stop(fmt.Errorf("smcr serve ended:\n%s", p.Log()))
@@ -41,7 +41,7 @@ func newSite(t *testing.T) *site {
 		}
 		t.Cleanup(func() { // before the host is removed
 			_ = p.Signal(syscall.SIGTERM)
-			if err := p.Wait(10 * time.Second); err != nil {
+			if err := p.Wait(testkind.Patience); err != nil {
 				t.Errorf("smcr serve: %v\n%s", err, p.Log())
 			}
 		})
@@ -50,7 +50,7 @@ func newSite(t *testing.T) *site {
 }
 
 func (s *site) try(h *netnstest.Host, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkind.Patience)
 	defer cancel()
 	env := []string{"SMCR_STATS_CACHE=" + filepath.Join(s.bin, "cache-"+h.Name), filepath.Join(s.bin, name)}
 	return h.Output(ctx, "env", append(env, args...)...)
@@ -71,7 +71,7 @@ func TestLive(t *testing.T) {
 	addr := s.B.Addr()
 
 	server := s.B.Go(t, filepath.Join(s.bin, "smc_chk"), "-S")
-	if err := server.WaitOutput("Server started on port 37373\n", 20*time.Second); err != nil {
+	if err := server.WaitOutput("Server started on port 37373\n", testkind.Patience); err != nil {
 		t.Fatalf("%v\n%s", err, server.Log())
 	}
 
@@ -112,8 +112,8 @@ func TestLive(t *testing.T) {
 
 	t.Run("lists", func(t *testing.T) {
 		s := &site{s.Pair, t, s.bin}
-		client := s.A.Go(t, filepath.Join(s.bin, "smc_run"), "bash", "-c", "exec 3<>/dev/tcp/"+addr+"/37373; echo connected; sleep 20")
-		if err := client.WaitOutput("connected", 10*time.Second); err != nil {
+		client := s.A.Go(t, filepath.Join(s.bin, "smc_run"), "bash", "-c", "exec 3<>/dev/tcp/"+addr+"/37373; echo connected; sleep 600")
+		if err := client.WaitOutput("connected", testkind.Patience); err != nil {
 			t.Fatalf("%v\n%s", err, client.Log())
 		}
 		defer client.Kill()

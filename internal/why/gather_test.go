@@ -8,10 +8,10 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"
@@ -187,8 +187,9 @@ func TestNothing(t *testing.T) {
 
 // TestRates: with an interval, rates are what was counted meanwhile. A connection that has ended
 // has none.
-func TestRates(t *testing.T) {
-	testkind.System(t)
+func TestRates(t *testing.T) { synctest.Test(t, testRates) }
+
+func testRates(t *testing.T) {
 	w := newWorld(t)
 	w.later = func() {
 		w.tcp[1].Sent, w.tcp[1].Retransmits = 5000, 4
