@@ -18,9 +18,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/userstack"
@@ -29,9 +29,9 @@ import (
 
 // Bounds. Each is many times what an idle machine needs.
 const (
-	connectTime = 30 * time.Second // for an honest connection
-	echoTime    = 60 * time.Second // for honest data to come back
-	settleTime  = 30 * time.Second // until what has ended is given back
+	connectTime = testkind.Patience // for an honest connection
+	echoTime    = testkind.Patience // for honest data to come back
+	settleTime  = testkind.Patience // until what has ended is given back
 )
 
 // echoPort is where each victim serves.

@@ -69,7 +69,8 @@ func (f *flow) run(r *rand.Rand) error {
 			return err
 		}
 		f.rounds.Add(1)
-		time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond) // the machine is for others, too
+		// Real time: it makes traffic, and the machine is for others, too.
+		time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond)
 	}
 }
 

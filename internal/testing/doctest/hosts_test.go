@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 	commandLimit = time.Minute
 	// startLimit is how long the next command waits for a background command to listen. One
 	// that listens nowhere, such as a client, costs all of quietLimit.
-	startLimit, quietLimit = 20 * time.Second, 2 * time.Second
+	startLimit, quietLimit = testkind.Patience, 2 * time.Second
 )
 
 // host is a host with files of its own, on which a shell runs commands.
@@ -169,6 +170,7 @@ func (x *host) started(c Command, file string, before string) error {
 		if err := c.Check(string(out), c.Exit); err != nil {
 			return err
 		}
+		// Real time: what listens nowhere is quiet in it.
 		if time.Since(begin) > quietLimit || x.listeners() != before {
 			return nil
 		}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // binDir has the programs, which TestMain builds.
@@ -49,9 +50,9 @@ func testMain(m *testing.M) int {
 }
 
 const (
-	startTime   = 20 * time.Second // until a program has started
-	commandTime = 20 * time.Second // for one smcr command
-	trafficTime = 60 * time.Second // for a client, with all its connections
+	startTime   = testkind.Patience // until a program has started
+	commandTime = testkind.Patience // for one smcr command
+	trafficTime = testkind.Patience // for a client, with all its connections
 	port        = 7070
 )
 
@@ -390,7 +391,7 @@ func (l *lab) measure() {
 			same = 0
 		}
 		l.before = now
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // Real time: nothing changes in it.
 	}
 }
 

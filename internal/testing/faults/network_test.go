@@ -80,7 +80,7 @@ func TestNetwork(t *testing.T) {
 				l := newNetworkLab(t, devices)
 				r := l.under(f.name, devices, func() {
 					l.ip(devices, f.do)
-					time.Sleep(faultTime)
+					time.Sleep(faultTime) // Real time: the fault lasts so long.
 					l.ip(devices, f.undo)
 				})
 				r.Outcome = "the connections end with an error, or live on"
@@ -205,7 +205,7 @@ func (l *lab) under(name string, devices int, do func()) Row {
 	}); err != nil {
 		l.t.Fatal(err)
 	}
-	time.Sleep(faultTime / 3) // some data
+	time.Sleep(faultTime / 3) // Real time: traffic goes on before the fault.
 	do()
 	err := c.Wait(trafficTime)
 	late := errors.Is(err, os.ErrDeadlineExceeded)
@@ -236,7 +236,7 @@ func TestNamespaceDeleted(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				time.Sleep(faultTime)
+				time.Sleep(faultTime) // Real time: the fault lasts so long.
 				for _, h := range []*netnstest.Host{l.A, l.B} {
 					ns := fmt.Sprintf("/proc/%d/ns/net", l.stacks[h].Pid())
 					if err := unix.Mount(ns, h.Path(), "", unix.MS_BIND, ""); err != nil {

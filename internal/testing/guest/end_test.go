@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/guest"
+	"smcr/internal/testing/testkind"
 )
 
 func TestLimit(t *testing.T) {
@@ -37,8 +38,7 @@ func TestKilled(t *testing.T) {
 	if os.Getenv(bootEnv) != "" {
 		g := guest.New(t, guest.Config{})
 		fmt.Println(filepath.Dir(g.Share()))
-		time.Sleep(time.Minute) // the test kills this process meanwhile
-		return
+		select {} // the test kills this process
 	}
 	guest.SkipShort(t)
 	guest.Check(t, guest.Available())
@@ -69,16 +69,11 @@ func TestKilled(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Error("the process ended well")
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	testkind.Eventually(t, "nothing is left behind", func() (any, bool) {
 		_, err := os.Stat(dir)
 		left := users(t, dir)
-		if errors.Is(err, os.ErrNotExist) && len(left) == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("left behind: %s (%v), processes %v", dir, err, left)
-		}
-	}
+		return fmt.Sprintf("%s (%v), processes %v", dir, err, left), errors.Is(err, os.ErrNotExist) && len(left) == 0
+	})
 }
 
 // users returns the processes, except zombies, whose command line contains dir.

@@ -78,6 +78,7 @@ func TestFindKernelBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unlock()
+	// Real time: the deadline is what the test is about.
 	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
 	defer cancel()
 	if _, err := FindKernel(ctx); !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {

@@ -30,6 +30,7 @@ func TestTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Real time: no turn comes in it.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := take(ctx); !errors.Is(err, context.DeadlineExceeded) {

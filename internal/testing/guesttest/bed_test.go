@@ -125,17 +125,6 @@ func queryOne[T any](t *testing.T, h *host, argv ...string) T {
 	return rows[0]
 }
 
-// eventually waits until ok returns true: the kernel frees some objects later.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(commandLimit); !ok(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Errorf("not within %v: %s", commandLimit, what)
-			return
-		}
-	}
-}
-
 // setUp makes a host an SMC-Rv2 node on eth0, with commands of smcr where they exist.
 func (h *host) setUp(t *testing.T) {
 	t.Helper()

@@ -10,12 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	explained "smcr/internal/reasons"
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 	"smcr/smc"
 )
 
@@ -203,21 +203,15 @@ func (s *screen) key(key string, parts ...string) {
 // want waits until the screen has a match of each pattern.
 func (s *screen) want(patterns ...string) {
 	s.t.Helper()
-	var shown, missing string
-	for deadline := time.Now().Add(commandLimit); ; time.Sleep(200 * time.Millisecond) {
-		shown, missing = s.h.run(s.t, "tmux", "-S", tmuxSocket, "capture-pane", "-p"), ""
+	testkind.Eventually(s.t, s.h.Name()+" shows what it must", func() (any, bool) {
+		shown := s.h.run(s.t, "tmux", "-S", tmuxSocket, "capture-pane", "-p")
 		for _, p := range patterns {
 			if !regexp.MustCompile(p).MatchString(shown) {
-				missing = p
+				return fmt.Sprintf("no %q in\n%s", p, shown), false
 			}
 		}
-		if missing == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%s: no %q within %v in\n%s", s.h.Name(), missing, commandLimit, shown)
-		}
-	}
+		return nil, true
+	})
 }
 
 // testTop looks at the views of smcr top while the kernel carries data.
@@ -236,8 +230,8 @@ func testTop(t *testing.T, a, b *host) {
 	s.key("4", regexp.QuoteMeta(server)+` +`+regexp.QuoteMeta(a.addr)+`:\d\S* +ACTIVE SMCR +`+g.ID+` +`+rate+` +`+rate+` +`+rate)
 	s.key("5", `1 +.*client +0x03010000`, `peer declined`)
 	a.run(t, "tmux", "-S", tmuxSocket, "send-keys", "q")
-	eventually(t, "smcr top ends", func() bool {
+	testkind.Eventually(t, "smcr top ends", func() (any, bool) {
 		_, err := a.Run(t.Context(), "tmux", "-S", tmuxSocket, "has-session")
-		return err != nil
+		return err, err != nil
 	})
 }

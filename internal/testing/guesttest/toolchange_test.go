@@ -9,6 +9,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"smcr/internal/testing/testkind"
 	"strings"
 	"testing"
 
@@ -174,7 +175,10 @@ func testRun(t *testing.T, a *tools, b *host) {
 		t.Errorf("smcss -R: no %v in\n%s", more[0].Local, out)
 	}
 	stop()
-	eventually(t, "the connection of smc_run is gone", func() bool { return len(activeConnections(t, a.host)) == len(before) })
+	testkind.Eventually(t, "the connection of smc_run is gone", func() (any, bool) {
+		now := activeConnections(t, a.host)
+		return now, len(now) == len(before)
+	})
 
 	if got, want := a.prints("smc_run", "-r", "128k", "-t", "1M", "sh", "-c", "echo $SMC_RCVBUF $SMC_SNDBUF $SMC_DEBUG; exit 7"), (printed{out: "131072 1048576 0\n", status: 7}); got != want {
 		t.Errorf("smc_run: got %+v, want %+v", got, want)

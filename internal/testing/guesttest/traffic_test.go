@@ -3,8 +3,10 @@
 package guesttest
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"smcr/internal/testing/testkind"
 	"strings"
 	"testing"
 )
@@ -229,8 +231,10 @@ func testTraffic(t *testing.T, a, b *host) {
 
 	end()
 	for _, h := range []*host{a, b} {
-		eventually(t, h.Name()+": no connection is left", func() bool {
-			return len(activeConnections(t, h)) == 0 && queryOne[linkGroup](t, h, "linkgroup", "list").Conns == 0
+		// The kernel frees some objects later.
+		testkind.Eventually(t, h.Name()+": no connection is left", func() (any, bool) {
+			list, group := activeConnections(t, h), queryOne[linkGroup](t, h, "linkgroup", "list")
+			return fmt.Sprintf("%+v, %+v", list, group), len(list) == 0 && group.Conns == 0
 		})
 		s := queryOne[counters](t, h, "stats", "show")
 		if s.SMCR.TX.Buffer != 0 || s.SMCR.RX.Buffer != 0 {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/guest"
+	"smcr/internal/testing/testkind"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 
 	// settleLimit is the time for what happens without a command, which takes moments
 	// unless the machine is busy.
-	settleLimit = time.Minute
+	settleLimit = testkind.Patience
 
 	// guestLimit is the time limit of a guest: more than a test takes on a busy machine.
 	guestLimit = 20 * time.Minute
@@ -303,7 +304,7 @@ const (
 )
 
 // eventually waits until ok reports true. The test fails if this takes longer than
-// settleLimit.
+// settleLimit. It looks less often than testkind.Eventually.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	pause := firstPause
@@ -312,7 +313,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Errorf("not within %v: %s", settleLimit, what)
 			return
 		}
-		time.Sleep(pause)
+		time.Sleep(pause) // Real time: a look costs the guest, see above.
 		pause = min(2*pause, longestPause)
 	}
 }

@@ -349,6 +349,7 @@ func (b behaviour) observe(t *testing.T, client, server *side, messages *capture
 			_, err2 := os.Stat(filepath.Join(host, "s"))
 			return err1 == nil && err2 == nil
 		})
+		// Real time: the last messages of both arrive in it, and nothing says which is the last.
 		time.Sleep(500 * time.Millisecond)
 		for i, s := range []*side{client, server} {
 			states = append(states, fmt.Sprintf("state: %s %s", []string{"client", "server"}[i], stateAt(t, s, port)))
@@ -459,7 +460,7 @@ func (s *side) exchange(t *testing.T, other *side) (name string, done func()) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(2 * time.Millisecond):
+			case <-time.After(2 * time.Millisecond): // Real time: it looks for new files until it is told to stop.
 			}
 		}
 	}()

@@ -154,8 +154,8 @@ func testIdle(t *testing.T, kernel, user *side, messages *capture) {
 	}
 }
 
-// testStackKilled kills the user-space stack. Its programs notice at once, the kernel
-// notices by TEST LINK or a failed send. A new stack works at once.
+// testStackKilled kills the user-space stack. Its programs notice, although no timer of the stack
+// runs any more, and the kernel notices by TEST LINK or a failed send. A new stack works at once.
 func testStackKilled(t *testing.T, kernel, user *side, again func()) {
 	sessions := []*session{
 		open(t, "idle, kernel to user", kernel, user, 7010, "drain error", "drain error"),
@@ -170,9 +170,7 @@ func testStackKilled(t *testing.T, kernel, user *side, again func()) {
 	for i, x := range sessions {
 		x.ended(t, begin, []string{"server", "client"}[i%2])
 	}
-	if d := time.Since(begin); d > 10*time.Second {
-		t.Errorf("the programs of the stack noticed after %v", d)
-	}
+	t.Logf("the programs of the stack have noticed after %v", time.Since(begin).Round(time.Millisecond))
 	again()
 	works(t, kernel, user, 7020)
 	t.Logf("a new stack works after %v", time.Since(begin).Round(time.Millisecond))
@@ -230,6 +228,7 @@ func TestKernelDeviceDeleted(t *testing.T) {
 	}
 	groupsGone(t, user)
 	eventually(t, "user: no connection is left", func() bool { return len(active(t, user)) == 0 })
+	// Real time: what becomes of the command is only logged, and it may hang for ever.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := remove.Wait(ctx); err != nil {

@@ -195,10 +195,10 @@ func (p *pair) symmetric(t *testing.T) bool {
 func within(limit time.Duration, ok func() bool) (time.Duration, bool) {
 	begin := time.Now()
 	for !ok() {
-		if time.Since(begin) > limit {
+		if time.Since(begin) > limit { // Real time: how long kernels take is recorded, and not judged.
 			return limit, false
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // Real time: so often it looks.
 	}
 	return time.Since(begin).Round(10 * time.Millisecond), true
 }
@@ -241,7 +241,7 @@ func (p *pair) down(t *testing.T, of *side, device, first string) {
 		p.echoes(t, transferLimit, at, "-n", "4", "-parallel", "-bytes", "100000")
 		of.run(t, "ip", "link", "set", first, "down")
 		within(symmetricLimit, func() bool { return !p.symmetric(t) })
-		time.Sleep(flapPeriod)
+		time.Sleep(flapPeriod) // Real time: the fault lasts so long.
 		p.record("%s down: %s", first, p.groups(t))
 		of.run(t, "ip", "link", "set", first, "up")
 		took, ok := within(symmetricLimit, func() bool { return p.symmetric(t) })
@@ -253,7 +253,7 @@ func (p *pair) down(t *testing.T, of *side, device, first string) {
 	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
 	defer cancel()
 	go func() {
-		time.Sleep(downAfter)
+		time.Sleep(downAfter) // Real time: data is sent before the fault.
 		moment <- time.Now()
 		if _, err := of.try(ctx, "ip", "link", "set", device, "down"); err != nil {
 			t.Error(err)
@@ -333,7 +333,7 @@ func (p *pair) flap(t *testing.T, of *side, connects bool) {
 		if device == "k1" {
 			probe("k1 down")
 		}
-		time.Sleep(flapPeriod)
+		time.Sleep(flapPeriod) // Real time: the fault lasts so long.
 		of.run(t, "ip", "link", "set", device, "up")
 		probe(device + " up")
 		took, ok := within(flapBack, func() bool {

@@ -69,21 +69,21 @@ func testFlap(t *testing.T, client, server, flapping *side, at netip.AddrPort) {
 	for n := 0; r == nil; n++ {
 		dev := fmt.Sprintf("%s%d", prefix, n%2)
 		flapping.run(t, "ip", "link", "set", dev, "down")
-		time.Sleep(flapPeriod)
+		time.Sleep(flapPeriod) // Real time: the fault lasts so long.
 		flapping.run(t, "ip", "link", "set", dev, "up")
 		start := time.Now()
 		for r == nil {
 			if symmetric() {
 				break
 			}
-			if time.Since(start) > flapBack {
+			if time.Since(start) > flapBack { // Real time: the next device does not wait longer, and that is logged.
 				t.Logf("%s has no link after %v: %s%s", dev, flapBack, client.smcrun(t, "link", "list"), server.smcrun(t, "link", "list"))
 				break
 			}
 			select {
 			case x := <-done:
 				r = &x
-			case <-time.After(50 * time.Millisecond):
+			case <-time.After(50 * time.Millisecond): // Real time: so often it looks.
 			}
 		}
 		if r == nil {

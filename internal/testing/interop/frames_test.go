@@ -158,7 +158,7 @@ func captureAll(t *testing.T, kernel *side, devices int) (stop func() []string) 
 		}
 	}
 	return func() (files []string) {
-		time.Sleep(time.Second) // for frames on their way to tcpdump
+		time.Sleep(time.Second) // Real time: frames are on their way to tcpdump, and nothing says how many.
 		for i, c := range commands {
 			if r := kernel.stop(t, c); !strings.Contains(r.Stdout, "\n0 packets dropped by kernel") {
 				t.Errorf("tcpdump: %s", r.Stdout)

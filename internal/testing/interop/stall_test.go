@@ -66,16 +66,16 @@ func testStops(t *testing.T, rng *rand.Rand, client, server, user *side, at neti
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second + some(2*time.Second)) // for the start of the program
+	time.Sleep(time.Second + some(2*time.Second)) // Real time: connections are being made.
 	for _, most := range []time.Duration{7, 3, 3, 3} {
 		if err := user.stack.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(some(most * time.Second))
+		time.Sleep(some(most * time.Second)) // Real time: the stack stands still.
 		if err := user.stack.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(some(700 * time.Millisecond))
+		time.Sleep(some(700 * time.Millisecond)) // Real time: the stack works at a random time.
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), stopLimit)
 	defer cancel()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/guest"
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/userstack/wire"
 )
@@ -91,7 +92,8 @@ func (c *capture) size() int64 {
 func (c *capture) since(t *testing.T, from int64) []frame {
 	t.Helper()
 	last := int64(-1)
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(300 * time.Millisecond) {
+	// Real time: no more frames arrive in it.
+	for deadline := time.Now().Add(testkind.Patience); time.Now().Before(deadline); time.Sleep(300 * time.Millisecond) {
 		if n := c.size(); n == last {
 			break
 		} else {

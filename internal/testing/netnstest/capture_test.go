@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,7 +41,7 @@ func TestCaptureIsComplete(t *testing.T) {
 				received <- n
 			}()
 			err := p.B.Do(func() error {
-				conn, err := net.DialTimeout("tcp", ln.Addr().String(), 30*time.Second)
+				conn, err := net.DialTimeout("tcp", ln.Addr().String(), testkind.Patience)
 				if err != nil {
 					return err
 				}

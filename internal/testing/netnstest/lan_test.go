@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/testkind"
 )
@@ -30,7 +29,7 @@ func TestLAN(t *testing.T) {
 			}
 			for _, from := range l.Hosts {
 				var c net.Conn
-				if err := from.Do(func() (err error) { c, err = net.DialTimeout("tcp", ln.Addr().String(), 10*time.Second); return err }); err != nil {
+				if err := from.Do(func() (err error) { c, err = net.DialTimeout("tcp", ln.Addr().String(), testkind.Patience); return err }); err != nil {
 					t.Fatalf("%s to %s: %v", from.Name, address, err)
 				}
 				s, err := ln.Accept()

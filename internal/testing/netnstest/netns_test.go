@@ -51,7 +51,7 @@ func TestPairCarriesTCP(t *testing.T) {
 			}()
 			err = p.B.Do(func() error {
 				// This works at once: the addresses are never tentative.
-				c, err := net.DialTimeout("tcp", ln.Addr().String(), 30*time.Second)
+				c, err := net.DialTimeout("tcp", ln.Addr().String(), testkind.Patience)
 				if err != nil {
 					return err
 				}
@@ -87,7 +87,7 @@ func TestPairCarriesTCP(t *testing.T) {
 
 func TestCommandRunsInside(t *testing.T) {
 	p := New(t, Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkind.Patience)
 	defer cancel()
 	out, err := p.B.Output(ctx, "ip", "-o", "-4", "addr", "show", "eth0")
 	if err != nil || !strings.Contains(out, p.B.Addr()+"/24") {
@@ -117,7 +117,7 @@ func TestCloseEndsEveryProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pids []int
-	err = Until(30*time.Second, func() (err error) {
+	err = Until(testkind.Patience, func() (err error) {
 		if pids, err = p.A.Pids(); err == nil && len(pids) < 3 {
 			err = fmt.Errorf("processes %v", pids)
 		}
@@ -131,7 +131,7 @@ func TestCloseEndsEveryProcess(t *testing.T) {
 	}
 	select {
 	case <-pr.Done():
-	case <-time.After(30 * time.Second):
+	case <-time.After(testkind.Patience):
 		t.Error("the process still runs")
 	}
 	for _, pid := range pids {
@@ -197,10 +197,10 @@ func TestWaits(t *testing.T) {
 	testkind.System(t)
 	p := New(t, Options{})
 	pr := p.A.Go(t, "sh", "-c", "printf ready; sleep 0.3; echo ' now'; exec sleep 1000")
-	if err := pr.WaitPart("ready", 30*time.Second); err != nil {
+	if err := pr.WaitPart("ready", testkind.Patience); err != nil {
 		t.Error(err)
 	}
-	if err := pr.WaitOutput("ready", 30*time.Second); err != nil || pr.Log() != "ready now\n" {
+	if err := pr.WaitOutput("ready", testkind.Patience); err != nil || pr.Log() != "ready now\n" {
 		t.Errorf("WaitOutput = %v, after %q", err, pr.Log())
 	}
 	if err := pr.Wait(10 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -209,10 +209,10 @@ func TestWaits(t *testing.T) {
 	if err := pr.Signal(unix.SIGTERM); err != nil {
 		t.Error(err)
 	}
-	if err := pr.Wait(30 * time.Second); !endedBy(err, unix.SIGTERM) {
+	if err := pr.Wait(testkind.Patience); !endedBy(err, unix.SIGTERM) {
 		t.Errorf("Wait after SIGTERM = %v", err)
 	}
-	if err := p.A.Go(t, "true").WaitOutput("never", 30*time.Second); err == nil || !strings.Contains(err.Error(), "ended") {
+	if err := p.A.Go(t, "true").WaitOutput("never", testkind.Patience); err == nil || !strings.Contains(err.Error(), "ended") {
 		t.Errorf("WaitOutput of an ended program = %v", err)
 	}
 	if err := p.A.WaitListen(80, 20*time.Millisecond); err == nil {
@@ -223,7 +223,7 @@ func TestWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	if err := p.A.WaitListen(80, 30*time.Second); err != nil {
+	if err := p.A.WaitListen(80, testkind.Patience); err != nil {
 		t.Error(err)
 	}
 }

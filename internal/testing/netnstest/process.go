@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"smcr/internal/testing/testkind"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +25,7 @@ import (
 
 // killWait is how long to wait for killed processes. SIGKILL normally takes a few
 // milliseconds, but both cores may be busy.
-const killWait = 10 * time.Second
+const killWait = testkind.Patience
 
 // hostID names the machine of a stack (service.HostIDVariable), so that hosts count as
 // different machines.

@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // A service is a unit of Debian that the test puts under smcr run.
@@ -197,7 +197,7 @@ func (h host) talk(s service) {
 	h.t.Helper()
 	line := "smcr run -v -- " + s.ask()
 	// A unit may be active before it listens.
-	if err := netnstest.Until(20*time.Second, func() error {
+	if err := netnstest.Until(testkind.Patience, func() error {
 		out, err := h.try(line)
 		if !strings.Contains(out, s.answer) || !strings.Contains(out, "smcr: 1 connection over SMC-R, 0 over TCP") {
 			return fmt.Errorf("%w: %q", err, out)

@@ -168,8 +168,8 @@ func (b *bed) once(t *testing.T, server, client program) (fromServer, fromClient
 	start := time.Now()
 	c, cerr := b.Run(ctx, line(client, server.addr)...)
 	if cerr != nil {
-		// The server would wait for a long time.
 		var stop context.CancelFunc
+		// Real time: the test has failed, and the server would wait for a long time.
 		ctx, stop = context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer stop()
 	}

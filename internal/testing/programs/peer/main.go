@@ -36,7 +36,7 @@ type options struct {
 	parallel bool
 	size     int
 	hold     bool
-	late     time.Duration
+	after    string
 	check    bool
 	tell     bool
 	dir      string
@@ -57,7 +57,7 @@ func run(args []string) error {
 	flags.BoolVar(&o.check, "check", false, "serve: compare with what echo sends")
 	flags.BoolVar(&o.tell, "tell", false, "echo: write what became of each connection")
 	flags.BoolVar(&o.hold, "hold", false, "keep the connections until killed")
-	flags.DurationVar(&o.late, "late", 0, "serve, accept: `time` that passes before the first accept")
+	flags.StringVar(&o.after, "after", "", "serve, accept: the first accept is when this `file` is there")
 	flags.StringVar(&o.dir, "dir", "", "`directory` of the files of steps")
 	flags.DurationVar(&o.limit, "limit", 45*time.Second, "`time` that a step may take")
 	if err := flags.Parse(args[1:]); err != nil {
@@ -98,7 +98,12 @@ func (o *options) listen() (blocking.Conn, error) {
 	l, err := blocking.Listen(o.protocol(), o.addr, 256)
 	if err == nil {
 		fmt.Println("listening")
-		time.Sleep(o.late)
+		for o.after != "" {
+			if _, err := os.Stat(o.after); err == nil {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 	}
 	return l, err
 }

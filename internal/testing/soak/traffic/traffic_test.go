@@ -18,7 +18,7 @@ import (
 )
 
 // limit is many times what an idle machine needs.
-const limit = 30 * time.Second
+const limit = testkind.Patience
 
 // serveLoopback starts a server, and returns its address.
 func serveLoopback(t *testing.T) string {
@@ -111,7 +111,13 @@ func TestKinds(t *testing.T) {
 	for _, kind := range Kinds() {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			list := run(t, newClient(address), func() { time.Sleep(50 * time.Millisecond) }, "start "+kind+" 2", "stop")
+			c := newClient(address)
+			list := run(t, c, func() {
+				testkind.Eventually(t, "there is traffic", func() (any, bool) {
+					n := c.counts[kind].tally()
+					return n, n.Bytes > 0 && (kind == "udp" || n.Conns > 0)
+				})
+			}, "start "+kind+" 2", "stop")
 			got, failures := last(list, kind)
 			if len(failures) > 0 {
 				t.Errorf("failures: %+v", failures)
