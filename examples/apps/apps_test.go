@@ -14,12 +14,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
-const limit = 30 * time.Second
+const limit = testkind.Patience
 
 // build builds a program of the module in a directory and returns its path.
 func build(t *testing.T, dir, pkg string) string {

@@ -11,12 +11,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
-const limit = 30 * time.Second
+const limit = testkind.Patience
 
 var group = regexp.MustCompile(`SMC-R version [12], link group ([0-9a-f]+) \((\w+)\)`)
 

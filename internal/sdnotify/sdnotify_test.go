@@ -53,7 +53,7 @@ func TestSend(t *testing.T) {
 			if err := n.Send(tt.send...); err != nil {
 				t.Fatal(err)
 			}
-			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_ = c.SetReadDeadline(time.Now().Add(testkind.Patience))
 			got, err := c.Read(b)
 			if err != nil || !regexp.MustCompile(tt.want).Match(b[:got]) {
 				t.Errorf("%q, %v", b[:got], err)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"smcr/internal/testing/testkind"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/smc"
 	"smcr/userstack/wire"
@@ -44,7 +45,7 @@ type Peer struct {
 }
 
 // answerTime bounds the wait for a message of the victim.
-const answerTime = 20 * time.Second
+const answerTime = testkind.Patience
 
 // ownRMB returns the name of an RMB of the attacker.
 func ownRMB(n uint32) smc.RToken {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // blockedServer answers each byte with the same byte.
@@ -97,10 +98,30 @@ func overSMCR(t *testing.T, log string) (smcr, tcp int) {
 	return smcr, tcp
 }
 
-// TestRoCEBlocked: where TCP passes and RoCE does not, no connection fails, the first one pays
-// about half a second, and the others, also those of another program, nothing. The reason is
-// told everywhere. SMC-R is used again within a minute after RoCE passes.
+// TestRoCEBlocked: where TCP passes and RoCE does not, no connection fails. The reason is told
+// everywhere. SMC-R is used again within a minute after RoCE passes.
 func TestRoCEBlocked(t *testing.T) {
+	roceBlocked(t, func(t *testing.T, took, again []time.Duration) {})
+}
+
+// TestTimingRoCEBlocked: the first connection of TestRoCEBlocked pays about half a second, and the
+// others, also those of another program, nothing.
+func TestTimingRoCEBlocked(t *testing.T) {
+	testkind.Timing(t)
+	roceBlocked(t, func(t *testing.T, took, again []time.Duration) {
+		if took[0] > slow(time.Second) {
+			t.Errorf("the first connection took %v", took[0])
+		}
+		for i, d := range append(took[1:], again...) {
+			if d > slow(100*time.Millisecond) {
+				t.Errorf("connection %d took %v", i+2, d)
+			}
+		}
+	})
+}
+
+// roceBlocked is TestRoCEBlocked. check gets the times of the connections of two programs.
+func roceBlocked(t *testing.T, check func(t *testing.T, took, again []time.Duration)) {
 	for _, tt := range []struct {
 		name  string
 		over  int
@@ -140,14 +161,7 @@ func TestRoCEBlocked(t *testing.T) {
 			if err == nil || !strings.Contains(out, "UDP port 4791") {
 				t.Errorf("smcr check: %v\n%s", err, out)
 			}
-			if took[0] > slow(time.Second) {
-				t.Errorf("the first connection took %v", took[0])
-			}
-			for i, d := range append(took[1:], again...) {
-				if d > slow(100*time.Millisecond) {
-					t.Errorf("connection %d took %v", i+2, d)
-				}
-			}
+			check(t, took, again)
 			if err := stack.WaitOutput("RoCE does not pass to a peer", commandTime); err != nil {
 				t.Error(err)
 			}
@@ -155,15 +169,10 @@ func TestRoCEBlocked(t *testing.T) {
 				t.Errorf("the log has %d warnings", n)
 			}
 			blockRoCE(t, -1, tt.hosts(l)...)
-			for end := time.Now().Add(time.Minute); ; {
-				if _, log := l.echoes(1, 0, 20_000); strings.Contains(log, "1 connection over SMC-R") {
-					break
-				}
-				if time.Now().After(end) {
-					t.Fatal("SMC-R is not used again")
-				}
-				time.Sleep(time.Second)
-			}
+			testkind.Eventually(t, "SMC-R is used again", func() (any, bool) {
+				_, log := l.echoes(1, 0, 20_000)
+				return log, strings.Contains(log, "1 connection over SMC-R")
+			})
 		})
 	}
 }
@@ -171,9 +180,32 @@ func TestRoCEBlocked(t *testing.T) {
 // slow returns a limit for a machine that other tests use too.
 func slow(d time.Duration) time.Duration { return d + 400*time.Millisecond }
 
-// TestRoCEFlaps: while RoCE passes and does not in turns, no connection fails or takes more than
-// a second, apart from one that has data under way over SMC-R when the path dies.
-func TestRoCEFlaps(t *testing.T) {
+// TestRoCEFlaps: while RoCE passes and does not in turns, no connection fails.
+func TestRoCEFlaps(t *testing.T) { roceFlaps(t) }
+
+// TestTimingRoCEFlaps: of the connections of TestRoCEFlaps, none takes more than a second, apart
+// from one that has data under way over SMC-R when the path dies.
+func TestTimingRoCEFlaps(t *testing.T) {
+	testkind.Timing(t)
+	took, times := roceFlaps(t)
+	late := 0
+	for _, d := range took {
+		if d > slow(time.Second) {
+			late++
+		}
+	}
+	t.Logf("%d took more than a second", late)
+	// Each time that RoCE is blocked, one connection at most has just begun: its data is under
+	// way, and waits.
+	if late > times {
+		t.Errorf("%d connections took more than a second, and RoCE was blocked %d times: %v", late, times, took)
+	}
+}
+
+// roceFlaps is TestRoCEFlaps. It returns how long each connection took, and how often RoCE was
+// blocked.
+func roceFlaps(t *testing.T) (took []time.Duration, times int) {
+	t.Helper()
 	l := newLab(t, "python3")
 	l.serve(l.A)
 	l.serve(l.B)
@@ -186,7 +218,6 @@ func TestRoCEFlaps(t *testing.T) {
 		n = 120
 	}
 	stop, done := make(chan struct{}), make(chan struct{})
-	times := 0 // that RoCE was blocked
 	go func() {
 		defer close(done)
 		for over := -1; ; over = -1 - over {
@@ -201,24 +232,14 @@ func TestRoCEFlaps(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(3 * time.Second):
+			case <-time.After(3 * time.Second): // Real time: so long RoCE passes, or does not.
 			}
 		}
 	}()
 	took, log := l.echoes(n, 50*time.Millisecond, 100)
 	close(stop)
 	<-done
-	late := 0
-	for _, d := range took {
-		if d > slow(time.Second) {
-			late++
-		}
-	}
 	smcr, tcp := overSMCR(t, log)
-	t.Logf("%d over SMC-R, %d over TCP, %d took more than a second", smcr, tcp, late)
-	// Each time that RoCE is blocked, one connection at most has just begun: its data is under
-	// way, and waits.
-	if late > times {
-		t.Errorf("%d connections took more than a second, and RoCE was blocked %d times: %v", late, times, took)
-	}
+	t.Logf("%d over SMC-R, %d over TCP", smcr, tcp)
+	return took, times
 }

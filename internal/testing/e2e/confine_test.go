@@ -240,7 +240,7 @@ func TestServiceManager(t *testing.T) {
 	if err := stack.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // Real time: the stack stands still for longer than the interval.
 	if err := stack.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func TestStackKilled(t *testing.T) {
 			}
 			// curl ends with CURLE_RECV_ERROR although the answer could end anywhere for
 			// curl.
-			if err := curl.WaitOutput("curl ended with 56.", 5*time.Second); err != nil {
+			if err := curl.WaitOutput("curl ended with 56.", vanishedBusy); err != nil {
 				t.Error(err)
 			}
 			for p, want := range map[*netnstest.Process][]string{
@@ -109,7 +109,7 @@ func TestStackKilled(t *testing.T) {
 				server: {"server i", "server r", "server s", "server G"},
 			} {
 				for _, w := range want {
-					if err := p.WaitOutput(w, 5*time.Second); err != nil {
+					if err := p.WaitOutput(w, vanishedBusy); err != nil {
 						t.Errorf("%q did not end: %v", w, err)
 					}
 				}

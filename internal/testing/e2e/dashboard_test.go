@@ -230,6 +230,8 @@ func TestDashboard(t *testing.T) {
 		l.browse(8080, 100, 1, time.Second, 2, "--no-adapt"),
 		l.browse(8081, 100, 1, 500*time.Millisecond, 1), // connections that are too short for SMC-R
 	}
+	// Real time: panels show what goes on for a while.
+	pass := func(d time.Duration) { time.Sleep(d) }
 	const redundant = `sum(smcr_link_groups{type="symmetric"})` // one on each host
 	p.want(redundant, 2)
 	iperf := l.under(l.A, "iperf3", "-s", "-B", l.A.Addr())
@@ -239,7 +241,7 @@ func TestDashboard(t *testing.T) {
 	clients = append(clients, l.under(l.B, "iperf3", "-c", l.A.Addr(), "-t", "0", "--bidir", "-P", "2", "-b", "10M"))
 	// Of those of iperf3, some use the second link, which has fewer.
 	p.want("min(smcr_connections) >= bool 10", 1)
-	time.Sleep(d * 4 / 10)
+	pass(d * 4 / 10)
 
 	setLink := func(up bool) {
 		t.Helper()
@@ -251,20 +253,20 @@ func TestDashboard(t *testing.T) {
 	p.want("sum(smcr_failovers_total) > bool 0", 1)
 	p.want("count(smcr_device_port_active == 0)", 1)
 	p.want(redundant, 0)
-	time.Sleep(d / 10)
+	pass(d / 10)
 	setLink(true)
 	p.want(redundant, 2)
-	time.Sleep(d * 2 / 10)
+	pass(d * 2 / 10)
 
 	if err := l.B.SetLoss(1, 0.01); err != nil {
 		t.Fatal(err)
 	}
 	p.want("sum(smcr_retransmitted_packets_total) > bool 0", 1)
-	time.Sleep(d / 10)
+	pass(d / 10)
 	if err := l.B.SetLoss(1, 0); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(d / 10)
+	pass(d / 10)
 	qpn := l.peerQPN(l.A)
 	argv := as(hostileUser, bin("hostile"), "sweep", l.A.Addr(), l.B.Addr(), strconv.Itoa(qpn), "0", "1000")
 	if forge := l.A.Go(t, argv[0], argv[1:]...); forge.Wait(time.Minute) != nil {
@@ -273,7 +275,7 @@ func TestDashboard(t *testing.T) {
 	// As Grafana computes it from the interval of the data source.
 	rate := max(step+interval, 4*interval).String()
 	p.want("sum(rate(smcr_refused_packets_total["+rate+"])) > bool 0", 1)
-	time.Sleep(max(step, d/10)) // this is then at one of the steps
+	pass(max(step, d/10)) // this is then at one of the steps
 	for _, c := range clients {
 		select {
 		case <-c.Done():

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // endlessServer is a server that sends without end on each connection.
@@ -32,8 +33,9 @@ while True:
     threading.Thread(target=pour, args=(c,), daemon=True).start()
 `
 
-// orderlyTime is how long a stack may take to end after SIGTERM.
-const orderlyTime = 5 * time.Second
+// orderlyTime is how long the test waits for the end of a stack after SIGTERM. What keeps the stack
+// from ending lasts longer.
+const orderlyTime = testkind.Patience
 
 // TestKilledStuck: a stack that is killed while a program holds the lock of a socket cannot end. The
 // next stack starts, and commands and programs find that one.
@@ -120,7 +122,7 @@ func TestEnd(t *testing.T) {
 import socket, sys, time
 s = [socket.create_connection((sys.argv[1], 7400)) for i in range(20)]
 print('connected', flush=True)
-time.sleep(60)`, l.B.Addr())
+time.sleep(600)`, l.B.Addr())
 				if err := client.WaitOutput("connected", startTime); err != nil {
 					t.Fatal(err)
 				}
@@ -140,7 +142,8 @@ time.sleep(60)`, l.B.Addr())
 					t.Fatal(err)
 				}
 			}
-			time.Sleep(500 * time.Millisecond) // in this time the buffers fill
+			// Real time: the buffers fill in it, and nothing says when they are full.
+			time.Sleep(500 * time.Millisecond)
 			begin := time.Now()
 			if err := stack.Signal(unix.SIGTERM); err != nil {
 				t.Fatal(err)

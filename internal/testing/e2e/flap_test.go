@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // flapTime is how long devices go down and up. By default it is a few rounds. With
@@ -42,9 +43,8 @@ func flapTime(t *testing.T) time.Duration {
 const (
 	flapPort  = 5201
 	redisPort = 6379
-	// backTime is how soon there are two links again after a device came up. Busy
-	// machines need most of it.
-	backTime = 5 * time.Second
+	// backTime is how long the test waits for two links after a device came up.
+	backTime = testkind.Patience
 )
 
 // newSwitchedLab is a lab whose hosts have n devices each in one LAN, on one switch: if a
@@ -241,10 +241,10 @@ func (f *flapper) flap(e end) error {
 			return fmt.Errorf("%v, up: %t: %w", e, up, err)
 		}
 		*took = append(*took, time.Since(start))
-		if d := time.Since(start); d > time.Second {
+		if d := time.Since(start); d > time.Second { // Real time: it is only logged.
 			f.t.Logf("at %v: %v, up: %t: %v", start.UTC().Format(time.TimeOnly), e, up, d)
 		}
-		time.Sleep(time.Until(start.Add(f.period)))
+		time.Sleep(time.Until(start.Add(f.period))) // Real time: devices are down, and up, for so long.
 		return nil
 	}
 	f.flaps++

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -111,13 +112,31 @@ func (l *lab) peerQPN(h *netnstest.Host) int {
 	return qpn
 }
 
+// awaitRoCE waits until a capture has some packets of RoCE.
+func awaitRoCE(t testing.TB, c *netnstest.Capture) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
+	defer cancel()
+	n := 0
+	return c.Follow(ctx, func(p netnstest.Packet) {
+		if p.RoCE {
+			n++
+		}
+		if n == 20 {
+			cancel()
+		}
+	})
+}
+
 // sentPSN returns a PSN of the requests that a host sends to a queue pair now.
 func (l *lab) sentPSN(h *netnstest.Host, qpn int) (psn int) {
 	l.t.Helper()
 	const requests = "infiniband.bth.opcode < 13" // the others are answers
 	err := netnstest.Until(settleTime, func() error {
 		c := h.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: roceHeaders, Filter: "udp port 4791"})
-		time.Sleep(50 * time.Millisecond)
+		if err := awaitRoCE(l.t, c); err != nil {
+			return netnstest.Stop(err)
+		}
 		if _, err := c.Stop(); err != nil {
 			return netnstest.Stop(err)
 		}

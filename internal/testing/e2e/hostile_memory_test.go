@@ -68,7 +68,8 @@ func TestDeafMemoryOfOthers(t *testing.T) {
 			if strings.Contains(p.Log(), "no FUSE") {
 				t.Skip(p.Log())
 			}
-			time.Sleep(3 * time.Second) // the calls begin
+			// Real time: the calls begin a second after that, and the threads are counted after they began.
+			time.Sleep(3 * time.Second)
 			launcher := threadsOf(t, launcherOf(t, p))
 			t.Logf("%d threads of the launcher, %d of the stack", launcher, threadsOf(t, stack.Pid()))
 			// 256 looks, and those of the Go runtime.

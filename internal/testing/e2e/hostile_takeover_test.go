@@ -4,7 +4,9 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -36,7 +38,7 @@ func TestTakeoverAttacked(t *testing.T) {
 	for n := range takeovers {
 		argv := as(hostileUser, bin("hostile"), "forge", addr, "60")
 		forge := l.A.Go(t, argv[0], argv[1:]...)
-		time.Sleep(200 * time.Millisecond) // handshakes are in progress
+		time.Sleep(200 * time.Millisecond) // Real time: handshakes are in progress at its end.
 		stacks = append(stacks, l.takeOver(l.B))
 		wantLines(t, stacks[n], saysOver, 1)
 		if err := forge.Wait(time.Minute); err != nil {
@@ -59,15 +61,17 @@ func TestTakeoverAttacked(t *testing.T) {
 		t.Errorf("no packet was refused: the test shows nothing\n%s", out)
 	}
 	for i, s := range append(stacks, attacker) {
-		select {
-		case <-s.Done():
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", s.Pid()))
+		if err != nil { // it has ended, perhaps just now
+			if err := s.Wait(endTime); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatal(err)
+			}
 			if i == 0 || i == takeovers {
 				t.Errorf("stack %d has ended:\n%s", i, s.Log())
 			}
 			continue
-		default:
 		}
-		if n := threadsOf(t, s.Pid()); n > threads+32 {
+		if n := len(tasks); n > threads+32 {
 			t.Errorf("%d threads of stack %d, %d before", n, i, threads)
 		}
 		if log := s.Log(); strings.Contains(log, "panic") || strings.Count(log, "level=WARN") > 250 {
@@ -84,7 +88,9 @@ func (l *lab) sentFrom(h *netnstest.Host, qpn int) (port, psn int) {
 	l.t.Helper()
 	err := netnstest.Until(settleTime, func() error {
 		c := h.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: roceHeaders, Filter: "udp port 4791"})
-		time.Sleep(50 * time.Millisecond)
+		if err := awaitRoCE(l.t, c); err != nil {
+			return netnstest.Stop(err)
+		}
 		if _, err := c.Stop(); err != nil {
 			return netnstest.Stop(err)
 		}

@@ -15,11 +15,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // binDir is the directory of the programs under test. TestMain builds them.
@@ -71,12 +71,12 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// Time limits. Each is several times what an idle machine needs.
+// Time limits. Each is many times what an idle machine needs.
 const (
-	startTime   = 20 * time.Second // until a server listens
-	commandTime = 20 * time.Second // for one smcr command
-	endTime     = 20 * time.Second // until a program ends after a signal
-	settleTime  = 10 * time.Second // until connections that have ended are not listed any more
+	startTime   = testkind.Patience // until a server listens
+	commandTime = testkind.Patience // for one smcr command
+	endTime     = testkind.Patience // until a program ends after a signal
+	settleTime  = testkind.Patience // until connections that have ended are not listed any more
 )
 
 // lab is two hosts without a running stack.

@@ -84,7 +84,7 @@ func TestLateAccept(t *testing.T) {
 		}
 		clients = append(clients, c)
 	}
-	time.Sleep(time.Until(begin.Add(10 * time.Second)))
+	time.Sleep(time.Until(begin.Add(10 * time.Second))) // Real time: a peer does not wait so long for an answer.
 	for _, h := range []*netnstest.Host{l.A, l.B} {
 		rows, err := l.rows(h, "connection")
 		if err != nil {
@@ -150,7 +150,7 @@ func TestLateAcceptLocal(t *testing.T) {
 		}
 		clients = append(clients, c)
 	}
-	time.Sleep(7 * time.Second) // longer than a peer waits for an answer
+	time.Sleep(7 * time.Second) // Real time: a peer does not wait so long for an answer.
 	rows, err := l.rows(l.A, "connection")
 	if err != nil {
 		t.Fatal(err)

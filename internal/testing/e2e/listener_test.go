@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // passed has the roles of programs that pass a listening socket on: `pass ADDRESS` listens and
@@ -182,9 +183,17 @@ func TestListenerOrphaned(t *testing.T) {
 	for range 3 {
 		clients = append(clients, l.under(l.B, "python3", "-c", lineAsker, l.A.Addr()), l.B.Go(t, "python3", "-c", lineAsker, l.A.Addr()))
 	}
-	time.Sleep(500 * time.Millisecond) // they wait for an answer of SMC
+	testkind.Eventually(t, "all connections are in the queue", func() (any, bool) {
+		out, err := l.A.Output(t.Context(), "ss", "-Hltn", "sport", "=", ":7")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := strings.Fields(out)
+		return out, len(f) > 1 && f[1] == strconv.Itoa(len(clients))
+	})
+	time.Sleep(500 * time.Millisecond) // Real time: those with SMC wait for an answer, and nothing says that they do.
 	signalLauncher(t, passer, unix.SIGKILL)
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(500 * time.Millisecond) // Real time: the stack learns of the end of the launcher, and nothing says so.
 	if err := taker.Signal(unix.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func TestLocalDeaths(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = stack.Wait(endTime)
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(500 * time.Millisecond) // Real time: no connection ends in it.
 			if log := client.Log(); endedRE.MatchString(log) {
 				t.Errorf("connections ended with the stack:\n%s", log)
 			}

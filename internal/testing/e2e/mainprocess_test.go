@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"smcr/internal/testing/netnstest"
 )
@@ -476,7 +475,6 @@ for _ in range(4):
 			}); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(10 * time.Millisecond)
 		})
 	}
 }

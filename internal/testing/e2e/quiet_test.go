@@ -77,7 +77,7 @@ func TestQuiet(t *testing.T) {
 					l.wantNoConnections(l.A, l.B)
 				}
 				tt.end(t, l, a, b)
-				time.Sleep(500 * time.Millisecond) // for what follows on the other host
+				time.Sleep(500 * time.Millisecond) // Real time: no warning follows on the other host.
 				wantQuiet(t, "server", a)
 				wantQuiet(t, "client", b)
 			})

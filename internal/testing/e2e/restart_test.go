@@ -335,7 +335,7 @@ func TestOnDemandStackEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantLines(t, second, saysLost, 3)
-	time.Sleep(3 * restartGrace)
+	time.Sleep(3 * restartGrace) // Real time: nobody starts a stack in it.
 	if pids := l.stackPids(l.A); len(pids) != 0 {
 		t.Errorf("stack processes %v though nobody was to start one", pids)
 	}

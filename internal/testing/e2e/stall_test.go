@@ -93,11 +93,11 @@ func TestStackStandsStill(t *testing.T) {
 				if err := stack.Signal(unix.SIGSTOP); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(still)
+				time.Sleep(still) // Real time: the stack stands still.
 				if err := stack.Signal(unix.SIGCONT); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(time.Second)
+				time.Sleep(time.Second) // Real time: traffic goes on.
 			}
 			if err := client.Wait(traffic + time.Minute); err != nil {
 				t.Errorf("%v\n%s", err, client.Log())

@@ -159,7 +159,7 @@ func TestTakeoverKilled(t *testing.T) {
 	how := map[bool]int{}
 	for n := range 10 {
 		next := l.A.Go(t, bin("smcr"), "serve", "--takeover", "--no-default-eid")
-		time.Sleep(time.Duration(n) * 10 * time.Millisecond)
+		time.Sleep(time.Duration(n) * 10 * time.Millisecond) // Real time: it is killed at another time in each round.
 		if err := old.Signal(unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}

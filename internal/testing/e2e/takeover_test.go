@@ -361,7 +361,7 @@ func TestTakeoverFails(t *testing.T) {
 	// A process that asks, and is killed at different times.
 	for n := range 8 {
 		p := l.A.Go(t, bin("smcr"), "serve", "--takeover", "--no-default-eid")
-		time.Sleep(time.Duration(n) * 10 * time.Millisecond)
+		time.Sleep(time.Duration(n) * 10 * time.Millisecond) // Real time: it is killed at another time in each round.
 		p.Kill()
 		<-p.Done()
 		if strings.Contains(old.Log(), saysOver) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"smcr/internal/testing/testkind"
 	"strconv"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func (h *Host) Capture(file string, o CaptureOptions) (*Capture, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.WaitOutput("listening on", 30*time.Second); err != nil {
+	if err := p.WaitOutput("listening on", testkind.Patience); err != nil {
 		p.Kill()
 		return nil, err
 	}
@@ -122,7 +123,7 @@ func (c *Capture) Stop() (dropped int, err error) {
 	if err := c.proc.Signal(unix.SIGINT); err != nil {
 		return 0, fmt.Errorf("netnstest: stop tcpdump: %w", err)
 	}
-	if err := c.proc.Wait(30 * time.Second); err != nil {
+	if err := c.proc.Wait(testkind.Patience); err != nil {
 		c.proc.Kill()
 		return 0, fmt.Errorf("netnstest: tcpdump: %w: %s", err, c.proc.Log())
 	}

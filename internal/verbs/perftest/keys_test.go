@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/codectest"
+	"smcr/internal/testing/testkind"
 	"smcr/smc"
 
 	"github.com/google/go-cmp/cmp"
@@ -42,7 +43,7 @@ func FuzzParseKeys(f *testing.F) { keys().Fuzz(f) }
 func talks(t *testing.T) (client, server *talk) {
 	a, b := net.Pipe()
 	t.Cleanup(func() { a.Close(); b.Close() })
-	return &talk{Conn: a, client: true, patience: 10 * time.Second}, &talk{Conn: b, patience: 10 * time.Second}
+	return &talk{Conn: a, client: true, patience: testkind.Patience}, &talk{Conn: b, patience: testkind.Patience}
 }
 
 // TestAgree checks that both sides choose the smaller path MTU.

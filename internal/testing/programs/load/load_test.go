@@ -14,7 +14,7 @@ import (
 	"smcr/internal/testing/testkind"
 )
 
-const limit = 20 * time.Second
+const limit = testkind.Patience
 
 // start starts a server on loopback for the time of the test.
 func start(t *testing.T) (network, string) {
