@@ -224,6 +224,9 @@ func (h *Host) create() error {
 	})
 }
 
+// firstIndex is the number that the kernel has for the first link of host A.
+const firstIndex = 1000
+
 func (p *Pair) addLink(i, mtu int) error {
 	a, err := netns.GetFromName(p.A.Name)
 	if err != nil {
@@ -249,6 +252,10 @@ func (p *Pair) addLink(i, mtu int) error {
 	name := "eth" + strconv.Itoa(i)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = name, mtu
+	// Not the number of the peer, which is small. The kernel takes a netdev with the number of its
+	// peer for one without a peer. It then waits a second before it says that the link is up, and
+	// until then there is no IPv6.
+	attrs.Index = firstIndex + i
 	// Both ends are created in their namespaces and are never visible in that of this
 	// process.
 	err = ha.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: netlink.NsFd(int(b)), PeerMTU: uint32(mtu)})
