@@ -15,9 +15,10 @@ import (
 )
 
 // Build compiles a main package of this module statically, so that the program also runs
-// in guests. The working directory must be within the module.
+// in guests. The flags are those of the other builds of the tests, which then compile nothing
+// twice. The working directory must be within the module.
 func Build(ctx context.Context, pkg, file string) error {
-	return goCommand(ctx, "build", "-buildvcs=false", "-trimpath", "-o", file, pkg)
+	return goCommand(ctx, "build", "-buildvcs=false", "-o", file, pkg)
 }
 
 // Program compiles a main package like Build, but once for all callers in this process.

@@ -78,6 +78,14 @@ func newBed(t *testing.T, devices int) (kernel, user *side) {
 func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	t.Helper()
 	mtu := cmp.Or(with.mtu, 1500)
+	if with.short {
+		// While the guest boots. A guest has one processor, and the gate has nothing for the others.
+		go func() {
+			for _, pkg := range guestPrograms {
+				_, _ = guest.Program(t.Context(), pkg) // b.programs says what is wrong
+			}
+		}()
+	}
 	g := guest.New(t, guest.Config{Name: "linux", Limit: guestLimit, Short: with.short})
 	t.Logf("Linux %s, boot took %v", g.Kernel(), g.BootTime())
 	b := &bed{Guest: g}
@@ -153,6 +161,9 @@ func (s *side) serve(t *testing.T, args ...string) {
 	})
 }
 
+// guestPrograms are the programs of the guest: smcr and peer.
+var guestPrograms = [2]string{"smcr/cmd/smcr", "smcr/internal/testing/programs/peer"}
+
 // programs copies the programs to the guest.
 func (b *bed) programs(t *testing.T) {
 	t.Helper()
@@ -167,7 +178,7 @@ func (b *bed) programs(t *testing.T) {
 		}
 		return name
 	}
-	b.smcr, b.peer = push("smcr/cmd/smcr"), push("smcr/internal/testing/programs/peer")
+	b.smcr, b.peer = push(guestPrograms[0]), push(guestPrograms[1])
 }
 
 // addrOf returns the address of device i of a side whose first address is given.
