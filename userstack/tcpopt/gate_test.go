@@ -235,9 +235,9 @@ func TestGateWays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t)
-			ways := []*gated{b.gatedClient(unix.AF_INET), b.gatedServer(unix.AF_INET6)}
-			if testing.Short() {
-				ways = ways[:1]
+			ways := []*gated{b.gatedClient(unix.AF_INET)}
+			if !testing.Short() {
+				ways = append(ways, b.gatedServer(unix.AF_INET6))
 			}
 			for _, g := range ways {
 				g.send("proposal", false)
@@ -369,7 +369,11 @@ func TestGateResend(t *testing.T) {
 			return netlink.LinkSetDown(l)
 		}))
 	}
-	for _, mss := range []int{0, 100} {
+	sizes := []int{0, 100}
+	if testing.Short() {
+		sizes = sizes[1:] // a message is in several segments
+	}
+	for _, mss := range sizes {
 		g := b.gatedClient(unix.AF_INET)
 		if mss != 0 {
 			g.must(unix.SetsockoptInt(g.end, unix.IPPROTO_TCP, unix.TCP_MAXSEG, mss))
