@@ -17,6 +17,7 @@ import (
 
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
+	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/rights"
 	"smcr/userstack/simfabric"
@@ -58,6 +59,12 @@ func newServices(t testing.TB, uid int) *carried {
 // newServicesOf is newServices with another configuration of the client's service.
 func newServicesOf(t testing.TB, uid int, tune func(*Config)) *carried {
 	t.Helper()
+	return newServicesWith(t, uid, tune, nil)
+}
+
+// newServicesWith is newServicesOf with a change of the client's stack.
+func newServicesWith(t testing.TB, uid int, tune func(*Config), tuneStack func(*userstack.Config)) *carried {
+	t.Helper()
 	checkLeaks(t)
 	c := &carried{}
 	w := simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond, Observe: func(e *simfabric.Event) {
@@ -69,7 +76,7 @@ func newServicesOf(t testing.TB, uid int, tune func(*Config)) *carried {
 	}})
 	t.Cleanup(w.Close)
 	c.serverHost = w.Host("server", netdev(2))
-	c.client = newServiceBed(t, w.Host("client", netdev(1)), nil)
+	c.client = newServiceBed(t, w.Host("client", netdev(1)), tuneStack)
 	c.server = newServiceBed(t, c.serverHost, nil)
 	tune(&c.client.s.cfg) // before sessions begin, which read it
 	c.cl, c.sl = c.client.launcher(uid), c.server.launcher(os.Geteuid())
@@ -320,7 +327,12 @@ func TestTimingKeepAliveOption(t *testing.T) {
 // keepAliveOption returns how long it takes until a program notices that its peer is gone.
 func keepAliveOption(t *testing.T) (noticed time.Duration) {
 	t.Helper()
-	c := newServicesOf(t, os.Geteuid(), func(cfg *Config) { cfg.MinKeepAlive = time.Hour }) // of TCP, not of the link
+	c := newServicesWith(t, os.Geteuid(), func(cfg *Config) { cfg.MinKeepAlive = time.Hour }, // of TCP, not of the link
+		func(cfg *userstack.Config) {
+			if testing.Short() {
+				cfg.StallTime = 2 * time.Second
+			}
+		})
 	c.connect(t, func(int) {}, attach)
 	one := []byte{1, 0, 0, 0}
 	for _, o := range [][2]int{{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}} {

@@ -138,9 +138,20 @@ func TestNewFails(t *testing.T) {
 		}
 		defer claim.Close()
 		// As an embedded stack has it, which serves no launchers.
-		if _, err := claim.Listen(place.Commands); err != nil {
+		l, err := claim.Listen(place.Commands)
+		if err != nil {
 			t.Error(err)
+			return
 		}
+		go func() { // it answers nothing, and says so at once
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_ = c.Close()
+			}
+		}()
 		if _, err := New(Config{Stack: userstack.Config{NoOption: true}}); !errors.Is(err, ErrRunning) {
 			t.Errorf("with the place taken: %v, want ErrRunning", err)
 		}

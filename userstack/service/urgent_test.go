@@ -33,14 +33,23 @@ func (p *program) urge(s string) {
 func TestUrgent(t *testing.T) {
 	socktest.NeedOOB(t)
 	c := newCarried(t, os.Geteuid())
-	for _, ends := range [][2]*program{{c.cprog, c.sprog}, {c.sprog, c.cprog}} {
-		from, to := ends[0], ends[1]
+	for _, way := range []struct {
+		from, to *program
+		conn     *broker.ClientConn // of to
+	}{{c.cprog, c.sprog, c.sc}, {c.sprog, c.cprog, c.cc}} {
+		from, to := way.from, way.to
 		from.urge("!")
 		to.wantUrgent('!')
 		from.write("after it")
 		to.read("after it")
 		from.write("before")
 		from.urge(" it?")
+		// The service does not know that the program has read the one before.
+		next(t, way.conn, broker.EventDropUrgent)
+		relay.DropUrgent(to.fd)
+		if err := way.conn.UrgentDropped(); err != nil {
+			t.Fatal(err)
+		}
 		from.write("behind")
 		to.wantUrgent('?')
 		to.read("before it")
