@@ -365,8 +365,12 @@ func TestMakePart(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			inOrder := endTime
+			if stopped {
+				inOrder = time.Second // it does not end
+			}
 			var ended []int
-			n, err := c.MakePart(t.Context(), func(pid int) { ended = append(ended, pid) })
+			n, err := c.makePart(t.Context(), func(pid int) { ended = append(ended, pid) }, inOrder)
 			if n != 0 || err != nil || !slices.Equal(ended, []int{old.Process.Pid}) {
 				t.Errorf("part %d, %v; ended %v, want %d", n, err, ended, old.Process.Pid)
 			}

@@ -23,6 +23,11 @@ const (
 // processes whose connections never end do not prevent the next takeover. ended is called
 // with the number of such a process, before it ends.
 func (c *Claim) MakePart(ctx context.Context, ended func(pid int)) (int, error) {
+	return c.makePart(ctx, ended, endTime)
+}
+
+// makePart is MakePart for a process that may take so long to end in order.
+func (c *Claim) makePart(ctx context.Context, ended func(pid int), inOrder time.Duration) (int, error) {
 	n, err := c.Part()
 	if !errors.Is(err, ErrParts) {
 		return n, err
@@ -45,7 +50,7 @@ func (c *Claim) MakePart(ctx context.Context, ended func(pid int)) (int, error) 
 	for _, step := range []struct {
 		sig  unix.Signal
 		wait time.Duration
-	}{{unix.SIGTERM, endTime}, {unix.SIGKILL, killTime}} {
+	}{{unix.SIGTERM, inOrder}, {unix.SIGKILL, killTime}} {
 		if perr == nil && p >= 0 {
 			if step.sig == unix.SIGTERM {
 				ended(int(h.pid))

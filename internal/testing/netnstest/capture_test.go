@@ -80,6 +80,12 @@ func TestCaptureIsComplete(t *testing.T) {
 // sendRoCE sends one frame of ethertype 0x8915 with n bytes after the header.
 func sendRoCE(t *testing.T, from, to *Host, n int) {
 	t.Helper()
+	sendRoCEFrames(t, from, to, n, 1)
+}
+
+// sendRoCEFrames sends count such frames.
+func sendRoCEFrames(t *testing.T, from, to *Host, n, count int) {
+	t.Helper()
 	err := from.Do(func() error {
 		ifi, err := net.InterfaceByName("eth0")
 		if err != nil {
@@ -91,7 +97,13 @@ func sendRoCE(t *testing.T, from, to *Host, n int) {
 		}
 		defer unix.Close(fd)
 		frame := append(append(append([]byte{}, to.Links[0].MAC...), from.Links[0].MAC...), 0x89, 0x15)
-		return unix.Sendto(fd, append(frame, make([]byte, n)...), 0, &unix.SockaddrLinklayer{Ifindex: ifi.Index})
+		frame = append(frame, make([]byte, n)...)
+		for range count {
+			if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: ifi.Index}); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)

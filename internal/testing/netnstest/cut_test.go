@@ -43,9 +43,7 @@ func TestSetLoss(t *testing.T) {
 	if err := p.B.SetLoss(0, 0.3); err != nil {
 		t.Fatal(err)
 	}
-	for range sent {
-		sendRoCE(t, p.A, p.B, 100)
-	}
+	sendRoCEFrames(t, p.A, p.B, 100, sent)
 	if err := p.B.SetLoss(0, 0); err != nil {
 		t.Fatal(err)
 	}

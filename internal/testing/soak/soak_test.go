@@ -38,7 +38,7 @@ func find(t *testing.T, args ...string) {
 // TestConnections: what the processes have does not grow with the number of connections.
 func TestConnections(t *testing.T) {
 	if testing.Short() {
-		find(t, "connections", "-n", "300", "-first", "100", "-step", "100")
+		find(t, "connections", "-n", "300", "-first", "100", "-step", "300") // two samples
 		return
 	}
 	find(t, "connections", "-n", "9000", "-first", "3000", "-step", "3000")
