@@ -28,8 +28,8 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// TestTimingSkipped: without `make timing`, a timing test does nothing.
-func TestTimingSkipped(t *testing.T) {
+// TestSkipped: without `make timing`, a timing test does nothing.
+func TestSkipped(t *testing.T) {
 	t.Setenv(TimingVariable, "")
 	t.Run("measures", func(t *testing.T) {
 		Timing(t)
