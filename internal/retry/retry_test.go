@@ -10,12 +10,15 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 // TestWhile: a passing error is waited for, for a bounded time. Other errors are returned
 // at once.
-func TestWhile(t *testing.T) {
+func TestWhile(t *testing.T) { synctest.Test(t, testWhile) }
+
+func testWhile(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		fails error

@@ -4,99 +4,70 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"smcr/internal/sdnotify"
-	"smcr/userstack/engine"
 )
 
-// TestWatchdog checks that the service manager hears of a stack only while its engine works.
+// TestWatchdog checks that the service manager hears of a stack only while it works.
+// TestAlive of package engine checks what that means.
 func TestWatchdog(t *testing.T) {
-	loop, err := engine.New(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = loop.Close() }()
-	var mu sync.Mutex
-	var log strings.Builder
-	heard := make(chan string, 1)
-	asked := make(chan error)
-	w := &watchdog{
-		alive: func(ctx context.Context) error {
-			err := engine.Alive(ctx, loop)
-			select {
-			case asked <- err:
-			case <-t.Context().Done():
-			}
-			return err
-		},
-		send: func(m ...string) error {
-			heard <- strings.Join(m, "\n")
-			return nil
-		},
-		every: 60 * time.Millisecond,
-		log: slog.New(slog.NewTextHandler(writer(func(b []byte) (int, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			return log.Write(b)
-		}), nil)),
-	}
-	// works has the watchdog ask until the loop works.
-	works := func() {
-		t.Helper()
-		for <-asked != nil {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		var stuck atomic.Bool
+		var heard atomic.Int32
+		w := &watchdog{
+			alive: func(ctx context.Context) error {
+				if !stuck.Load() {
+					return nil
+				}
+				<-ctx.Done()
+				return context.Cause(ctx)
+			},
+			send: func(m ...string) error {
+				if len(m) != 1 || m[0] != sdnotify.Alive {
+					t.Errorf("%q", m)
+				}
+				heard.Add(1)
+				return nil
+			},
+			every: 60 * time.Second,
+			log:   slog.New(slog.NewTextHandler(&log, nil)),
 		}
-		if m := <-heard; m != sdnotify.Alive {
-			t.Fatalf("%q", m)
+		// hears has some time pass, and returns how often the service manager has heard.
+		hears := func(d time.Duration) int32 {
+			before := heard.Load()
+			time.Sleep(d)
+			synctest.Wait()
+			return heard.Load() - before
 		}
-	}
-	stop := w.start(t.Context())
-	for range 3 {
-		works()
-	}
-	stuck, release := make(chan struct{}), make(chan struct{})
-	loop.Task(func() {
-		close(stuck)
-		<-release
-	}).Schedule()
-	<-stuck
-	for range 3 {
-		// The first answer may be from before.
-		if err := <-asked; err == nil {
-			<-heard
-		} else if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v", err)
+		stop := w.start(t.Context())
+		if n := hears(w.every / 6); n != 1 { // at once
+			t.Errorf("heard %d times, want once", n)
 		}
-	}
-	select {
-	case m := <-heard:
-		t.Errorf("%q of a stack that does not work", m)
-	default:
-	}
-	close(release)
-	works()
-	go func() {
-		for range asked {
+		if n := hears(3 * w.every); n != 9 {
+			t.Errorf("heard %d times, want 9 times", n)
 		}
-	}()
-	go func() {
-		for range heard {
+		stuck.Store(true)
+		if n := hears(3 * w.every); n != 0 {
+			t.Errorf("heard %d times of a stack that does not work", n)
 		}
-	}()
-	stop()
-	mu.Lock()
-	defer mu.Unlock()
-	if text := log.String(); strings.Count(text, "does not work") != 1 || strings.Count(text, "works again") != 1 {
-		t.Errorf("log:\n%s", text)
-	}
-	(&watchdog{}).start(t.Context())() // no service manager
+		stuck.Store(false)
+		if n := hears(3 * w.every); n < 7 {
+			t.Errorf("heard %d times of a stack that works again", n)
+		}
+		stop()
+		if n := hears(3 * w.every); n != 0 {
+			t.Errorf("heard %d times after the end", n)
+		}
+		if text := log.String(); strings.Count(text, "does not work") != 1 || strings.Count(text, "works again") != 1 {
+			t.Errorf("log:\n%s", text)
+		}
+		(&watchdog{}).start(t.Context())() // no service manager
+	})
 }
-
-type writer func([]byte) (int, error)
-
-func (w writer) Write(b []byte) (int, error) { return w(b) }
