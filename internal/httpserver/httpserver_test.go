@@ -255,8 +255,7 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
-// TestEnd: the server ends although a client keeps its connection, and answers the request
-// that it has begun to answer.
+// TestEnd: the server answers the request that it has begun to answer, and ends.
 func TestEnd(t *testing.T) {
 	testkind.System(t)
 	begun, proceed := make(chan struct{}), make(chan struct{})
@@ -265,11 +264,6 @@ func TestEnd(t *testing.T) {
 		<-proceed
 		hello(w, r)
 	})}, patient)
-	idle, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer idle.Close()
 	answer := make(chan string, 1)
 	go func() {
 		r, err := http.Get("http://" + addr + "/")
@@ -301,6 +295,31 @@ func TestEnd(t *testing.T) {
 	if c, err := net.Dial("tcp", addr); err == nil {
 		c.Close()
 		t.Error("the port is open after the end")
+	}
+}
+
+// TestEndKept: the server ends although a client keeps its connection, or has no answer yet.
+func TestEndKept(t *testing.T) {
+	testkind.System(t)
+	begun, proceed := make(chan struct{}), make(chan struct{})
+	addr, end := startWith(t, map[string]http.Handler{"GET /": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(begun)
+		<-proceed
+	})}, times{header: time.Hour, end: 10 * time.Millisecond})
+	defer close(proceed)
+	for _, request := range []string{"", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"} {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-begun
+	if err := end(); err != nil {
+		t.Error(err)
 	}
 }
 

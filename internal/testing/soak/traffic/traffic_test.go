@@ -185,7 +185,9 @@ func TestFindsFailures(t *testing.T) {
 				}
 			}()
 			client := newClient(ln.Addr().String())
-			client.HungTime = 200 * time.Millisecond
+			if c.want == Hung {
+				client.HungTime = 200 * time.Millisecond
+			}
 			_, failures := last(run(t, client, func() {}, "batch 1 1"), Batch)
 			if len(failures) != 1 || failures[0].Class != c.want {
 				t.Errorf("%+v, want one failure: %s", failures, c.want)
