@@ -13,6 +13,7 @@ import (
 // TestCopies: all descriptors of a socket show the same connection. The kinds and the
 // program are those of the test of the same name in userstack/launch.
 func TestCopies(t *testing.T) {
+	besideOthers(t)
 	l := newLab(t, "python3")
 	script, err := filepath.Abs("../../../userstack/launch/testdata/copies.py")
 	if err != nil {

@@ -79,6 +79,15 @@ const (
 	settleTime  = testkind.Patience // until connections that have ended are not listed any more
 )
 
+// besideOthers lets a test run beside others in its short form: it waits for most of its time, does not
+// assert how long something takes, and changes nothing outside its hosts.
+func besideOthers(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Parallel()
+	}
+}
+
 // lab is two hosts without a running stack.
 type lab struct {
 	*netnstest.Pair

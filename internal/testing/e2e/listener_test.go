@@ -117,6 +117,7 @@ func overSMC(log string) bool { return strings.Contains(log, "1 connection over 
 // launcher, or whose launcher ends, is a TCP socket for its clients. Only a socket with a
 // launcher announces SMC.
 func TestListenerLeaves(t *testing.T) {
+	besideOthers(t)
 	for _, test := range []struct {
 		name string
 		kill bool // the launcher that has announced SMC

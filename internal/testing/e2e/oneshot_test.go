@@ -67,6 +67,7 @@ else:
 // TestOneShot: what a program has written and closed belongs to the stack. The peer reads all
 // of it, whatever ends first: the program, its launcher, or the handshake of SMC.
 func TestOneShot(t *testing.T) {
+	besideOthers(t)
 	const small, big = 7, 1 << 20 // big is more than all buffers of one side
 	all := func(n int) []string { return []string{fmt.Sprintf("got %d True EOF", n)} }
 	reset := []string{"Connection reset by peer"}

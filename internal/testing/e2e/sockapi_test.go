@@ -127,6 +127,7 @@ var rangesDiffer = map[string]string{
 // number of a socket option, the ioctl() requests, flags, memory that cannot be used,
 // control messages.
 func TestSocketRanges(t *testing.T) {
+	besideOthers(t)
 	for _, tt := range []struct {
 		name      string
 		v6        bool
