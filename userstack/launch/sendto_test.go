@@ -8,6 +8,7 @@ import (
 	"context"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 
 	"smcr/internal/testing/testkind"
@@ -22,7 +23,12 @@ func TestSendto(t *testing.T) {
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	tcp, err := exec.CommandContext(ctx, "python3", "testdata/sendto.py", addr).Output()
+	var tcp []byte
+	var err error
+	var native sync.WaitGroup
+	native.Go(func() { tcp, err = exec.CommandContext(ctx, "python3", "testdata/sendto.py", addr).Output() })
+	res := launched(t, &fakeStack{}, "", nil, "python3", "testdata/sendto.py", addr)
+	native.Wait()
 	if err != nil {
 		t.Fatalf("over TCP: %v\n%s", err, tcp)
 	}
@@ -30,7 +36,6 @@ func TestSendto(t *testing.T) {
 	if len(want) < 29 {
 		t.Fatalf("%d answers over TCP:\n%s", len(want), tcp)
 	}
-	res := launched(t, &fakeStack{}, "", nil, "python3", "testdata/sendto.py", addr)
 	got := strings.Split(strings.TrimSpace(res.out), "\n")
 	if res.status != 0 || len(got) != len(want) {
 		t.Fatalf("status %d, %d answers, want %d\n%s", res.status, len(got), len(want), res.out)

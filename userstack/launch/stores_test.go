@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 	"unsafe"
@@ -73,6 +74,10 @@ func probeLateStore(args []string) error {
 		}
 		buf.size = canary
 	}
+	calls, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
 	var late error
 	runtime.LockOSThread()
 	err = rc.Control(func(fd uintptr) {
@@ -91,7 +96,7 @@ func probeLateStore(args []string) error {
 			}
 		}()
 		defer func() { close(over); <-ended }()
-		for i := range 4000 {
+		for i := range calls {
 			fill()
 			buf.size = uint32(len(buf.addr))
 			_, _, e := unix.RawSyscall(unix.SYS_GETSOCKNAME, fd, uintptr(unsafe.Pointer(&buf.addr)), uintptr(unsafe.Pointer(&buf.size)))
@@ -122,5 +127,9 @@ func probeLateStore(args []string) error {
 func TestLateStore(t *testing.T) {
 	testkind.System(t)
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
-	probe(t, &fakeStack{}, "latestore", addr)
+	calls := "4000"
+	if testing.Short() {
+		calls = "1000"
+	}
+	probe(t, &fakeStack{}, "latestore", addr, calls)
 }
