@@ -261,7 +261,11 @@ func (l *lab) wantFate(t *testing.T, p *Peer, want fate) {
 func TestLyingPeer(t *testing.T) {
 	for name, lies := range map[string][]lie{"RDMA": rdmaLies, "CDC": cdcLies, "LLC": llcLies} {
 		t.Run(name, func(t *testing.T) {
-			l := newLab(t, userstack.Config{})
+			cfg := userstack.Config{}
+			if testing.Short() { // for "no acknowledgements"
+				cfg.StallTime = 3 * time.Second
+			}
+			l := newLab(t, cfg)
 			for _, lie := range some(lies) {
 				t.Run(lie.name, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -225,7 +225,7 @@ func (h *Host) create() error {
 }
 
 // firstIndex is the number that the kernel has for the first link of host A.
-const firstIndex = 1000
+const firstIndex = 100
 
 func (p *Pair) addLink(i, mtu int) error {
 	a, err := netns.GetFromName(p.A.Name)
