@@ -4,6 +4,7 @@ package softroce
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -96,9 +97,13 @@ func TestWayChanges(t *testing.T) {
 				_, err := step.at.Output(t.Context(), "ip", step.ip[0]...)
 				// Real time: the trouble lasts while writes go on.
 				time.Sleep(300 * time.Millisecond)
-				for end := time.Now().Add(testkind.Patience); step.lost && !lost() && time.Now().Before(end); {
-					// Real time: as long as nothing is lost.
-					time.Sleep(10 * time.Millisecond)
+				if step.lost { // which is checked below
+					_ = netnstest.Until(testkind.Patience, func() error {
+						if !lost() {
+							return errors.New("nothing was lost")
+						}
+						return nil
+					})
 				}
 				if err == nil && step.ip[1] != nil {
 					_, err = step.at.Output(t.Context(), "ip", step.ip[1]...)
