@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -180,11 +181,13 @@ func (o options) gate() []step {
 	}
 }
 
-// short returns the short forms of all packages, but of those with parts of their own.
+// short returns the short forms of all packages, but of those with parts of their own. Most tests
+// wait for most of their time, so the packages that run at the same time are half as many again as
+// the processors.
 func (o options) short(retry bool) step {
-	var choice []string
+	choice := []string{"-p", fmt.Sprint((3*runtime.NumCPU() + 1) / 2)}
 	if o.only != "" {
-		choice = []string{"-run", o.only}
+		choice = append(choice, "-run", o.only)
 	}
 	return o.goTest("tests of all packages, short forms", goTest{
 		packages: func(path string) bool { return !inside(e2eFolder, path) && path != interop },
