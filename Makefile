@@ -58,7 +58,8 @@ help:
 	  '           with checksums and bills of materials (CycloneDX)' \
 	  'test       the short forms of the tests of all packages' \
 	  'gate       is main broken? test, lint, one end-to-end test for each feature,' \
-	  '           a Linux kernel, some seeds; gate-fresh: in a new clone, nothing built before' \
+	  '           a Linux kernel, some seeds; gate-fresh: in a new clone, nothing built before,' \
+	  '           beside LOAD=$(LOAD) busy loops' \
 	  'test-all   everything, in parts; PART=race|e2e|adversary|packages|kernel|long|sim|cross|modules' \
 	  '           runs one, RUN=regexp chooses tests, AGAIN=-again repeats what was green' \
 	  'results    the table of the parts: what was run, when, with which result' \
@@ -117,7 +118,7 @@ test gate lint results:
 	@$(PLAN) $@
 
 gate-fresh:
-	@GO='$(GO)' scripts/gate-fresh
+	@GO='$(GO)' scripts/gate-fresh '$(LOAD)'
 
 test-all:
 	@$(PLAN) $(AGAIN) $(or $(PART),all)
