@@ -93,7 +93,7 @@ func (o options) part(name string) (p part, ok bool) {
 	case "gate":
 		p.steps = o.gate()
 	case "test":
-		p.steps = []step{o.toolsStep("test"), o.short(false)}
+		p.steps = []step{o.toolsStep("test"), o.short()}
 	case "lint":
 		p.steps = o.lint()
 	case "race":
@@ -163,7 +163,7 @@ func (o options) gate() []step {
 		program("build", o.goTool, "build", "-buildvcs=false", "./..."),
 		o.gofmt(),
 		o.vet(),
-		o.short(true),
+		o.short(),
 		o.goTest("end-to-end: one test for each feature", goTest{
 			packages: func(path string) bool { return path == e2eFolder },
 			args:     o.gateArgs("-run", featurePattern()),
@@ -184,7 +184,7 @@ func (o options) gate() []step {
 // short returns the short forms of all packages, but of those with parts of their own. Most tests
 // wait for most of their time, so the packages that run at the same time are half as many again as
 // the processors.
-func (o options) short(retry bool) step {
+func (o options) short() step {
 	choice := []string{"-p", fmt.Sprint((3*runtime.NumCPU() + 1) / 2)}
 	if o.only != "" {
 		choice = append(choice, "-run", o.only)
@@ -192,7 +192,7 @@ func (o options) short(retry bool) step {
 	return o.goTest("tests of all packages, short forms", goTest{
 		packages: func(path string) bool { return !inside(e2eFolder, path) && path != interop },
 		args:     o.gateArgs(choice...),
-		retry:    retry,
+		retry:    true,
 	})
 }
 
