@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -287,8 +288,11 @@ func TestPredecessorDies(t *testing.T) {
 			if err := wait(true); err != nil {
 				t.Errorf("step %d: %v", step, err)
 			}
-			if names := namesIn(t, s.Dir()); !slices.Equal(names, []string{"lock"}) {
-				t.Errorf("step %d: left: %q", step, names)
+			// A stack of another test may have removed the place, which nobody has now: the namespace
+			// is that of a thread, and the others do not find it.
+			left, err := os.ReadDir(s.Dir())
+			if err != nil && !errors.Is(err, fs.ErrNotExist) || len(left) > 1 || len(left) == 1 && left[0].Name() != "lock" {
+				t.Errorf("step %d: left: %v, %v", step, left, err)
 			}
 		}
 	})
