@@ -33,19 +33,24 @@ type running struct {
 // interruptTime is how long a program has to end after an interrupt.
 const interruptTime = 30 * time.Second
 
-// command returns the program of a step. It and all that it starts get an interrupt when ctx is
-// done, and are killed if that does not end them.
+// command returns the program of a step, for do. It and all that it starts get an interrupt when
+// ctx is done.
 func (r *running) command(ctx context.Context, argv ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = r.out, r.out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
-	cmd.Cancel = func() error {
-		group := -cmd.Process.Pid
-		time.AfterFunc(interruptTime, func() { _ = syscall.Kill(group, syscall.SIGKILL) })
-		return syscall.Kill(group, syscall.SIGINT)
-	}
-	cmd.WaitDelay = 2 * interruptTime
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.WaitDelay = interruptTime
 	return cmd
+}
+
+// do runs a program. What an interrupt has not ended is killed.
+func do(ctx context.Context, cmd *exec.Cmd) error {
+	err := cmd.Run()
+	if ctx.Err() != nil && cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	}
+	return err
 }
 
 // skipStatus is the exit status of a program that cannot do its work on this machine. The last
@@ -59,7 +64,7 @@ func program(name string, argv ...string) step {
 		last := &lastLine{out: r.out}
 		cmd.Stdout, cmd.Stderr = last, last
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		err := cmd.Run()
+		err := do(ctx, cmd)
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == skipStatus && last.line != "" {
 			r.skip("step "+name, strings.TrimSpace(last.line))
 			return nil
@@ -145,7 +150,7 @@ func (o options) runTests(ctx context.Context, r *running, g goTest, packages []
 	if dir := filepath.Dir(o.goTool); dir != "." { // gotestsum runs the go of PATH
 		cmd.Env = append(cmd.Env, "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	}
-	failed := cmd.Run()
+	failed := do(ctx, cmd)
 	f, err := os.Open(base + ".jsonl")
 	if err != nil {
 		return errors.Join(failed, err)
