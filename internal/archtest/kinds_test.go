@@ -36,8 +36,11 @@ var machine = map[string][]string{
 	"golang.org/x/sys/unix": {"Socket", "Socketpair"},
 }
 
-// clock are the functions of package time that wait for time to pass.
-var clock = []string{"Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
+// clock are the functions that wait for time to pass.
+var clock = map[string][]string{
+	"time":                                {"Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"},
+	module + "/internal/testing/testkind": {"Eventually", "Poll"},
+}
 
 // bubbles are the functions that run a test in a bubble with a clock of its own.
 var bubbles = map[string][]string{
@@ -47,7 +50,7 @@ var bubbles = map[string][]string{
 
 // marks are the functions that say that a test is a system test.
 var marks = map[string][]string{
-	module + "/internal/testing/testkind":  {"System", "Timing", "Eventually"},
+	module + "/internal/testing/testkind":  {"System", "Timing"},
 	module + "/internal/testing/netnstest": {"New", "NewLAN", "Require", "RequireTools"},
 	module + "/internal/testing/guest":     {"New", "Pair", "SkipShort", "Check"},
 	module + "/internal/testing/socktest":  {"Pair", "TCP", "TCPPair", "NeedOOB", "Lingering"},
@@ -143,7 +146,7 @@ func readTestFile(file *ast.File, to map[string]*testFunction) {
 					path = imports[of.Name]
 				}
 				x.machine = x.machine || slices.Contains(machine[path], n.Sel.Name)
-				x.clock = x.clock || path == "time" && slices.Contains(clock, n.Sel.Name)
+				x.clock = x.clock || slices.Contains(clock[path], n.Sel.Name)
 				x.bubble = x.bubble || slices.Contains(bubbles[path], n.Sel.Name)
 				x.mark = x.mark || slices.Contains(marks[path], n.Sel.Name)
 				if path == "" && !(ok && of.Name == "t") {

@@ -77,6 +77,7 @@ func TestTree(t *testing.T) {
 
 // TestReadSnapshot finds this process, its parent, and the time it uses.
 func TestReadSnapshot(t *testing.T) {
+	testkind.System(t)
 	before, err := ReadSnapshot()
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"smcr/internal/testing/testkind"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +20,8 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
 )
 
 // killWait is how long to wait for killed processes. SIGKILL normally takes a few
@@ -275,20 +276,12 @@ func Stop(err error) error { return stopError{err} }
 // Until calls f every few milliseconds until f returns nil or an error of Stop, or until
 // d has passed. It returns the last error of f.
 func Until(d time.Duration, f func() error) error {
-	deadline := time.Now().Add(d)
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		err := f()
-		if err == nil {
-			return nil
-		}
-		if se, ok := errors.AsType[stopError](err); ok {
-			return se.error
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("after %v: %w", d, err)
-		}
-		time.Sleep(wait)
+	var err error
+	var stop stopError
+	if testkind.Poll(d, func() bool { err = f(); return err == nil || errors.As(err, &stop) }) {
+		return stop.error
 	}
+	return fmt.Errorf("after %v: %w", d, err)
 }
 
 // Pids returns the processes in the host's network namespace.

@@ -38,24 +38,31 @@ const Patience = time.Minute
 // after [Patience] with what f saw last. f is called every few milliseconds.
 func Eventually(t testing.TB, what string, f func() (saw any, ok bool)) {
 	t.Helper()
-	if err := wait(f, Patience, time.Sleep); err != nil {
+	if err := wait(f, Patience); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 }
 
 // wait calls f until it reports true or the limit has passed.
-func wait(f func() (saw any, ok bool), limit time.Duration, sleep func(time.Duration)) error {
-	const least, most = time.Millisecond, 50 * time.Millisecond
-	pause := least
-	for end := time.Now().Add(limit); ; {
-		saw, ok := f()
-		if ok {
-			return nil
+func wait(f func() (saw any, ok bool), limit time.Duration) error {
+	var saw any
+	if Poll(limit, func() (ok bool) { saw, ok = f(); return ok }) {
+		return nil
+	}
+	return fmt.Errorf("not within %v; seen last: %v", limit, saw)
+}
+
+// Poll calls f every few milliseconds, until f reports true or the limit has passed, and reports
+// the last answer of f.
+func Poll(limit time.Duration, f func() bool) bool {
+	end := time.Now().Add(limit)
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		if f() {
+			return true
 		}
-		if !time.Now().Before(end) {
-			return fmt.Errorf("not within %v; seen last: %v", limit, saw)
+		if time.Now().After(end) {
+			return false
 		}
-		sleep(pause)
-		pause = min(pause*2, most)
+		time.Sleep(pause)
 	}
 }

@@ -14,11 +14,11 @@ func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
 		count := func() (any, bool) { calls++; return calls, calls == 5 }
-		if err := wait(count, Patience, time.Sleep); err != nil || calls != 5 {
+		if err := wait(count, Patience); err != nil || calls != 5 {
 			t.Errorf("%d calls, %v", calls, err)
 		}
 		begun := time.Now()
-		err := wait(func() (any, bool) { return "a closed door", false }, Patience, time.Sleep)
+		err := wait(func() (any, bool) { return "a closed door", false }, Patience)
 		if err == nil || !strings.Contains(err.Error(), "a closed door") {
 			t.Errorf("error %v", err)
 		}
