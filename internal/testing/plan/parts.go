@@ -33,7 +33,8 @@ type part struct {
 }
 
 // partLimit ends what hangs, and packageLimit a package that hangs, so that the others have their
-// time. They are several times what a part and a package take, also on a slow machine.
+// time. They are several times what a part and a package take, also on a slow machine. Packages that
+// boot kernels wait for their turns, so each may take as long as its part.
 const partLimit, packageLimit = time.Hour, 20 * time.Minute
 
 // Folders and packages, as paths within the module.
@@ -228,7 +229,7 @@ func (o options) kernels() step {
 		return o.goTest("", goTest{
 			packages: func(path string) bool { return slices.Contains(kernelPackages, path) },
 			race:     true,
-			args:     append(o.args(), "-p", fmt.Sprint(len(kernelPackages)), "-parallel", fmt.Sprint(o.guests)),
+			args:     append(o.args(), "-timeout", partLimit.String(), "-p", fmt.Sprint(len(kernelPackages)), "-parallel", fmt.Sprint(o.guests)),
 			env:      []string{guest.TurnsVariable + "=" + dir},
 			byTest:   true,
 		}).run(ctx, r)
