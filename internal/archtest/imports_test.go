@@ -64,6 +64,7 @@ var edges = []struct {
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds", "guard"}},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
+	{"userstack/divert", []string{"smc", "guard"}},
 	{"userstack/conn", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "userstack/conn", "rdmaverbs"}},
 	{"userstack/rendezvous", []string{"userstack/wire", "quota"}},
@@ -119,8 +120,8 @@ func testOnly(p string) bool { return match(roof, p) || matchAny(testKits, p) }
 var confined = map[string][]string{
 	"github.com/spf13/cobra/doc":     {"internal/gendocs"},
 	"github.com/spf13":               {"cmd/...", "internal/..."},
-	"github.com/cilium/ebpf":         {"userstack/tcpopt", "userstack/internal/lastclose", "internal/testing/netnstest"},
-	"github.com/vishvananda/netlink": {"rdmaverbs/softroce", "userstack/network", "userstack/service", "internal/..."},
+	"github.com/cilium/ebpf":         {"userstack/tcpopt", "userstack/divert", "userstack/internal/lastclose", "internal/testing/netnstest"},
+	"github.com/vishvananda/netlink": {"rdmaverbs/softroce", "userstack/network", "userstack/divert", "userstack/service", "internal/..."},
 	"github.com/KimMachineGun":       {"userstack"},
 	"charm.land":                     {"internal/top"},
 	"github.com/charmbracelet":       {"internal/top"},

@@ -16,6 +16,7 @@ var packageNames = []string{
 	"conn",
 	"connector",
 	"devices",
+	"divert",
 	"driver",
 	"engine",
 	"epollset",

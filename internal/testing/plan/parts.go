@@ -208,6 +208,7 @@ func (o options) modules() []step {
 		steps = append(steps, program("vet, staticcheck and tests of "+m, "sh", "-c", script, o.goTool, m))
 	}
 	return append(steps,
+		program("the compiled eBPF programs are those of the sources", "env", "GO="+o.goTool, "scripts/bpf", "-check"),
 		program("the path of the module can be changed", "env", "GO="+o.goTool, "scripts/module-path", "-check"),
 		program("known vulnerabilities", "env", "GO="+o.goTool, "scripts/vulncheck"))
 }

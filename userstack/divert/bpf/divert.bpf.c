@@ -1,0 +1,573 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/*
+ * The programs that stand in the path of a host's own TCP connections: doc.go of package divert
+ * has the whole. Maps that a program writes are not written by user space, and the reverse, but for
+ * deletion, so neither overwrites what the other has just written.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+/* Set before the programs are loaded. */
+volatile const __u32 veth;	/* ifindex of this end of the way to the stack's sockets */
+volatile const __u32 tap;	/* ifindex of the device of held packets */
+volatile const __u32 mark;	/* of packets that come from the stack, until the device has seen them */
+volatile const __u32 per_user;	/* how many flows a user may have */
+
+/* What a socket of a cgroup does: the bits of the values of cgroups. */
+#define CONNECTS 1
+#define ACCEPTS 2
+
+/* A connection, as this host sees it. IPv4 addresses are IPv4-mapped. */
+struct tuple {
+	__u8 local[16], remote[16];
+	__be16 lport, rport;
+};
+
+/* A TCP header with its options: 60 bytes, and what makes any index of 6 bits right. */
+struct header {
+	__u8 len;
+	__u8 b[64];
+};
+
+/* A connection that this host has announced. Programs write it. */
+struct flow {
+	__u64 id;
+	__u64 cookie;	/* of the socket; of a server, that of the socket that accept() will return */
+	__u64 cgroup;	/* the one in cgroups that the socket is in or below */
+	__u32 uid;
+	__u32 dev;	/* ifindex of the device at which it was announced */
+	__u32 isn;	/* sequence numbers of the SYN of this side and of the other one */
+	__u32 peer_isn;	/* of a client: not known */
+	__u8 server;
+	__u8 held;
+	struct header own;	/* SYN of a client, SYN-ACK of a server, before the option was added */
+	struct header peer;	/* SYN, of a server */
+};
+
+/* Where the packets of a flow go. User space writes it, after the program has made it. */
+enum { HELD, OUTER, SPLIT };
+struct way {
+	__u64 id;
+	__u32 state;
+	__u32 dev;
+	__u32 isn;
+	__u32 unused;
+};
+
+/* A SYN of a peer with the option. */
+struct syn {
+	__u32 seq;
+	struct header h;
+};
+
+/* What is counted. */
+enum { NO_OPTION, COPIED, FULL, REFUSED, EVENTS };
+
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct flow); } flows SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct way); } ways SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct tuple); __type(value, struct syn); } syns SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 4096); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u64); __type(value, __u32); } cgroups SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, __u64); } users SEC(".maps"); /* flows of a user that were ever announced; of these, what programs forgot is taken off */
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, __u64); } removed SEC(".maps"); /* those that user space has removed */
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, EVENTS); __type(key, __u32); __type(value, __u64); } counts SEC(".maps");
+
+/* What options finds. It is in memory, so that the verifier does not follow each value that it can have. */
+struct found {
+	__u32 at;	/* offset of the next option */
+	__u32 has;
+	__u32 where;	/* offset of the option of SMC */
+};
+
+/* Larger than what the stack of a program should have. */
+struct scratch {
+	struct flow flow;
+	struct syn syn;
+	struct found found;
+};
+struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct scratch); } scratches SEC(".maps");
+
+static __always_inline void count(__u32 what)
+{
+	__u64 *n = bpf_map_lookup_elem(&counts, &what);
+	if (n)
+		__sync_fetch_and_add(n, 1);
+}
+
+/* A TCP packet. */
+struct packet {
+	struct tuple t;
+	struct tcphdr h;
+	__u32 ip, tcp;	/* offsets of the headers */
+	__u32 len;	/* of the TCP segment by the IP header; 0 if it does not say */
+	__u8 v6;
+};
+
+/* parse returns 0 for what is no TCP packet or a part of one, and for tagged packets: the VLAN device sees those again. */
+static __always_inline int parse(struct __sk_buff *skb, int local_is_source, struct packet *p)
+{
+	__builtin_memset(p, 0, sizeof(*p));
+	if (skb->vlan_present)
+		return 0;
+	p->ip = ETH_HLEN;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip;
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.protocol != IPPROTO_TCP || ip.frag_off & bpf_htons(0x3fff) || ip.ihl < 5)
+			return 0;
+		p->tcp = ETH_HLEN + ip.ihl * 4;
+		if (bpf_ntohs(ip.tot_len) > ip.ihl * 4)
+			p->len = bpf_ntohs(ip.tot_len) - ip.ihl * 4;
+		p->t.local[10] = p->t.local[11] = p->t.remote[10] = p->t.remote[11] = 0xff;
+		__builtin_memcpy(&p->t.local[12], local_is_source ? &ip.saddr : &ip.daddr, 4);
+		__builtin_memcpy(&p->t.remote[12], local_is_source ? &ip.daddr : &ip.saddr, 4);
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr ip;
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.nexthdr != IPPROTO_TCP)
+			return 0;
+		p->v6 = 1;
+		p->tcp = ETH_HLEN + sizeof(ip);
+		p->len = bpf_ntohs(ip.payload_len);
+		__builtin_memcpy(p->t.local, local_is_source ? &ip.saddr : &ip.daddr, 16);
+		__builtin_memcpy(p->t.remote, local_is_source ? &ip.daddr : &ip.saddr, 16);
+	} else {
+		return 0;
+	}
+	if (bpf_skb_load_bytes(skb, p->tcp, &p->h, sizeof(p->h)) || p->h.doff < 5)
+		return 0;
+	p->t.lport = local_is_source ? p->h.source : p->h.dest;
+	p->t.rport = local_is_source ? p->h.dest : p->h.source;
+	return 1;
+}
+
+/* load copies the TCP header with its options. */
+static __always_inline int load(struct __sk_buff *skb, const struct packet *p, struct header *h)
+{
+	__u32 n = p->h.doff * 4;
+	if (n < 20 || n > 60)
+		return 0;
+	__builtin_memset(h, 0, sizeof(*h));
+	if (bpf_skb_load_bytes(skb, p->tcp, h->b, n))
+		return 0;
+	h->len = n;
+	return 1;
+}
+
+/* What options a header has. */
+#define ANNOUNCES 1	/* that of SMC */
+#define PROBES 2	/* the probe, which only a device that copies options sends back */
+#define UNFIT 4		/* one that covers the header, or makes the stream more than TCP: MD5, AO, MPTCP, fast open */
+
+/* byte returns one byte of h. The compiler is kept from what the verifier could not follow. */
+static __always_inline __u32 byte(const struct header *h, __u32 i)
+{
+	asm volatile("%0 &= 63" : "+r"(i));
+	return h->b[i];
+}
+
+/* option takes one option. It returns 0 at the end of the list. */
+static __always_inline int option(const struct header *h, volatile struct found *f)
+{
+	__u32 i = f->at;
+	if (i >= h->len)
+		return 0;
+	__u32 kind = byte(h, i), len = byte(h, i + 1);
+	if (kind == 0)
+		return 0;
+	if (kind == 1) {
+		f->at = i + 1;
+		return 1;
+	}
+	if (len < 2 || i + len > h->len)
+		return 0;
+	if (kind == 19 || kind == 29 || kind == 30 || kind == 34)
+		f->has |= UNFIT;
+	if (kind == 254 && len == 6) {
+		__u32 ex = byte(h, i + 2) << 24 | byte(h, i + 3) << 16 | byte(h, i + 4) << 8 | byte(h, i + 5);
+		if (ex == 0xe2d4c3d9) {
+			f->where = i;
+			f->has |= ANNOUNCES;
+		}
+		if (ex == 0x534d4372)
+			f->has |= PROBES;
+	}
+	f->at = i + len;
+	return 1;
+}
+
+/* options returns what h has. */
+static __always_inline int options(const struct header *h, volatile struct found *f)
+{
+	f->at = 20;
+	f->has = f->where = 0;
+	for (int turn = 0; turn < 40; turn++)
+		if (!option(h, f))
+			break;
+	return f->has;
+}
+
+/* sum updates the checksum of TCP after a change whose difference is d. */
+static __always_inline void sum(struct __sk_buff *skb, const struct packet *p, __s64 d)
+{
+	bpf_l4_csum_replace(skb, p->tcp + offsetof(struct tcphdr, check), 0, d, 0);
+}
+
+/* erase overwrites the option of SMC at an offset of the TCP header: what this host has not announced must not leave it. */
+static __always_inline void erase(struct __sk_buff *skb, const struct packet *p, __u32 where)
+{
+	__u32 odd = where & 3, off = p->tcp + where - odd;
+	if (where > 54)
+		return;
+	/* The sum needs whole words: up to three have bytes of the option. */
+	for (__u32 word = 0; word < 3 && word * 4 < odd + 6; word++, off += 4) {
+		__u8 was[4], now[4];
+		if (bpf_skb_load_bytes(skb, off, was, 4))
+			return;
+		for (__u32 i = 0; i < 4; i++)
+			now[i] = word * 4 + i >= odd && word * 4 + i < odd + 6 ? 1 : was[i];
+		if (bpf_skb_store_bytes(skb, off, now, 4, 0))
+			return;
+		sum(skb, p, bpf_csum_diff((__be32 *)was, 4, (__be32 *)now, 4, 0));
+	}
+}
+
+/*
+ * append adds options to a packet without payload. The helpers do what the packet needs: with
+ * CHECKSUM_PARTIAL only the length of the pseudo header changes.
+ */
+static __always_inline int append(struct __sk_buff *skb, const struct packet *p, const __u8 *o, __u32 n)
+{
+	__u32 end = p->tcp + p->h.doff * 4, len = p->len + n;
+	if (p->h.doff * 4 + n > 60 || p->len != p->h.doff * 4 || skb->len != end)
+		return 0;
+	if (bpf_skb_change_tail(skb, skb->len + n, 0))
+		return 0;
+	if (bpf_skb_store_bytes(skb, end, o, n, 0))
+		return 0;
+	__be16 was, now;
+	if (bpf_skb_load_bytes(skb, p->tcp + 12, &was, 2))
+		return 0;
+	now = bpf_htons(bpf_ntohs(was) + (n / 4 << 12));
+	bpf_skb_store_bytes(skb, p->tcp + 12, &now, 2, 0);
+	__u32 check = p->tcp + offsetof(struct tcphdr, check);
+	bpf_l4_csum_replace(skb, check, bpf_htons(p->len), bpf_htons(len), BPF_F_PSEUDO_HDR | 2);
+	bpf_l4_csum_replace(skb, check, was, now, 2);
+	sum(skb, p, bpf_csum_diff(0, 0, (__be32 *)o, n, 0));
+	if (p->v6) {
+		now = bpf_htons(len);
+		bpf_skb_store_bytes(skb, p->ip + offsetof(struct ipv6hdr, payload_len), &now, 2, 0);
+	} else {
+		was = bpf_htons(p->len + (p->tcp - p->ip));
+		now = bpf_htons(len + (p->tcp - p->ip));
+		bpf_l3_csum_replace(skb, p->ip + offsetof(struct iphdr, check), was, now, 2);
+		bpf_skb_store_bytes(skb, p->ip + offsetof(struct iphdr, tot_len), &now, 2, 0);
+	}
+	return 1;
+}
+
+static const __u8 of_syn[12] = { 254, 6, 0xe2, 0xd4, 0xc3, 0xd9, 254, 6, 0x53, 0x4d, 0x43, 0x72 };
+static const __u8 of_synack[8] = { 254, 6, 0xe2, 0xd4, 0xc3, 0xd9, 1, 1 };
+
+static __always_inline int announce(struct __sk_buff *skb, const struct packet *p, int server)
+{
+	return server ? append(skb, p, of_synack, sizeof(of_synack)) : append(skb, p, of_syn, sizeof(of_syn));
+}
+
+/*
+ * connecting reports whether a packet is of a TCP socket at the begin of its handshake: a raw socket has
+ * another state. A SYN that is sent again is not announced if the first one was not: its SYN-ACK may be
+ * on the way.
+ */
+static __always_inline int connecting(struct __sk_buff *skb, int server)
+{
+	struct bpf_sock *sk = skb->sk;
+	if (!sk)
+		return 0; /* of SYN cookies, or of another host */
+	__u32 state = sk->state;
+	if (server)
+		return state == BPF_TCP_NEW_SYN_RECV;
+	sk = bpf_sk_fullsock(sk);
+	if (state != BPF_TCP_SYN_SENT || !sk)
+		return 0;
+	struct bpf_tcp_sock *tp = bpf_tcp_sock(sk);
+	return tp && !tp->total_retrans;
+}
+
+/* attached returns the attached cgroup of the socket of a packet that does what is asked, or 0. */
+static __always_inline __u64 attached(struct __sk_buff *skb, __u32 does)
+{
+	for (int level = 0; level < 16; level++) {
+		__u64 id = bpf_skb_ancestor_cgroup_id(skb, level);
+		if (!id)
+			break;
+		__u32 *can = bpf_map_lookup_elem(&cgroups, &id);
+		if (can && *can & does)
+			return id;
+	}
+	return 0;
+}
+
+/* charge counts a flow of a user. It returns 0 if that has as many as it may have. */
+static __always_inline int charge(__u32 uid)
+{
+	__u64 *n = bpf_map_lookup_elem(&users, &uid);
+	if (!n) {
+		__u64 zero = 0;
+		bpf_map_update_elem(&users, &uid, &zero, BPF_NOEXIST);
+		n = bpf_map_lookup_elem(&users, &uid);
+		if (!n)
+			return 0;
+	}
+	__u64 *gone = bpf_map_lookup_elem(&removed, &uid);
+	if (*n - (gone ? *gone : 0) >= per_user)
+		return 0;
+	__sync_fetch_and_add(n, 1);
+	return 1;
+}
+
+/* forget removes a flow that user space has nothing of. */
+static __always_inline void forget(const struct tuple *t, __u32 uid)
+{
+	if (bpf_map_delete_elem(&flows, t))
+		return;
+	__u64 *n = bpf_map_lookup_elem(&users, &uid);
+	if (n)
+		__sync_fetch_and_add(n, -1);
+}
+
+/* begin announces a connection: its SYN, or SYN-ACK, has the option from now on. */
+static __always_inline void begin(struct __sk_buff *skb, const struct packet *p, struct scratch *s, int server)
+{
+	struct flow *f = &s->flow;
+	__builtin_memset(f, 0, sizeof(*f));
+	if (!load(skb, p, &f->own))
+		return;
+	int has = options(&f->own, &s->found);
+	struct syn *syn = 0;
+	if (server) {
+		syn = bpf_map_lookup_elem(&syns, &p->t);
+		if (!syn || syn->seq + 1 != bpf_ntohl(p->h.ack_seq))
+			syn = 0;
+	}
+	if (connecting(skb, server))
+		f->cgroup = attached(skb, server ? ACCEPTS : CONNECTS);
+	if (!f->cgroup || has & (UNFIT | ANNOUNCES) || (server && !syn)) {
+		if (has & ANNOUNCES)
+			erase(skb, p, s->found.where);
+		return;
+	}
+	f->uid = bpf_get_socket_uid(skb);
+	if (!charge(f->uid)) {
+		count(FULL);
+		return;
+	}
+	f->id = bpf_ktime_get_ns() << 1 | server; /* never 0, and another one for the next flow of the tuple */
+	f->cookie = bpf_get_socket_cookie(skb);
+	f->dev = skb->ifindex;
+	f->isn = bpf_ntohl(p->h.seq);
+	f->server = server;
+	if (syn) {
+		f->peer_isn = syn->seq;
+		f->peer = syn->h;
+	}
+	if (bpf_map_update_elem(&flows, &p->t, f, BPF_NOEXIST)) {
+		__u64 *n = bpf_map_lookup_elem(&users, &f->uid);
+		if (n)
+			__sync_fetch_and_add(n, -1);
+		count(FULL);
+		return;
+	}
+	if (!announce(skb, p, server))
+		forget(&p->t, f->uid);
+}
+
+/* leaving sees what leaves the host by a device, but for what the stack sends. */
+SEC("tc")
+int leaving(struct __sk_buff *skb)
+{
+	struct packet p;
+	if (skb->ingress_ifindex == veth || skb->ingress_ifindex == tap || !parse(skb, 1, &p))
+		return TC_ACT_UNSPEC;
+	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
+	if (w) {
+		/* A SYN, or SYN-ACK, that is sent again waits for what the stack holds, or what it let go was lost. Any other one is of a new connection. */
+		if (p.h.syn && (w->state == SPLIT || bpf_ntohl(p.h.seq) != w->isn))
+			return bpf_redirect(tap, 0);
+		return w->state == SPLIT ? bpf_redirect(veth, 0) : TC_ACT_SHOT;
+	}
+	if (!p.h.syn)
+		return TC_ACT_UNSPEC;
+	__u32 zero = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	if (!s)
+		return TC_ACT_UNSPEC;
+	struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
+	if (f) {
+		if (f->isn == bpf_ntohl(p.h.seq) && f->server == p.h.ack) {
+			/* Sent again; or a device below the one that has announced it. */
+			if (f->dev == skb->ifindex)
+				announce(skb, &p, f->server);
+			return TC_ACT_UNSPEC;
+		}
+		forget(&p.t, f->uid);
+	}
+	begin(skb, &p, s, p.h.ack);
+	return TC_ACT_UNSPEC;
+}
+
+/* holds has all packets of a flow go to the stack from now on. */
+static __always_inline int holds(const struct tuple *t, struct flow *f)
+{
+	struct way w = { .id = f->id, .state = HELD, .dev = f->dev, .isn = f->isn };
+	if (bpf_map_update_elem(&ways, t, &w, BPF_NOEXIST))
+		return 0;
+	f->held = 1;
+	return 1;
+}
+
+/* came_syn sees a SYN of a peer. */
+static __always_inline void came_syn(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 zero = 0;
+	struct flow *f = bpf_map_lookup_elem(&flows, &p->t);
+	if (f) {
+		if (f->server && f->peer_isn == bpf_ntohl(p->h.seq))
+			return;
+		int server = f->server;
+		forget(&p->t, f->uid);
+		if (!server) /* both connect at once */
+			return;
+	}
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	if (!s || !load(skb, p, &s->syn.h) || p->len != s->syn.h.len)
+		return;
+	int has = options(&s->syn.h, &s->found);
+	if (!(has & ANNOUNCES) || has & UNFIT)
+		return;
+	s->syn.seq = bpf_ntohl(p->h.seq);
+	bpf_map_update_elem(&syns, &p->t, &s->syn, BPF_ANY);
+}
+
+/* came_synack sees the SYN-ACK for a SYN that was announced. It reports whether it is held. */
+static __always_inline int came_synack(struct __sk_buff *skb, const struct packet *p, struct flow *f)
+{
+	__u32 zero = 0;
+	if (f->server || bpf_ntohl(p->h.ack_seq) != f->isn + 1)
+		return 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	if (!s || !load(skb, p, &s->syn.h))
+		return 0;
+	int has = options(&s->syn.h, &s->found);
+	if (has & ANNOUNCES && !(has & (PROBES | UNFIT)) && holds(&p->t, f))
+		return 1;
+	count(has & PROBES ? COPIED : NO_OPTION);
+	forget(&p->t, f->uid);
+	return 0;
+}
+
+/* arriving sees what comes to the host by a device, and what the stack sends to its programs. */
+SEC("tc")
+int arriving(struct __sk_buff *skb)
+{
+	struct packet p;
+	if (skb->mark == mark) {
+		skb->mark = 0;
+		bpf_skb_change_type(skb, PACKET_HOST);
+		return TC_ACT_UNSPEC;
+	}
+	if (!parse(skb, 0, &p))
+		return TC_ACT_UNSPEC;
+	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
+	if (w)
+		/* Whether a SYN is of a new connection, the stack has to find out. */
+		return bpf_redirect(w->state == HELD || (p.h.syn && !p.h.ack) ? tap : veth, 0);
+	if (p.h.syn && !p.h.ack) {
+		came_syn(skb, &p);
+		return TC_ACT_UNSPEC;
+	}
+	struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
+	if (!f)
+		return TC_ACT_UNSPEC;
+	if (p.h.rst) {
+		count(REFUSED);
+		forget(&p.t, f->uid);
+		return TC_ACT_UNSPEC;
+	}
+	if (p.h.syn)
+		return came_synack(skb, &p, f) ? bpf_redirect(tap, 0) : TC_ACT_UNSPEC;
+	/*
+	 * The end of the handshake, perhaps with data, or after data that was sent behind it: the
+	 * kernel would take no other acknowledgement number.
+	 */
+	if (f->server && bpf_ntohl(p.h.ack_seq) == f->isn + 1 && holds(&p.t, f))
+		return bpf_redirect(tap, 0);
+	return TC_ACT_UNSPEC;
+}
+
+/* to_program sends a packet to a program, as if it had come by the device. */
+static __always_inline int to_program(struct __sk_buff *skb, __u32 dev)
+{
+	skb->mark = mark;
+	return bpf_redirect(dev, BPF_F_INGRESS);
+}
+
+/* sent sees what the stack's sockets send. */
+SEC("tc")
+int sent(struct __sk_buff *skb)
+{
+	struct packet p;
+	if (!parse(skb, 1, &p))
+		return TC_ACT_SHOT;
+	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
+	if (w) /* outer, to the peer */
+		return bpf_redirect_neigh(w->dev, 0, 0, 0);
+	if (!parse(skb, 0, &p))
+		return TC_ACT_SHOT;
+	w = bpf_map_lookup_elem(&ways, &p.t);
+	if (!w || w->state != SPLIT)
+		return TC_ACT_SHOT;
+	return to_program(skb, w->dev);
+}
+
+/* The destination of a frame that the stack writes says for whom it is, and by which device it goes. */
+enum { FOR_PROGRAM = 1, FOR_STACK, FOR_PEER };
+struct destination {
+	__u8 local;	/* the bit of locally administered addresses */
+	__u8 whom;
+	__be32 dev;
+} __attribute__((packed));
+
+/* let_go sees the packets that the stack has held. */
+SEC("tc")
+int let_go(struct __sk_buff *skb)
+{
+	struct destination to;
+	if (bpf_skb_load_bytes(skb, 0, &to, sizeof(to)))
+		return TC_ACT_SHOT;
+	switch (to.whom) {
+	case FOR_STACK:
+		return bpf_redirect(veth, 0);
+	case FOR_PEER:
+		return bpf_redirect_neigh(bpf_ntohl(to.dev), 0, 0, 0);
+	case FOR_PROGRAM:
+		return to_program(skb, bpf_ntohl(to.dev));
+	}
+	return TC_ACT_SHOT;
+}
+
+/* received is at the stack's end of veth: whatever the address, it is for this host. */
+SEC("tc")
+int received(struct __sk_buff *skb)
+{
+	bpf_skb_change_type(skb, PACKET_HOST);
+	return TC_ACT_UNSPEC;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,2 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define __BITS_PER_LONG 64

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"smcr/guard"
+)
+
+// Config is what a Diverter is made with.
+type Config struct {
+	// Handle is called in a goroutine for each connection of which both ends announce SMC. It
+	// talks with the peer over [Flow.Outer], and must call one of [Flow.Split] and [Flow.Reset].
+	// The context ends when the Diverter is closed.
+	Handle func(context.Context, *Flow)
+	// PerUser bounds the connections that are announced or taken for each user. Beyond it, a
+	// connection is TCP. 0 means 4096.
+	PerUser int
+	// Log and Guard are those of the stack. Guard may be nil.
+	Log   *slog.Logger
+	Guard *guard.Guard
+}
+
+const defaultPerUser = 4096
+
+// A Diverter stands in the path of the TCP connections of one network namespace. It is safe for
+// concurrent use.
+type Diverter struct {
+	cfg  Config
+	host *netlink.Handle
+	ns   *namespace
+	veth int
+	tap  *os.File
+	bpf  *bpfObjects
+
+	ctx     context.Context
+	stop    context.CancelFunc
+	close   sync.Once
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	flows   map[Tuple]*Flow
+	ending  map[*Flow]time.Time // over for both programs; the time from which nothing is left, or zero
+	devices map[int]bool
+}
+
+// New makes a Diverter for the network namespace of the calling thread. It needs CAP_NET_ADMIN,
+// CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
+// lacks something.
+func New(cfg Config) (*Diverter, error) {
+	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]time.Time{}, devices: map[int]bool{}}
+	d.ctx, d.stop = context.WithCancel(context.Background())
+	if err := d.make(); err != nil {
+		return nil, errors.Join(err, d.release())
+	}
+	d.run("held packets", d.readFrames)
+	d.run("ends of flows", d.sweep)
+	return d, nil
+}
+
+func (d *Diverter) make() (err error) {
+	if d.host, err = netlink.NewHandle(); err != nil {
+		return fmt.Errorf("divert: %w", err)
+	}
+	if d.ns, d.veth, err = newNamespace(d.host); err != nil {
+		return err
+	}
+	if d.tap, err = openTAP(tapName); err != nil {
+		return err
+	}
+	tap, err := up(d.host, tapName)
+	if err != nil {
+		return err
+	}
+	// Zero is the mark of everything else.
+	mark := rand.Uint32() | 1
+	if d.bpf, err = loadPrograms(d.veth, tap, mark, cmp.Or(d.cfg.PerUser, defaultPerUser)); err != nil {
+		return err
+	}
+	if err := attach(d.host, d.veth, ingress, d.bpf.Sent, "smcr_sent"); err != nil {
+		return err
+	}
+	if err := attach(d.host, tap, ingress, d.bpf.LetGo, "smcr_let_go"); err != nil {
+		return err
+	}
+	return d.ns.do(func() error {
+		h, err := netlink.NewHandle()
+		if err != nil {
+			return fmt.Errorf("divert: %w", err)
+		}
+		defer h.Close()
+		return attach(h, d.ns.zone, ingress, d.bpf.Received, "smcr_received")
+	})
+}
+
+// run calls f in a goroutine that Close waits for. A panic there ends no more than f.
+func (d *Diverter) run(what string, f func()) {
+	d.running.Go(d.cfg.Guard.Func(what, f))
+}
+
+// AddDevice has the Diverter announce at a device, and take what comes there. The device must have
+// Ethernet headers. It may be called again.
+func (d *Diverter) AddDevice(index int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	// First what takes: nothing is announced that would not be taken.
+	if err := attach(d.host, index, ingress, d.bpf.Arriving, "smcr_arriving"); err != nil {
+		return err
+	}
+	if err := attach(d.host, index, egress, d.bpf.Leaving, "smcr_leaving"); err != nil {
+		return errors.Join(err, detach(d.host, index, ingress))
+	}
+	d.devices[index] = true
+	return nil
+}
+
+// RemoveDevice is the inverse of AddDevice. Connections that were taken do not go on.
+func (d *Diverter) RemoveDevice(index int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.devices, index)
+	return errors.Join(detach(d.host, index, egress), detach(d.host, index, ingress))
+}
+
+// Attach has the sockets of a cgroup, and of those below it, announce: the ones that connect, the ones
+// that listen, or both. A socket has the cgroup of the process that made it. The number of a cgroup is
+// the inode of its folder.
+func (d *Diverter) Attach(cgroup uint64, connect, accept bool) error {
+	var does uint32
+	if connect {
+		does |= connects
+	}
+	if accept {
+		does |= accepts
+	}
+	if does == 0 {
+		return d.Detach(cgroup)
+	}
+	if err := d.bpf.Cgroups.Put(cgroup, does); err != nil {
+		return fmt.Errorf("divert: attach cgroup %d: %w", cgroup, err)
+	}
+	return nil
+}
+
+// Detach is the inverse of Attach. Connections that were taken stay.
+func (d *Diverter) Detach(cgroup uint64) error {
+	if err := ignored(d.bpf.Cgroups.Delete(cgroup), ebpf.ErrKeyNotExist); err != nil {
+		return fmt.Errorf("divert: detach cgroup %d: %w", cgroup, err)
+	}
+	return nil
+}
+
+// Counts is how often something has happened.
+type Counts struct {
+	// NoOption: the peer did not announce SMC. Copied: its SYN-ACK has the probe of the SYN, so
+	// its option means nothing. Refused: it reset the connection before it existed.
+	NoOption, Copied, Refused uint64
+	// Full: a user has as many flows as it may have, or the table is full.
+	Full uint64
+}
+
+// Counts returns the counts since the Diverter was made.
+func (d *Diverter) Counts() (Counts, error) {
+	var n [countsLen]uint64
+	for i := range n {
+		if err := d.bpf.Counts.Lookup(uint32(i), &n[i]); err != nil {
+			return Counts{}, fmt.Errorf("divert: %w", err)
+		}
+	}
+	return Counts{NoOption: n[countNoOption], Copied: n[countCopied], Refused: n[countRefused], Full: n[countFull]}, nil
+}
+
+// Close resets the connections that are left, and ends everything. Handle has returned then. Later
+// calls do nothing.
+func (d *Diverter) Close() (err error) {
+	d.close.Do(func() {
+		d.stop()
+		d.mu.Lock()
+		left := slices.Collect(maps.Values(d.flows))
+		d.mu.Unlock()
+		for _, f := range left {
+			f.Reset()
+		}
+		_ = d.tap.Close()
+		d.running.Wait()
+		err = d.release()
+	})
+	return err
+}
+
+// release ends what make has made.
+func (d *Diverter) release() error {
+	var errs []error
+	d.mu.Lock()
+	for index := range d.devices {
+		errs = append(errs, detach(d.host, index, egress), detach(d.host, index, ingress))
+	}
+	clear(d.devices)
+	d.mu.Unlock()
+	if d.tap != nil {
+		_ = d.tap.Close()
+	}
+	if d.bpf != nil {
+		errs = append(errs, d.bpf.Close())
+	}
+	if d.ns != nil {
+		if link, err := d.host.LinkByName(vethName); err == nil {
+			errs = append(errs, d.host.LinkDel(link))
+		}
+		d.ns.close()
+	}
+	if d.host != nil {
+		d.host.Close()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
+	"smcr/smc"
+)
+
+// connect returns both programs' ends of a new connection.
+func (b *bed) connect(l net.Listener) (client, server *net.TCPConn) {
+	b.t.Helper()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, _ := l.Accept()
+		accepted <- c
+	}()
+	client = b.dial(l)
+	c := <-accepted
+	if c == nil {
+		b.t.Fatal("nothing was accepted")
+	}
+	b.t.Cleanup(func() { c.Close() })
+	return client, c.(*net.TCPConn)
+}
+
+// wantTaken checks how many connections the hosts took.
+func (b *bed) wantTaken(a, c int64) {
+	b.t.Helper()
+	if x, y := b.taken[0].Load(), b.taken[1].Load(); x != a || y != c {
+		b.t.Errorf("the hosts took %d and %d connections, want %d and %d", x, y, a, c)
+	}
+}
+
+// gone waits until neither host knows of a connection.
+func (b *bed) gone() {
+	b.t.Helper()
+	testkind.Eventually(b.t, "nothing is left of the connections", func() (any, bool) {
+		left := ""
+		for _, d := range b.d {
+			d.mu.Lock()
+			for t := range d.flows {
+				left += t.String() + " "
+			}
+			d.mu.Unlock()
+			var key bpfTuple
+			var k bpfFlow
+			for all := d.bpf.Flows.Iterate(); all.Next(&key, &k); {
+				left += "(" + tupleOf(key).String() + ") "
+			}
+			var w bpfWay
+			for all := d.bpf.Ways.Iterate(); all.Next(&key, &w); {
+				left += "[" + tupleOf(key).String() + "] "
+			}
+			var had, removed uint64
+			_ = d.bpf.Users.Lookup(uint32(0), &had)
+			_ = d.bpf.Removed.Lookup(uint32(0), &removed)
+			if had != removed {
+				left += "a count "
+			}
+		}
+		return left, left == ""
+	})
+}
+
+// TestEnds has every way to end a connection.
+func TestEnds(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, splice)
+	l := b.listen(b.B.Addr())
+	say := func(c *net.TCPConn, text string) {
+		t.Helper()
+		if _, err := io.WriteString(c, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hear := func(c *net.TCPConn, want string) {
+		t.Helper()
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
+			t.Fatalf("got %q, %v; want %q", got, err, want)
+		}
+	}
+	end := func(c *net.TCPConn) {
+		t.Helper()
+		if n, err := c.Read(make([]byte, 9)); n != 0 || err != io.EOF {
+			t.Fatalf("read %d bytes, %v; want the end of the stream", n, err)
+		}
+	}
+	resets := func(c *net.TCPConn) {
+		t.Helper()
+		if _, err := c.Read(make([]byte, 9)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Fatalf("read: %v, want ECONNRESET", err)
+		}
+	}
+	for _, test := range []struct {
+		name string
+		run  func(client, server *net.TCPConn)
+	}{
+		{"server speaks first", func(client, server *net.TCPConn) {
+			say(server, "hello")
+			hear(client, "hello")
+			say(client, "bye")
+			hear(server, "bye")
+			server.Close()
+			end(client)
+		}},
+		{"client closes first", func(client, server *net.TCPConn) {
+			say(client, "hello")
+			client.Close()
+			hear(server, "hello")
+			end(server)
+		}},
+		{"client ends its stream", func(client, server *net.TCPConn) {
+			say(client, "question")
+			_ = client.CloseWrite()
+			hear(server, "question")
+			end(server)
+			say(server, "answer")
+			server.Close()
+			hear(client, "answer")
+			end(client)
+		}},
+		{"server ends its stream", func(client, server *net.TCPConn) {
+			_ = server.CloseWrite()
+			end(client)
+			say(client, "still here")
+			hear(server, "still here")
+			client.Close()
+			end(server)
+		}},
+		{"client resets", func(client, server *net.TCPConn) {
+			say(server, "hello")
+			hear(client, "hello")
+			_ = client.SetLinger(0)
+			client.Close()
+			resets(server)
+		}},
+		{"server resets", func(client, server *net.TCPConn) {
+			_ = server.SetLinger(0)
+			server.Close()
+			resets(client)
+		}},
+		{"client closes with unread data", func(client, server *net.TCPConn) {
+			say(server, "unread")
+			testkind.Eventually(t, "the data is at the client", func() (any, bool) {
+				n := inq(client)
+				return n, n == len("unread")
+			})
+			client.Close()
+			resets(server)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			client, server := b.connect(l)
+			test.run(client, server)
+			client.Close()
+			server.Close()
+			b.gone()
+		})
+	}
+	b.wantTaken(7, 7)
+}
+
+// inq returns how many bytes a socket has that nobody has read.
+func inq(c *net.TCPConn) (n int) {
+	if rc, err := c.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
+	}
+	return n
+}
+
+// TestPlain has connections that must stay what they are.
+func TestPlain(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, splice)
+	l := b.listen(b.B.Addr())
+	hello := func() {
+		t.Helper()
+		client, server := b.connect(l)
+		go func() {
+			_, _ = io.Copy(server, server)
+			server.Close()
+		}()
+		if _, err := io.WriteString(client, "hello"); err != nil {
+			t.Fatal(err)
+		}
+		_ = client.CloseWrite()
+		if got, err := io.ReadAll(client); err != nil || string(got) != "hello" {
+			t.Fatalf("got %q, %v", got, err)
+		}
+	}
+	b.must(b.d[1].Detach(ownCgroup(t)))
+	hello() // the server does not announce
+	b.must(b.d[1].Attach(ownCgroup(t), true, false))
+	hello() // only what it connects would
+	b.wantTaken(0, 0)
+	if n, err := b.d[0].Counts(); err != nil || n.NoOption != 2 {
+		t.Errorf("counts: %+v, %v; want 2 without option", n, err)
+	}
+	b.must(b.d[1].Attach(ownCgroup(t), false, true))
+	hello()
+	b.wantTaken(1, 1)
+	b.must(b.d[0].Detach(ownCgroup(t)))
+	hello() // the client does not announce
+	b.wantTaken(1, 1)
+	b.must(b.d[0].Attach(ownCgroup(t), true, true))
+	l.Close()
+	b.must(b.A.Do(func() error {
+		if _, err := net.Dial("tcp", l.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("dial: %v, want ECONNREFUSED", err)
+		}
+		return nil
+	}))
+	b.wantTaken(1, 1)
+	if n, err := b.d[0].Counts(); err != nil || n.Refused != 1 {
+		t.Errorf("counts: %+v, %v; want 1 refused", n, err)
+	}
+	b.gone()
+}
+
+// TestMany has connections at the same time, and one after the other.
+func TestMany(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, splice)
+	l := b.listen(b.B.Addr())
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(c, c)
+				c.Close()
+			}()
+		}
+	}()
+	const at, each = 20, 20
+	var wg sync.WaitGroup
+	for range at {
+		wg.Go(func() {
+			for range each {
+				c := b.dial(l)
+				_, err := io.WriteString(c, "hello")
+				_ = c.CloseWrite()
+				got, rerr := io.ReadAll(c)
+				if err != nil || rerr != nil || string(got) != "hello" {
+					t.Errorf("wrote: %v; got %q, %v", err, got, rerr)
+				}
+				c.Close()
+			}
+		})
+	}
+	wg.Wait()
+	b.wantTaken(at*each, at*each)
+	b.gone()
+}
+
+// TestUndecided has a handshake that takes longer than TCP's first retransmission: the programs wait,
+// and the peer's kernel hears of nothing.
+func TestUndecided(t *testing.T) {
+	testkind.System(t)
+	hold := make(chan struct{})
+	b := newBed(t, func(b *bed, f *Flow) {
+		if err := agree(f); err != nil {
+			b.t.Error(err)
+		}
+		if f.Role == smc.Client {
+			<-hold
+		}
+		if err := f.Splice(); err != nil {
+			b.t.Error(err)
+		}
+	})
+	l := b.listen(b.B.Addr())
+	capture := b.B.StartCapture(t, netnstest.CaptureOptions{Filter: "tcp[tcpflags] & tcp-syn != 0"})
+	connected := make(chan struct{})
+	var client, server *net.TCPConn
+	socket := make(chan syscall.RawConn, 1)
+	b.control = func(_, _ string, c syscall.RawConn) error {
+		socket <- c
+		return nil
+	}
+	go func() {
+		defer close(connected)
+		client, server = b.connect(l)
+	}()
+	rc := <-socket
+	testkind.Eventually(t, "the client has sent SYN again, twice", func() (any, bool) {
+		n := 0
+		_ = rc.Control(func(fd uintptr) {
+			if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+				n = int(info.Total_retrans)
+			}
+		})
+		return n, n >= 2
+	})
+	select {
+	case <-connected:
+		t.Fatal("connect() returned before the way was decided")
+	default:
+	}
+	close(hold)
+	<-connected
+	if _, err := io.WriteString(client, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(server, got); err != nil || string(got) != "hello" {
+		t.Fatalf("got %q, %v", got, err)
+	}
+	client.Close()
+	server.Close()
+	b.gone()
+	if _, err := capture.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("tcpdump", "-nr", capture.File).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(out), "\n"); n != 2 {
+		t.Errorf("%d packets with SYN on the wire, want SYN and SYN-ACK:\n%s", n, out)
+	}
+}
+
+// TestRefusedByStack has a stack that gives a connection up: both programs see a reset.
+func TestRefusedByStack(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, func(b *bed, f *Flow) {
+		if f.Role == smc.Client {
+			f.Reset()
+			return
+		}
+		_, err := f.Outer().Read(make([]byte, 9))
+		if !errors.Is(err, syscall.ECONNRESET) {
+			b.t.Errorf("server's stack: %v, want ECONNRESET", err)
+		}
+		f.Reset()
+	})
+	l := b.listen(b.B.Addr())
+	b.must(b.A.Do(func() error {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err == nil {
+			_, err = c.Read(make([]byte, 9))
+			c.Close()
+		}
+		if !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("client: %v, want ECONNRESET", err)
+		}
+		return nil
+	}))
+	b.gone()
+}
+
+// TestPortsAgain has connections with the same addresses and ports, one right after the other, as a
+// client may have them that does not end them first.
+func TestPortsAgain(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, splice)
+	l := b.listen(b.B.Addr())
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "hello")
+			c.Close()
+		}
+	}()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(b.A.Addr()), Port: 45678}}
+	for i := range 20 {
+		b.must(b.A.Do(func() error {
+			c, err := dialer.Dial("tcp", l.Addr().String())
+			if err != nil {
+				return fmt.Errorf("connection %d: %w", i, err)
+			}
+			defer c.Close()
+			got, err := io.ReadAll(c)
+			if err != nil || string(got) != "hello" {
+				t.Errorf("connection %d: got %q, %v", i, got, err)
+			}
+			return nil
+		}))
+	}
+	b.gone()
+}
+
+// TestBound has a user with as many connections as a user may have: the next one is TCP.
+func TestBound(t *testing.T) {
+	testkind.System(t)
+	b := newBedWith(t, splice, func(c *Config) { c.PerUser = 2 })
+	l := b.listen(b.B.Addr())
+	pairs := [][2]*net.TCPConn{}
+	for range 4 {
+		client, server := b.connect(l)
+		pairs = append(pairs, [2]*net.TCPConn{client, server})
+	}
+	b.wantTaken(2, 2)
+	for _, p := range pairs {
+		if _, err := io.WriteString(p[0], "hello"); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 5)
+		if _, err := io.ReadFull(p[1], got); err != nil || string(got) != "hello" {
+			t.Fatalf("got %q, %v", got, err)
+		}
+		p[0].Close()
+		p[1].Close()
+	}
+	b.gone()
+	b.connect(l)
+	b.wantTaken(3, 3)
+}
+
+// TestForged has SYNs that announce SMC, which the stack has not announced: the device takes the option away.
+func TestForged(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, splice)
+	capture := b.B.StartCapture(t, netnstest.CaptureOptions{Filter: "tcp"})
+	options := [][]layers.TCPOption{
+		{{OptionType: 254, OptionLength: 6, OptionData: []byte{0xe2, 0xd4, 0xc3, 0xd9}}},
+		{{OptionType: 1}, {OptionType: 254, OptionLength: 6, OptionData: []byte{0xe2, 0xd4, 0xc3, 0xd9}}},
+		{{OptionType: 2, OptionLength: 4, OptionData: []byte{5, 0xb4}}, {OptionType: 1}, {OptionType: 1}, {OptionType: 254, OptionLength: 6, OptionData: []byte{0xe2, 0xd4, 0xc3, 0xd9}}},
+		nil, // an honest one, by a raw socket: it gets none
+	}
+	for _, hosts := range [][2]string{{b.A.Addr(), b.B.Addr()}, {b.A.Addr6(), b.B.Addr6()}} {
+		family, level, included := unix.AF_INET, unix.IPPROTO_IP, unix.IP_HDRINCL
+		if strings.Contains(hosts[0], ":") {
+			family, level, included = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_HDRINCL
+		}
+		to := sockaddr(netip.AddrPortFrom(netip.MustParseAddr(hosts[1]), 0), 0)
+		b.must(b.A.Do(func() error {
+			fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			if err := unix.SetsockoptInt(fd, level, included, 1); err != nil {
+				return err
+			}
+			for i, o := range options {
+				f, err := parseFrame(packet(t, hosts[0], hosts[1], layers.TCP{SrcPort: layers.TCPPort(3000 + i), DstPort: 9, SYN: true, Window: 1000, Options: o}, ""))
+				if err != nil {
+					return err
+				}
+				if err := unix.Sendto(fd, f.b[ethLen:], 0, to); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	// Behind them comes a connection: then they have arrived.
+	b.must(b.A.Do(func() error {
+		for _, to := range []string{b.B.Addr(), b.B.Addr6()} {
+			if _, err := net.Dial("tcp", net.JoinHostPort(to, "9")); !errors.Is(err, syscall.ECONNREFUSED) {
+				return fmt.Errorf("dial: %w", err)
+			}
+		}
+		return nil
+	}))
+	if _, err := capture.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("tcpdump", "-nvvr", capture.File, "src portrange 3000-3009").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if n := strings.Count(string(out), "Flags [S]"); n != 2*len(options) {
+		t.Errorf("%d packets have arrived, want %d", n, 2*len(options))
+	}
+	if s := string(out); strings.Contains(s, "e2d4") || strings.Contains(s, "incorrect") || !strings.Contains(s, "nop,nop,nop,nop,nop,nop") {
+		t.Errorf("on the wire:\n%s", s)
+	}
+	b.gone()
+}
+
+// TestClose has connections that are open when a Diverter ends: both programs see a reset, and nothing
+// stays on the host.
+func TestClose(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, func(b *bed, f *Flow) {
+		if agree(f) == nil {
+			_ = f.Splice()
+		}
+	})
+	l := b.listen(b.B.Addr())
+	client, server := b.connect(l)
+	b.must(b.d[0].Close())
+	for name, c := range map[string]*net.TCPConn{"client": client, "server": server} {
+		if _, err := c.Read(make([]byte, 9)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: %v, want ECONNRESET", name, err)
+		}
+	}
+	b.must(b.A.Do(func() error {
+		links, err := net.Interfaces()
+		for _, l := range links {
+			if strings.HasPrefix(l.Name, vethName) {
+				t.Errorf("device %s is left", l.Name)
+			}
+		}
+		return err
+	}))
+	// And a host without a Diverter is a peer like others.
+	b.connect(l)
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"smcr/smc"
+)
+
+// A Flow is a connection of a program that both ends have announced, and that the stack holds: neither
+// connect() nor accept() of the program has returned. Split or Reset ends that.
+//
+//	state | packets of the peer | of the program            | next
+//	------+---------------------+---------------------------+------------------------------
+//	held  | wait in the stack   | are dropped: it sends the | outer exists: outer
+//	      |                     | same again                |
+//	outer | go to outer         | are dropped               | Split, Reset: split
+//	split | go to outer         | go to inner               | Finish, Reset: the kernel ends
+//	      |                     |                           | both sockets, then forgotten
+//
+// A new connection of the same tuple waits for the end of the Flow: see again.
+type Flow struct {
+	Tuple Tuple
+	// Role is Client if the program connects.
+	Role smc.Role
+	// UID is the user of the program's socket, Cookie that socket itself (SO_COOKIE), Cgroup
+	// the attached cgroup of it.
+	UID    uint32
+	Cookie uint64
+	Cgroup uint64
+
+	d        *Diverter
+	id       uint64
+	dev      uint32
+	isn      uint32
+	innerEnd end
+	began    time.Duration // when this host announced the connection, as monotonic reports it
+	held     time.Duration // when its first packet was held
+	first    *frame        // what was held: let go, it ends the program's wait
+	outer    *stream
+
+	mu      sync.Mutex
+	state   int
+	waiting [][]byte // held frames for outer
+	inner   *stream
+	over    bool // Finish or Reset was called
+	renewed bool // a new connection of the tuple waits for the end of this one
+}
+
+// maxWaiting bounds the frames that wait for outer: a peer has sent no more than its first window.
+const maxWaiting = 64
+
+// newFlow makes the Flow of a connection of which fr was held. It fails if the programs do not know it.
+func (d *Diverter) newFlow(fr frame) (*Flow, error) {
+	var k bpfFlow
+	if err := d.bpf.Flows.Lookup(fr.tuple.key(), &k); err != nil {
+		return nil, err
+	}
+	mine, _, err := parseSegment(k.Own.B[:min(int(k.Own.Len), tcpMost)])
+	if err != nil {
+		return nil, err
+	}
+	f := &Flow{
+		Tuple: fr.tuple, Role: smc.Client, UID: k.Uid, Cookie: k.Cookie, Cgroup: k.Cgroup,
+		d: d, id: k.Id, dev: k.Dev, isn: k.Isn, began: time.Duration(k.Id >> 1), held: monotonic(),
+	}
+	fr.b = slices.Clone(fr.b)
+	var inner, outer end
+	if k.Server != 0 {
+		f.Role = smc.Server
+		theirs, _, err := parseSegment(k.Peer.B[:min(int(k.Peer.Len), tcpMost)])
+		if err != nil {
+			return nil, err
+		}
+		inner, outer = ends(mine, theirs, &fr.segment)
+		f.first = fr.header(outer.rcv, flagACK)
+		if fr.hasPayload() {
+			f.waiting = append(f.waiting, fr.to(forStack, f.dev))
+		}
+	} else {
+		inner, outer = ends(mine, fr.segment, nil)
+		f.first = &fr
+	}
+	f.innerEnd = inner
+	f.outer = &stream{end: outer}
+	return f, nil
+}
+
+// open makes outer, to which the peer's packets go from then on.
+func (f *Flow) open() error {
+	f.outer.end.tsAge = monotonic() - f.began
+	if err := f.outer.connect(f.d.ns, f.Tuple); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.become(wayOuter); err != nil {
+		return err
+	}
+	for _, b := range f.waiting {
+		f.d.write(b)
+	}
+	f.waiting = nil
+	return nil
+}
+
+// become changes where the packets go. mu is held.
+func (f *Flow) become(state int) error {
+	if f.over {
+		return fmt.Errorf("divert: %w", net.ErrClosed)
+	}
+	w := bpfWay{Id: f.id, State: uint32(state), Dev: f.dev, Isn: f.isn}
+	if err := f.d.bpf.Ways.Update(f.Tuple.key(), w, ebpf.UpdateExist); err != nil {
+		return fmt.Errorf("divert: %w", err)
+	}
+	f.state = state
+	return nil
+}
+
+// Outer returns the connection with the peer, of which the peer's program takes the Flow for. Nobody
+// else has it.
+func (f *Flow) Outer() *net.TCPConn { return f.outer.conn }
+
+// Split makes inner, the other end of the program's connection, and lets the program go on: its
+// connect() or accept() returns. The caller carries the bytes, and calls Finish or Reset at the end.
+// Errors: net.ErrClosed after Reset, or one that wraps a syscall.Errno; the connection was reset then.
+func (f *Flow) Split() (inner *net.TCPConn, err error) {
+	s := &stream{end: f.innerEnd}
+	s.end.tsAge = monotonic() - f.held
+	if err = s.connect(f.d.ns, f.Tuple.reverse()); err == nil {
+		f.mu.Lock()
+		if err = f.become(waySplit); err == nil {
+			f.inner = s
+		}
+		f.mu.Unlock()
+	}
+	if err != nil {
+		s.close()
+		f.Reset()
+		return nil, err
+	}
+	f.letGo()
+	return s.conn, nil
+}
+
+// letGo gives the program the packet that it waits for. It may be called again if that was lost.
+func (f *Flow) letGo() { f.d.write(f.first.to(forProgram, f.dev)) }
+
+// Finish ends a Flow whose two streams have ended: the kernel sends what is left, to both programs.
+func (f *Flow) Finish() {
+	if f.end() {
+		f.outer.finish()
+		f.inner.finish()
+		f.d.ends(f)
+	}
+}
+
+// Reset resets the connection for both programs. Later calls, and one after Finish, do nothing.
+func (f *Flow) Reset() {
+	f.mu.Lock()
+	held := f.inner == nil
+	f.mu.Unlock()
+	if !f.end() {
+		return
+	}
+	f.outer.close()
+	if held {
+		f.refuse()
+	} else {
+		f.inner.close()
+	}
+	f.d.ends(f)
+}
+
+// refuse resets the program's socket while it waits for what is held. A client's connect() succeeds
+// first, as it would have over TCP: its peer has taken the connection.
+func (f *Flow) refuse() {
+	seq := f.first.seq
+	if f.Role == smc.Client {
+		f.letGo()
+		seq++
+	}
+	f.d.write(f.first.header(seq, flagRST|flagACK).to(forProgram, f.dev))
+}
+
+// end reports whether the caller is the first to end the Flow.
+func (f *Flow) end() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.over
+	f.over = true
+	return !was
+}
+
+// again takes the SYN of a new connection of the same tuple: of the program, or of the peer. near is
+// the socket that the sender has had to do with, pass the way of a SYN that has its turn.
+//
+//	near         | then
+//	-------------+----------------------------------------------------------------------------
+//	is connected | it answers, as TCP does (RFC 5961, section 4): a sender that knows nothing
+//	             | of the connection resets it, and asks again
+//	is not made  | the program has given up: the connection is reset
+//	is over      | SYN waits until the other socket is over, too, and passes: the new
+//	             | connection is TCP
+func (f *Flow) again(fr frame, near *stream, pass byte) {
+	if near != nil && near.conn != nil && !near.over() {
+		f.d.write(fr.to(forStack, f.dev))
+		return
+	}
+	f.mu.Lock()
+	waits := f.renewed
+	f.renewed = true
+	f.mu.Unlock()
+	if waits {
+		return // for the same
+	}
+	b := slices.Clone(fr.to(pass, f.dev))
+	f.d.run("a connection of the same addresses and ports", func() {
+		if near == nil {
+			f.Reset()
+		}
+		const limit = 5 * time.Second // a SYN that is lost comes again
+		for began := time.Now(); !f.past() && time.Since(began) < limit && f.d.ctx.Err() == nil; {
+			time.Sleep(time.Millisecond)
+		}
+		if f.past() {
+			f.d.forget(f)
+			f.d.write(b)
+		}
+		f.mu.Lock()
+		f.renewed = false
+		f.mu.Unlock()
+	})
+}
+
+// past reports whether the connection is over, and the kernel has nothing more to do for it.
+func (f *Flow) past() bool {
+	f.mu.Lock()
+	over, inner := f.over, f.inner
+	f.mu.Unlock()
+	return over && f.outer.over() && inner.over()
+}
+
+// arrived takes another held frame.
+func (f *Flow) arrived(fr frame) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.over:
+	case f.state != wayHeld:
+		f.d.write(fr.to(forStack, f.dev))
+	case len(f.waiting) < maxWaiting && fr.flags&flagSYN == 0:
+		f.waiting = append(f.waiting, slices.Clone(fr.to(forStack, f.dev)))
+	}
+}
+
+// A stream is a socket of the stack. The methods of a nil stream do nothing.
+type stream struct {
+	end  end
+	conn *net.TCPConn
+}
+
+// connect makes the socket.
+func (s *stream) connect(ns *namespace, t Tuple) error {
+	var fd int
+	if err := ns.do(func() (err error) { fd, err = connectAs(t, s.end, ns.zone); return err }); err != nil {
+		return fmt.Errorf("divert: make a socket for %v: %w", t, err)
+	}
+	file := os.NewFile(uintptr(fd), t.String())
+	defer file.Close() // the connection has a descriptor of its own
+	c, err := net.FileConn(file)
+	if err != nil {
+		return fmt.Errorf("divert: make a socket for %v: %w", t, err)
+	}
+	s.conn = c.(*net.TCPConn)
+	return nil
+}
+
+// close closes the socket, which resets the connection unless finish was called.
+func (s *stream) close() {
+	if s != nil && s.conn != nil {
+		_ = s.conn.Close()
+	}
+}
+
+// finish ends the connection in order from now on.
+func (s *stream) finish() {
+	_ = s.conn.SetLinger(-1)
+	_ = s.conn.CloseWrite()
+}
+
+// over reports whether the kernel has nothing more to do for the connection.
+func (s *stream) over() bool {
+	done := true
+	s.control(func(fd int) {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		done = err != nil || info.State == unix.BPF_TCP_CLOSE
+	})
+	return done
+}
+
+func (s *stream) control(f func(fd int)) {
+	if s == nil || s.conn == nil {
+		return
+	}
+	rc, err := s.conn.SyscallConn()
+	if err == nil {
+		_ = rc.Control(func(fd uintptr) { f(int(fd)) })
+	}
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// States of a bpfWay, as in divert.bpf.c.
+const (
+	wayHeld  = iota // packets go to the device of held packets
+	wayOuter        // those of the peer go to outer, those of the program nowhere
+	waySplit        // those of the peer go to outer, those of the program to inner
+)
+
+// Indices of map counts, as in divert.bpf.c.
+const (
+	countNoOption = iota
+	countCopied
+	countFull
+	countRefused
+	countsLen
+)
+
+// Bits of the values of map cgroups, as in divert.bpf.c.
+const (
+	connects = 1 << iota
+	accepts
+)
+
+// loadPrograms loads the programs with their constants.
+func loadPrograms(veth, tap int, mark uint32, perUser int) (*bpfObjects, error) {
+	spec, err := loadBpf()
+	if err != nil {
+		return nil, fmt.Errorf("divert: %w", err)
+	}
+	_ = rlimit.RemoveMemlock() // before Linux 5.11; the load fails where it was needed
+	var errs []error
+	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarTap: uint32(tap), bpfVarMark: mark, bpfVarPerUser: uint32(perUser)} {
+		errs = append(errs, spec.Variables[name].Set(value))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("divert: %w", err)
+	}
+	o := new(bpfObjects)
+	if err := spec.LoadAndAssign(o, nil); err != nil {
+		return nil, fmt.Errorf("divert: load the eBPF programs: %w", err)
+	}
+	return o, nil
+}
+
+// A side of a device at which a program can be.
+const (
+	ingress = netlink.HANDLE_MIN_INGRESS
+	egress  = netlink.HANDLE_MIN_EGRESS
+)
+
+// The filters of this package among those of others: first, and with a handle of its own.
+const (
+	filterPriority = 1
+	filterHandle   = 0x534d4352
+)
+
+// attach has a program see the packets of one side of a device. It is a filter of the clsact qdisc,
+// which is there since Linux 4.5 and outlives the process: what the kernel still sends for sockets of a
+// process that has ended has its way.
+func attach(h *netlink.Handle, index int, side uint32, p *ebpf.Program, name string) error {
+	qdisc := &netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
+		QdiscType:  "clsact",
+	}
+	if err := ignored(h.QdiscAdd(qdisc), unix.EEXIST); err != nil {
+		return fmt.Errorf("divert: qdisc of device %d: %w", index, err)
+	}
+	f := filter(index, side)
+	f.Fd, f.Name, f.DirectAction = p.FD(), name, true
+	if err := h.FilterReplace(f); err != nil {
+		return fmt.Errorf("divert: program %s at device %d: %w", name, index, err)
+	}
+	return nil
+}
+
+// detach is the inverse of attach. The qdisc stays, with the filters of others.
+func detach(h *netlink.Handle, index int, side uint32) error {
+	return ignored(h.FilterDel(filter(index, side)), unix.ENOENT, unix.ENODEV, unix.EINVAL)
+}
+
+func filter(index int, side uint32) *netlink.BpfFilter {
+	return &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{
+		LinkIndex: index, Parent: side, Handle: filterHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL,
+	}}
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// What unix does not have of TCP_REPAIR (linux/tcp.h).
+const (
+	repairOn     = 1
+	repairOff    = -1 // and no window probe
+	queueReceive = 1
+	queueSend    = 2
+	leastMSS     = 88    // that TCP_MAXSEG takes
+	mostMSS      = 32767 // likewise
+	tcpRepairWin = 29
+)
+
+// repairWindow is struct tcp_repair_window.
+type repairWindow struct{ sndWL1, sndWnd, maxWindow, rcvWnd, rcvWup uint32 }
+
+// connectAs makes a TCP socket that is connected, as e says, although no packet has been sent. It
+// must run in the stack's namespace, whose device has the index zone. Its close resets the
+// connection until SO_LINGER is cleared, so that a stack that is killed never ends a stream. The
+// error wraps a syscall.Errno.
+func connectAs(t Tuple, e end, zone int) (fd int, err error) {
+	family, ip, transparent := unix.AF_INET, unix.IPPROTO_IP, unix.IP_TRANSPARENT
+	if t.Local.Addr().Is6() {
+		family, ip, transparent = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT
+	}
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	set := setter{fd: fd}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	set.int(ip, transparent, 1)
+	set.int(unix.IPPROTO_TCP, unix.TCP_MAXSEG, int(min(max(e.mss, leastMSS), mostMSS)))
+	set.int(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	set.int(unix.IPPROTO_TCP, unix.TCP_REPAIR, repairOn)
+	for _, q := range []struct {
+		queue int
+		seq   uint32
+	}{{queueSend, e.snd}, {queueReceive, e.rcv}} {
+		set.int(unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, q.queue)
+		set.int(unix.IPPROTO_TCP, unix.TCP_QUEUE_SEQ, int(int32(q.seq)))
+	}
+	set.int(unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, 0)
+	if set.err != nil {
+		return -1, set.err
+	}
+	if err := unix.Bind(fd, sockaddr(t.Local, zone)); err != nil {
+		return -1, os.NewSyscallError("bind", err)
+	}
+	if err := unix.Connect(fd, sockaddr(t.Remote, zone)); err != nil {
+		return -1, os.NewSyscallError("connect", err)
+	}
+	var options []byte
+	option := func(kind, value uint32) {
+		options = binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(options, kind), value)
+	}
+	option(optMSS, uint32(e.mss))
+	if e.scales {
+		option(optScale, uint32(e.sndScale)|uint32(e.rcvScale)<<16)
+	}
+	if e.sack {
+		option(optSACK, 0)
+	}
+	if e.timestamps {
+		option(optTimestamps, 0)
+	}
+	set.bytes(unix.IPPROTO_TCP, unix.TCP_REPAIR_OPTIONS, options)
+	if e.timestamps {
+		set.int(unix.IPPROTO_TCP, unix.TCP_TIMESTAMP, int(int32(e.timestamp())))
+	}
+	w := repairWindow{sndWL1: e.sndSeq, sndWnd: e.sndWindow, maxWindow: e.sndWindow, rcvWnd: e.rcvWindow, rcvWup: e.rcv}
+	set.bytes(unix.IPPROTO_TCP, tcpRepairWin, unsafe.Slice((*byte)(unsafe.Pointer(&w)), unsafe.Sizeof(w)))
+	set.int(unix.IPPROTO_TCP, unix.TCP_REPAIR, repairOff)
+	if set.err == nil {
+		set.err = os.NewSyscallError("setsockopt", unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
+	}
+	return fd, set.err
+}
+
+// setter sets options of a socket until one fails.
+type setter struct {
+	fd  int
+	err error
+}
+
+func (s *setter) int(level, name, value int) {
+	if s.err == nil {
+		s.err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, level, name, value))
+	}
+}
+
+func (s *setter) bytes(level, name int, value []byte) {
+	if s.err == nil {
+		s.err = os.NewSyscallError("setsockopt", unix.SetsockoptString(s.fd, level, name, string(value)))
+	}
+}
+
+// sockaddr returns an address for system calls; zone is that of link-local ones.
+func sockaddr(a netip.AddrPort, zone int) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	s := &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+	if a.Addr().IsLinkLocalUnicast() {
+		s.ZoneId = uint32(zone)
+	}
+	return s
+}

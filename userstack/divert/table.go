@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// handshakeMost is how long after its first SYN or SYN-ACK a connection can still come into
+	// being: the kernel's last try, with a second for the answer.
+	handshakeMost = 130 * time.Second
+	// expireEvery is the interval at which announced connections that came to nothing are removed.
+	expireEvery = 10 * time.Second
+	// sweepEvery is the interval between two looks at flows that end, and linger how long the
+	// programs know one of which nothing is left: its last packets are on the way.
+	sweepEvery = 100 * time.Millisecond
+	linger     = time.Second
+)
+
+// readFrames takes the packets that are held.
+func (d *Diverter) readFrames() {
+	buf := make([]byte, mtu+ethLen)
+	for {
+		n, err := d.tap.Read(buf)
+		if err != nil {
+			if !errors.Is(err, os.ErrClosed) {
+				d.cfg.Log.Error("cannot read held packets: no connection uses SMC-R any more", "err", err)
+			}
+			return
+		}
+		if fr, err := parseFrame(buf[:n]); err == nil {
+			d.frame(fr)
+		}
+	}
+}
+
+// write sends a frame by the device of held packets. One that is lost comes again.
+func (d *Diverter) write(b []byte) { _, _ = d.tap.Write(b) }
+
+// frame takes one held packet.
+func (d *Diverter) frame(fr frame) {
+	d.mu.Lock()
+	f, mine := d.flows[fr.tuple], d.flows[fr.tuple.reverse()]
+	d.mu.Unlock()
+	switch opens := fr.flags&(flagSYN|flagACK) == flagSYN; {
+	case mine != nil && fr.seq == mine.isn:
+		mine.letGo() // the program asks again
+		return
+	case mine != nil:
+		mine.again(fr, mine.inner, forPeer)
+		return
+	case f != nil && opens:
+		f.again(fr, f.outer, forProgram)
+		return
+	case f != nil:
+		f.arrived(fr)
+		return
+	}
+	f, err := d.newFlow(fr)
+	if err != nil {
+		return // it came to its end meanwhile
+	}
+	d.mu.Lock()
+	closed := d.ctx.Err() != nil
+	if !closed {
+		d.flows[f.Tuple] = f
+	}
+	d.mu.Unlock()
+	if !closed {
+		d.run("a connection", func() { d.handle(f) })
+	}
+}
+
+// handle has the user of the Diverter handle a Flow.
+func (d *Diverter) handle(f *Flow) {
+	returned := false
+	defer func() {
+		if !returned { // a panic
+			f.Reset()
+		}
+	}()
+	if err := f.open(); err != nil {
+		d.cfg.Log.Warn("cannot take a connection", "connection", f.Tuple, "err", err)
+		f.Reset()
+	} else {
+		d.cfg.Handle(d.ctx, f)
+	}
+	returned = true
+}
+
+// ends has f forgotten when the kernel has nothing more to do for it.
+func (d *Diverter) ends(f *Flow) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ending[f] = time.Time{}
+}
+
+// forget removes a Flow, of which nothing is left, from the tables of the programs.
+func (d *Diverter) forget(f *Flow) {
+	f.outer.close()
+	f.inner.close()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.ending, f)
+	if d.flows[f.Tuple] != f {
+		return
+	}
+	delete(d.flows, f.Tuple)
+	key := f.Tuple.key()
+	_ = d.bpf.Ways.Delete(key)
+	d.remove(key, f.UID)
+}
+
+// remove removes a connection of a user from the table of the programs. mu is held: the count has one
+// writer.
+func (d *Diverter) remove(key bpfTuple, uid uint32) {
+	if d.bpf.Flows.Delete(key) != nil {
+		return
+	}
+	var n uint64
+	_ = d.bpf.Removed.Lookup(uid, &n)
+	if err := d.bpf.Removed.Put(uid, n+1); err != nil {
+		d.cfg.Log.Error("cannot count the connections of a user", "user", uid, "err", err)
+	}
+}
+
+// sweep removes what has come to its end.
+func (d *Diverter) sweep() {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	expired := time.Now()
+	for {
+		select {
+		case <-d.ctx.Done():
+			return
+		case now := <-tick.C:
+			d.sweepEnding(now)
+			if now.Sub(expired) >= expireEvery {
+				expired = now
+				d.expire()
+			}
+		}
+	}
+}
+
+func (d *Diverter) sweepEnding(now time.Time) {
+	var over []*Flow
+	d.mu.Lock()
+	for f, since := range d.ending {
+		switch {
+		case since.IsZero() && f.past():
+			d.ending[f] = now
+		case !since.IsZero() && now.Sub(since) >= linger:
+			over = append(over, f)
+		}
+	}
+	d.mu.Unlock()
+	for _, f := range over {
+		d.forget(f)
+	}
+}
+
+// expire removes connections that were announced and never came into being.
+func (d *Diverter) expire() {
+	now := monotonic()
+	var key bpfTuple
+	var k bpfFlow
+	var old []bpfTuple
+	var users []uint32
+	for all := d.bpf.Flows.Iterate(); all.Next(&key, &k); {
+		if k.Held == 0 && now-time.Duration(k.Id>>1) > handshakeMost {
+			old, users = append(old, key), append(users, k.Uid)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, key := range old {
+		d.remove(key, users[i])
+	}
+}
+
+// monotonic returns the clock of the programs, which is that of CLOCK_MONOTONIC.
+func monotonic() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return time.Duration(t.Nano())
+}
