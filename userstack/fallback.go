@@ -62,10 +62,10 @@ func fallbackFor(err error) (f nl.ConnFallback) {
 	return nl.ConnFallback{Reason: uint32(code)}
 }
 
-// staysTCP counts a connection that stays TCP because of err, and records its socket fd for
+// staysTCP counts a connection that stays TCP because of err, and records the cookie of its socket for
 // listings. A *DeclineError of [Stack.Client] or [Stack.Server] has been counted before. It
 // returns the reason, and the reason of the peer if the peer declined.
-func (s *Stack) staysTCP(o inside.Owner, fd int, client bool, err error) (reason, peer uint32) {
+func (s *Stack) staysTCP(o inside.Owner, cookie uint64, client bool, err error) (reason, peer uint32) {
 	f := fallbackFor(err)
 	if f.Reason == 0 {
 		return 0, 0
@@ -76,7 +76,7 @@ func (s *Stack) staysTCP(o inside.Owner, fd int, client bool, err error) (reason
 	} else if !errors.As(err, &d) || d.uncounted {
 		s.count(sideOf(client), f)
 	}
-	s.tcpSockets.Note(network.Cookie(fd), inside.TCPSocket{Owner: o, Fallback: f})
+	s.tcpSockets.Note(cookie, inside.TCPSocket{Owner: o, Fallback: f})
 	return f.Reason, f.Peer
 }
 
@@ -86,7 +86,7 @@ func (s *Stack) ownStaysTCP(tcp *net.TCPConn, client bool, err error) {
 	if rerr != nil {
 		return
 	}
-	_ = rc.Control(func(fd uintptr) { s.staysTCP(inside.Self(), int(fd), client, err) }) // an error means that it is closed
+	_ = rc.Control(func(fd uintptr) { s.staysTCP(inside.Self(), network.Cookie(int(fd)), client, err) }) // an error means that it is closed
 }
 
 // count counts a connection that stays TCP.

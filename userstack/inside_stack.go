@@ -99,7 +99,12 @@ func (i insideStack) Decline(ctx context.Context, tcp inside.TCPConn, why error)
 
 // StaysTCP implements inside.Stack.
 func (i insideStack) StaysTCP(o inside.Owner, fd int, client bool, err error) (reason, peer uint32) {
-	return i.s.staysTCP(o, fd, client, err)
+	return i.s.staysTCP(o, network.Cookie(fd), client, err)
+}
+
+// StaysTCPOf implements inside.Stack.
+func (i insideStack) StaysTCPOf(o inside.Owner, cookie uint64, client bool, err error) (reason, peer uint32) {
+	return i.s.staysTCP(o, cookie, client, err)
 }
 
 // CountFallback implements inside.Stack.

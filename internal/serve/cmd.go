@@ -20,6 +20,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// Values of --boundary, which is hidden while one of them replaces the other.
+const (
+	boundaryLauncher = "launcher"
+	boundaryWire     = "wire"
+)
+
 // NewCmd returns the command smcr serve.
 func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 
@@ -146,6 +152,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			if o.Cgroup.Dir != "" && o.Cgroup.PodTree != "" {
 				return cmdutil.UsageError("--cgroup and --pod-cgroup: choose one")
 			}
+			if o.Boundary != boundaryLauncher && o.Boundary != boundaryWire {
+				return cmdutil.UsageError("--boundary %q: %s", o.Boundary, typo.Meant(o.Boundary, []string{boundaryLauncher, boundaryWire}, "must be launcher or wire"))
+			}
 			if o.GroupIdle <= 0 {
 				return cmdutil.UsageError("--group-idle %v: must be more than 0", o.GroupIdle)
 			}
@@ -213,7 +222,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.IntVar(&reload, "reload", 0, "have process `PID`, the stack of a systemd unit, read its configuration again, or take over from it if another smcr is installed")
 	fl.BoolVar(&o.Start.OnDemand, "on-demand", false, "remove the log at the end (used by smcr run)")
 	fl.BoolVar(&o.Start.Report, reportFlag, false, "report the start on descriptor 3 (used by smcr run and --reload)")
-	for _, name := range []string{"on-demand", reportFlag} {
+	fl.StringVar(&o.Boundary, "boundary", boundaryLauncher, "how connections of programs come to the stack: launcher (smcr run) or wire (the devices of the host; programs need nothing)")
+	for _, name := range []string{"on-demand", reportFlag, "boundary"} {
 		if err := fl.MarkHidden(name); err != nil {
 			panic(err) // cannot happen: the flag is defined above
 		}

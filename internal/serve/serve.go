@@ -79,6 +79,8 @@ type Options struct {
 	EyeCatcher bool
 	Times
 	Start StartOptions
+	// Boundary is how connections of programs come to the stack: "launcher" or "wire".
+	Boundary string
 	// NoDefaultEID leaves out the enterprise ID that all user-space stacks have.
 	NoDefaultEID bool
 	// NoLocal is NoLocal of service.Config.
@@ -287,7 +289,17 @@ func (o *Options) config() (service.Config, error) {
 		opts = append(opts, softroce.WithPoller(pollers...), softroce.WithWriteOnly())
 	}
 	roce := softroce.New(opts...)
+	var wire *service.Wire
+	if o.Boundary == boundaryWire {
+		wire = &service.Wire{Cgroup: cgroup, NetDevs: o.NetDevs}
+		if wire.Cgroup == "" {
+			if wire.Cgroup, err = cgroupTop(); err != nil {
+				return service.Config{}, err
+			}
+		}
+	}
 	return service.Config{
+		Wire: wire,
 		RoCE: roce, DrainTimeout: o.Takeover.DrainTimeout, Release: o.Takeover.Release,
 		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, MinKeepAlive: o.MinKeepAlive, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
 		NoLocal: o.NoLocal, Authorize: o.Allow.authorize(), Quiet: debug.FreeOSMemory,

@@ -171,9 +171,9 @@ func TestEnds(t *testing.T) {
 			test.run(client, server)
 			client.Close()
 			server.Close()
-			b.gone()
 		})
 	}
+	b.gone()
 	b.wantTaken(7, 7)
 }
 
@@ -521,4 +521,30 @@ func TestClose(t *testing.T) {
 	}))
 	// And a host without a Diverter is a peer like others.
 	b.connect(l)
+}
+
+// TestRetry has a peer that does not answer: the program's connection is made again, over TCP.
+func TestRetry(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, func(b *bed, f *Flow) {
+		if f.Role == smc.Client {
+			f.Retry()
+			return
+		}
+		if _, err := f.Outer().Read(make([]byte, 9)); !errors.Is(err, syscall.ECONNRESET) {
+			b.t.Errorf("server's stack: %v, want ECONNRESET", err)
+		}
+		f.Reset()
+	})
+	l := b.listen(b.B.Addr())
+	client, server := b.connect(l)
+	b.wantTaken(1, 1)
+	if _, err := io.WriteString(client, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(server, got); err != nil || string(got) != "hello" {
+		t.Fatalf("got %q, %v", got, err)
+	}
+	b.gone()
 }

@@ -101,6 +101,9 @@ func (f *Flow) open() error {
 	if err := f.outer.connect(f.d.ns, f.Tuple); err != nil {
 		return err
 	}
+	if _, err := f.outer.tcp(); err != nil {
+		return err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.become(wayOuter); err != nil {
@@ -126,43 +129,58 @@ func (f *Flow) become(state int) error {
 	return nil
 }
 
-// Outer returns the connection with the peer, of which the peer's program takes the Flow for. Nobody
-// else has it.
+// Outer returns the connection with the peer. Nobody else has it. Its Close does nothing that the peer
+// sees before Finish or Reset.
 func (f *Flow) Outer() *net.TCPConn { return f.outer.conn }
 
 // Split makes inner, the other end of the program's connection, and lets the program go on: its
-// connect() or accept() returns. The caller carries the bytes, and calls Finish or Reset at the end.
-// Errors: net.ErrClosed after Reset, or one that wraps a syscall.Errno; the connection was reset then.
-func (f *Flow) Split() (inner *net.TCPConn, err error) {
+// connect() or accept() returns. fd is a descriptor of inner for the caller, who carries the bytes and
+// calls Finish or Reset at the end. Errors: net.ErrClosed after Reset, or one that wraps a
+// syscall.Errno; the connection was reset then.
+func (f *Flow) Split() (fd int, err error) {
 	s := &stream{end: f.innerEnd}
 	s.end.tsAge = monotonic() - f.held
 	if err = s.connect(f.d.ns, f.Tuple.reverse()); err == nil {
-		f.mu.Lock()
-		if err = f.become(waySplit); err == nil {
-			f.inner = s
+		if fd, err = s.dup(); err == nil {
+			f.mu.Lock()
+			if err = f.become(waySplit); err == nil {
+				f.inner = s
+			}
+			f.mu.Unlock()
+			if err != nil {
+				unix.Close(fd)
+			}
 		}
-		f.mu.Unlock()
 	}
 	if err != nil {
 		s.close()
 		f.Reset()
-		return nil, err
+		return -1, err
 	}
 	f.letGo()
-	return s.conn, nil
+	return fd, nil
 }
 
 // letGo gives the program the packet that it waits for. It may be called again if that was lost.
 func (f *Flow) letGo() { f.d.write(f.first.to(forProgram, f.dev)) }
 
-// Finish ends a Flow whose two streams have ended: the kernel sends what is left, to both programs.
-func (f *Flow) Finish() {
-	if f.end() {
-		f.outer.finish()
-		f.inner.finish()
-		f.d.ends(f)
+// Finish ends a Flow after Split whose stream with the peer has ended: the kernel sends what is left.
+// Likewise for the program, unless reset is set: then that sees a reset.
+func (f *Flow) Finish(reset bool) {
+	if !f.end() {
+		return
 	}
+	f.outer.finish()
+	if reset {
+		f.inner.close()
+	} else {
+		f.inner.finish()
+	}
+	f.d.ends(f)
 }
+
+// ResetProgram resets the connection for the program, after Split. Finish or Reset follows.
+func (f *Flow) ResetProgram() { f.inner.close() }
 
 // Reset resets the connection for both programs. Later calls, and one after Finish, do nothing.
 func (f *Flow) Reset() {
@@ -179,6 +197,22 @@ func (f *Flow) Reset() {
 		f.inner.close()
 	}
 	f.d.ends(f)
+}
+
+// retryAfter is how long the packets of a connection that was reset may be on their way.
+const retryAfter = 20 * time.Millisecond
+
+// Retry resets a client's connection for the peer alone, before Split: the program goes on as if its
+// SYN had been lost, and the connection that comes of the next one is TCP.
+func (f *Flow) Retry() {
+	if !f.end() {
+		return
+	}
+	f.outer.close()
+	f.d.run("a connection that is made again", func() {
+		time.Sleep(retryAfter)
+		f.d.forget(f)
+	})
 }
 
 // refuse resets the program's socket while it waits for what is held. A client's connect() succeeds
@@ -212,7 +246,7 @@ func (f *Flow) end() bool {
 //	is over      | SYN waits until the other socket is over, too, and passes: the new
 //	             | connection is TCP
 func (f *Flow) again(fr frame, near *stream, pass byte) {
-	if near != nil && near.conn != nil && !near.over() {
+	if near != nil && !near.over() {
 		f.d.write(fr.to(forStack, f.dev))
 		return
 	}
@@ -265,37 +299,79 @@ func (f *Flow) arrived(fr frame) {
 
 // A stream is a socket of the stack. The methods of a nil stream do nothing.
 type stream struct {
-	end  end
+	end end
+
+	mu   sync.Mutex
+	fd   int // -1: closed; 0: not made
 	conn *net.TCPConn
 }
 
 // connect makes the socket.
 func (s *stream) connect(ns *namespace, t Tuple) error {
-	var fd int
+	fd := -1
 	if err := ns.do(func() (err error) { fd, err = connectAs(t, s.end, ns.zone); return err }); err != nil {
 		return fmt.Errorf("divert: make a socket for %v: %w", t, err)
 	}
-	file := os.NewFile(uintptr(fd), t.String())
-	defer file.Close() // the connection has a descriptor of its own
-	c, err := net.FileConn(file)
-	if err != nil {
-		return fmt.Errorf("divert: make a socket for %v: %w", t, err)
-	}
-	s.conn = c.(*net.TCPConn)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fd = fd
 	return nil
 }
 
-// close closes the socket, which resets the connection unless finish was called.
+// dup returns another descriptor of the socket.
+func (s *stream) dup() (fd int, err error) {
+	err = fmt.Errorf("divert: %w", net.ErrClosed)
+	s.control(func(of int) {
+		fd, err = unix.FcntlInt(uintptr(of), unix.F_DUPFD_CLOEXEC, 0)
+		err = os.NewSyscallError("fcntl", err)
+	})
+	return fd, err
+}
+
+// tcp returns the socket as a connection of package net, which has a descriptor of its own.
+func (s *stream) tcp() (*net.TCPConn, error) {
+	fd, err := s.dup()
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), "socket")
+	defer file.Close()
+	c, err := net.FileConn(file)
+	if err != nil {
+		return nil, fmt.Errorf("divert: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conn = c.(*net.TCPConn)
+	if s.fd < 0 {
+		_ = s.conn.Close()
+	}
+	return s.conn, nil
+}
+
+// close closes the socket, which resets the connection unless finish was called, as soon as the caller
+// of Split has closed its descriptor.
 func (s *stream) close() {
-	if s != nil && s.conn != nil {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd > 0 {
+		unix.Close(s.fd)
+	}
+	s.fd = -1
+	if s.conn != nil {
 		_ = s.conn.Close()
 	}
 }
 
 // finish ends the connection in order from now on.
 func (s *stream) finish() {
-	_ = s.conn.SetLinger(-1)
-	_ = s.conn.CloseWrite()
+	s.control(func(fd int) {
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
+		_ = unix.Shutdown(fd, unix.SHUT_WR)
+	})
 }
 
 // over reports whether the kernel has nothing more to do for the connection.
@@ -308,12 +384,14 @@ func (s *stream) over() bool {
 	return done
 }
 
+// control calls f with a descriptor, unless the socket is closed.
 func (s *stream) control(f func(fd int)) {
-	if s == nil || s.conn == nil {
+	if s == nil {
 		return
 	}
-	rc, err := s.conn.SyscallConn()
-	if err == nil {
-		_ = rc.Control(func(fd uintptr) { f(int(fd)) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd > 0 {
+		f(s.fd)
 	}
 }

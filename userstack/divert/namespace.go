@@ -132,6 +132,8 @@ func (n *namespace) setUp() error {
 		"ipv4/conf/all/rp_filter", "ipv4/conf/default/rp_filter", "ipv4/conf/" + insideName + "/rp_filter",
 		// A connection that is over leaves nothing: the program, or the peer, may use its ports again.
 		"ipv4/tcp_max_tw_buckets",
+		// The ports are those of others.
+		"ipv4/ip_unprivileged_port_start",
 	} {
 		if err := os.WriteFile(filepath.Join("/proc/sys/net", name), []byte("0"), 0); err != nil {
 			return fmt.Errorf("divert: %w", err)

@@ -5,14 +5,22 @@ package divert
 import (
 	"io"
 	"net"
+
+	"golang.org/x/sys/unix"
 )
 
 // Splice carries the bytes of a program over outer: the peer has declined SMC, or this end has. It
 // returns when both streams have ended, or one of the programs has reset the connection. Urgent bytes
 // become ordinary ones.
 func (f *Flow) Splice() error {
-	inner, err := f.Split()
+	fd, err := f.Split()
 	if err != nil {
+		return err
+	}
+	unix.Close(fd)
+	inner, err := f.inner.tcp()
+	if err != nil {
+		f.Reset()
 		return err
 	}
 	up := make(chan error, 1)
@@ -26,7 +34,7 @@ func (f *Flow) Splice() error {
 		err = other
 	}
 	if err == nil {
-		f.Finish()
+		f.Finish(false)
 	}
 	return nil
 }

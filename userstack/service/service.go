@@ -50,6 +50,8 @@ type Config struct {
 	// choose them. Between two network namespaces of this machine, programs use RoCE then,
 	// and TCP otherwise.
 	NoLocal bool
+	// Wire, if set, has the service take connections at the devices of the host, too.
+	Wire *Wire
 	// Authorize, if set, may refuse a launcher with an error.
 	Authorize func(*broker.Launcher) error
 	// Predecessor, if set, is the stack from which this service takes over. New owns it.
@@ -91,6 +93,7 @@ type Service struct {
 	policy    localPolicy
 	machine   machine
 
+	wire       *boundary // nil without Config.Wire
 	succession succession
 	history    history
 
@@ -208,6 +211,9 @@ func New(cfg Config) (_ *Service, err error) {
 		},
 		Gone:  s.sockets.listeners.gone,
 		Ended: func(l *broker.Launcher) { s.count(-1); s.log.Info("program ended", "launcher", l.PID) },
+	}
+	if err = s.openWire(cfg.Wire); err != nil {
+		return nil, errors.Join(err, s.stack.Close())
 	}
 	return s, nil
 }
@@ -424,7 +430,7 @@ loop:
 	if p := s.cfg.Predecessor; p != nil {
 		_ = p.Close() // if it is still open, the takeover has failed
 	}
-	err = errors.Join(err, s.connector.Close(), s.local.close(), s.stack.Close())
+	err = errors.Join(err, s.closeWire(), s.connector.Close(), s.local.close(), s.stack.Close())
 	for _, l := range s.cfg.Engines {
 		err = errors.Join(err, l.Close())
 	}

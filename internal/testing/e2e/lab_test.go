@@ -93,6 +93,7 @@ type lab struct {
 	*netnstest.Pair
 	t     testing.TB
 	joins bool // programs choose pairs within the host: smcr run --local
+	wired bool // the stacks take connections at the devices: smcr serve --boundary wire; programs run as they are
 }
 
 func newLab(t testing.TB, tools ...string) *lab {
@@ -160,6 +161,9 @@ func underArgv(argv ...string) []string {
 // under starts the program of underArgv, with --local if joined was called.
 func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()
+	if l.wired {
+		return h.Go(l.t, argv[0], argv[1:]...)
+	}
 	line := underArgv()
 	if l.joins {
 		line = slices.Insert(line, len(line)-1, "--local")
@@ -177,6 +181,9 @@ func (l *lab) serve(h *netnstest.Host, args ...string) *netnstest.Process {
 // serveAsIs is serve for a stack with the default enterprise ID.
 func (l *lab) serveAsIs(h *netnstest.Host, args ...string) *netnstest.Process {
 	l.t.Helper()
+	if l.wired {
+		args = append(args, "--boundary", "wire")
+	}
 	p := h.Go(l.t, bin("smcr"), append([]string{"serve"}, args...)...)
 	err := netnstest.Until(startTime, func() error {
 		select {

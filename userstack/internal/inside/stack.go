@@ -73,6 +73,8 @@ type Stack[C any] interface {
 	// StaysTCP counts and notes a connection that stays TCP because of err, see
 	// Programs.StaysTCP.
 	StaysTCP(o Owner, fd int, client bool, err error) (reason, peer uint32)
+	// StaysTCPOf is StaysTCP for the socket with this cookie.
+	StaysTCPOf(o Owner, cookie uint64, client bool, err error) (reason, peer uint32)
 	// CountFallback counts a connection that stays TCP.
 	CountFallback(client bool, code smc.Diagnosis)
 	// Note remembers a socket that the stack does not carry, for listings. The

@@ -213,6 +213,11 @@ func (p *Programs) StaysTCP(o inside.Owner, fd int, client bool, err error) (rea
 	return p.in.StaysTCP(o, fd, client, err)
 }
 
+// StaysTCPOf is StaysTCP for the socket with this cookie.
+func (p *Programs) StaysTCPOf(o inside.Owner, cookie uint64, client bool, err error) {
+	p.in.StaysTCPOf(o, cookie, client, err)
+}
+
 // LeftToTCP is StaysTCP for a connection that the stack was not asked about. The cookie
 // of its socket identifies it. With short, connections to the peer were too short for
 // SMC; otherwise the peer does not speak it.
