@@ -84,6 +84,7 @@ type bpfWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	bpfMapAlive     = "alive"
 	bpfMapCgroups   = "cgroups"
 	bpfMapCounts    = "counts"
 	bpfMapFlows     = "flows"
@@ -156,6 +157,7 @@ type bpfProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfMapSpecs struct {
+	Alive     *ebpf.MapSpec `ebpf:"alive"`
 	Cgroups   *ebpf.MapSpec `ebpf:"cgroups"`
 	Counts    *ebpf.MapSpec `ebpf:"counts"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
@@ -196,6 +198,7 @@ func (o *bpfObjects) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfMaps struct {
+	Alive     *ebpf.Map `ebpf:"alive"`
 	Cgroups   *ebpf.Map `ebpf:"cgroups"`
 	Counts    *ebpf.Map `ebpf:"counts"`
 	Flows     *ebpf.Map `ebpf:"flows"`
@@ -208,6 +211,7 @@ type bpfMaps struct {
 
 func (m *bpfMaps) Close() error {
 	return _BpfClose(
+		m.Alive,
 		m.Cgroups,
 		m.Counts,
 		m.Flows,

@@ -91,6 +91,9 @@ func (d *Diverter) make() (err error) {
 	if d.bpf, err = loadPrograms(d.veth, tap, mark, cmp.Or(d.cfg.PerUser, defaultPerUser)); err != nil {
 		return err
 	}
+	if err := d.live(); err != nil {
+		return fmt.Errorf("divert: %w", err)
+	}
 	if err := attach(d.host, d.veth, ingress, d.bpf.Sent, "smcr_sent"); err != nil {
 		return err
 	}

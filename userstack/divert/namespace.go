@@ -59,6 +59,9 @@ func newNamespace(host *netlink.Handle) (n *namespace, veth int, err error) {
 		LinkAttrs: netlink.LinkAttrs{Name: vethName, MTU: mtu},
 		PeerName:  insideName, PeerNamespace: netlink.NsFd(int(ns.Fd())), PeerMTU: mtu,
 	}
+	if old, err := host.LinkByName(vethName); err == nil {
+		_ = host.LinkDel(old) // of a stack that was killed just now
+	}
 	if err := host.LinkAdd(pair); err != nil {
 		return nil, 0, fmt.Errorf("divert: make device %s: %w", vethName, err)
 	}
@@ -71,8 +74,20 @@ func newNamespace(host *netlink.Handle) (n *namespace, veth int, err error) {
 
 // thread stays in the namespace. The kernel ends the namespace after it and the last socket.
 func (n *namespace) thread(made chan<- error) {
-	defer close(n.gone)
 	runtime.LockOSThread() // for good: the thread ends with the goroutine
+	if unix.Gettid() == unix.Getpid() {
+		// The first thread stands for the process: /proc/PID/ns/net is its namespace.
+		locked := make(chan struct{})
+		go func() { // No guard: see newNamespace.
+			runtime.LockOSThread()
+			close(locked)
+			n.thread(made)
+		}()
+		<-locked
+		runtime.UnlockOSThread()
+		return
+	}
+	defer close(n.gone)
 	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
 	made <- err
 	if err != nil {

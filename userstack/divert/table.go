@@ -20,6 +20,9 @@ const (
 	// programs know one of which nothing is left: its last packets are on the way.
 	sweepEvery = 100 * time.Millisecond
 	linger     = time.Second
+	// aliveFor is how long the programs go on announcing after the last sweep, if the stack is killed
+	// or stands still.
+	aliveFor = 2 * time.Second
 )
 
 // readFrames takes the packets that are held.
@@ -139,6 +142,10 @@ func (d *Diverter) sweep() {
 		case <-d.ctx.Done():
 			return
 		case now := <-tick.C:
+			if err := d.live(); err != nil {
+				d.cfg.Log.Error("cannot write to the eBPF programs: new connections stay TCP", "err", err)
+				return
+			}
 			d.sweepEnding(now)
 			if now.Sub(expired) >= expireEvery {
 				expired = now
@@ -146,6 +153,11 @@ func (d *Diverter) sweep() {
 			}
 		}
 	}
+}
+
+// live says to the programs that the stack is alive.
+func (d *Diverter) live() error {
+	return d.bpf.Alive.Put(uint32(0), uint64(monotonic()+aliveFor))
 }
 
 func (d *Diverter) sweepEnding(now time.Time) {

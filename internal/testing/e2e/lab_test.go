@@ -32,6 +32,26 @@ func bin(name string) string { return filepath.Join(binDir, name) }
 // for normal runs.
 var raceDetector = os.Getenv("SMCR_E2E_RACE") != ""
 
+// wired has the stacks take connections at the devices, in place of launchers, in all tests: for those
+// that need nothing of a launcher.
+var wired = os.Getenv("SMCR_E2E_BOUNDARY") == "wire"
+
+// served has the hosts with a stack, and last is the newest lab: where nothing starts a stack on demand,
+// underArgv does.
+var (
+	served = map[*netnstest.Host]bool{}
+	last   *lab
+)
+
+// demand starts a stack on each host that has none.
+func (l *lab) demand() {
+	for _, h := range []*netnstest.Host{l.A, l.B} {
+		if !served[h] {
+			l.serveAsIs(h)
+		}
+	}
+}
+
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
@@ -83,7 +103,7 @@ const (
 // assert how long something takes, and changes nothing outside its hosts.
 func besideOthers(t *testing.T) {
 	t.Helper()
-	if testing.Short() {
+	if testing.Short() && !wired {
 		t.Parallel()
 	}
 }
@@ -99,7 +119,8 @@ type lab struct {
 func newLab(t testing.TB, tools ...string) *lab {
 	t.Helper()
 	netnstest.Require(t, append([]string{"tcpdump", "nsenter"}, tools...)...)
-	l := &lab{Pair: netnstest.New(t, netnstest.Options{}), t: t}
+	l := &lab{Pair: netnstest.New(t, netnstest.Options{}), t: t, wired: wired}
+	last = l
 	t.Cleanup(func() {
 		for _, h := range []*netnstest.Host{l.A, l.B} {
 			l.stackLog(h)
@@ -131,6 +152,9 @@ var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\
 // connections over SMC-R, and none over TCP.
 func wantSummary(t testing.TB, log string, conns int) {
 	t.Helper()
+	if wired {
+		return // nobody prints one
+	}
 	m := summaryRE.FindStringSubmatch(log)
 	if m == nil {
 		t.Errorf("no summary of smcr run -v in\n%s", log)
@@ -155,13 +179,18 @@ func (l *lab) joined(stack *netnstest.Process) {
 // underArgv is the command line of a program under smcr run. All its connections try SMC-R,
 // also short ones.
 func underArgv(argv ...string) []string {
+	if wired {
+		last.demand()
+		return argv
+	}
 	return append([]string{bin("smcr"), "run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)
 }
 
 // under starts the program of underArgv, with --local if joined was called.
 func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()
-	if l.wired {
+	if l.wired || wired {
+		l.demand()
 		return h.Go(l.t, argv[0], argv[1:]...)
 	}
 	line := underArgv()
@@ -181,8 +210,9 @@ func (l *lab) serve(h *netnstest.Host, args ...string) *netnstest.Process {
 // serveAsIs is serve for a stack with the default enterprise ID.
 func (l *lab) serveAsIs(h *netnstest.Host, args ...string) *netnstest.Process {
 	l.t.Helper()
-	if l.wired {
+	if l.wired || wired {
 		args = append(args, "--boundary", "wire")
+		served[h] = true
 	}
 	p := h.Go(l.t, bin("smcr"), append([]string{"serve"}, args...)...)
 	err := netnstest.Until(startTime, func() error {

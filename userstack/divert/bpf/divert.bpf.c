@@ -87,6 +87,8 @@ struct found {
 	__u32 where;	/* offset of the option of SMC */
 };
 
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } alive SEC(".maps"); /* until when the stack counts as alive, as bpf_ktime_get_ns has it; it writes that again and again */
+
 /* Larger than what the stack of a program should have. */
 struct scratch {
 	struct flow flow;
@@ -94,6 +96,14 @@ struct scratch {
 	struct found found;
 };
 struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct scratch); } scratches SEC(".maps");
+
+/* dead reports whether the stack has ended without a word, or stands still: it takes nothing new. */
+static __always_inline int dead(void)
+{
+	__u32 zero = 0;
+	__u64 *until = bpf_map_lookup_elem(&alive, &zero);
+	return !until || bpf_ktime_get_ns() > *until;
+}
 
 static __always_inline void count(__u32 what)
 {
@@ -356,7 +366,7 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		if (!syn || syn->seq + 1 != bpf_ntohl(p->h.ack_seq))
 			syn = 0;
 	}
-	if (connecting(skb, server))
+	if (connecting(skb, server) && !dead())
 		f->cgroup = attached(skb, server ? ACCEPTS : CONNECTS);
 	if (!f->cgroup || has & (UNFIT | ANNOUNCES) || (server && !syn)) {
 		if (has & ANNOUNCES)
@@ -396,6 +406,14 @@ int leaving(struct __sk_buff *skb)
 	if (skb->ingress_ifindex == veth || skb->ingress_ifindex == tap || !parse(skb, 1, &p))
 		return TC_ACT_UNSPEC;
 	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
+	if (w && w->state != SPLIT && dead()) {
+		/* The program's connection is made again, without SMC. */
+		struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
+		bpf_map_delete_elem(&ways, &p.t);
+		if (f)
+			forget(&p.t, f->uid);
+		return TC_ACT_UNSPEC;
+	}
 	if (w) {
 		/* A SYN, or SYN-ACK, that is sent again waits for what the stack holds, or what it let go was lost. Any other one is of a new connection. */
 		if (p.h.syn && (w->state == SPLIT || bpf_ntohl(p.h.seq) != w->isn))
@@ -435,22 +453,24 @@ static __always_inline int holds(const struct tuple *t, struct flow *f)
 /* came_syn sees a SYN of a peer. */
 static __always_inline void came_syn(struct __sk_buff *skb, const struct packet *p)
 {
-	__u32 zero = 0;
+	__u32 zero = 0, has = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	if (s && load(skb, p, &s->syn.h) && p->len == s->syn.h.len)
+		has = options(&s->syn.h, &s->found);
+	int announces = has & ANNOUNCES && !(has & UNFIT);
 	struct flow *f = bpf_map_lookup_elem(&flows, &p->t);
 	if (f) {
-		if (f->server && f->peer_isn == bpf_ntohl(p->h.seq))
-			return;
 		int server = f->server;
+		if (server && announces && f->peer_isn == bpf_ntohl(p->h.seq))
+			return; /* sent again */
 		forget(&p->t, f->uid);
 		if (!server) /* both connect at once */
 			return;
 	}
-	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
-	if (!s || !load(skb, p, &s->syn.h) || p->len != s->syn.h.len)
+	if (!announces || !s) {
+		bpf_map_delete_elem(&syns, &p->t); /* the same one may have come with the option before */
 		return;
-	int has = options(&s->syn.h, &s->found);
-	if (!(has & ANNOUNCES) || has & UNFIT)
-		return;
+	}
 	s->syn.seq = bpf_ntohl(p->h.seq);
 	bpf_map_update_elem(&syns, &p->t, &s->syn, BPF_ANY);
 }

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
+)
+
+// childVariable has the cgroup for which the process is a stack that the test kills or stops.
+const childVariable = "SMCR_DIVERT_CHILD"
+
+func TestMain(m *testing.M) {
+	if c := os.Getenv(childVariable); c != "" {
+		fmt.Fprintln(os.Stderr, child(c))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// child is a stack that declines each connection, and holds those to the port 9999 for ever.
+func child(cgroup string) error {
+	id, err := strconv.ParseUint(cgroup, 10, 64)
+	if err != nil {
+		return err
+	}
+	d, err := New(Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Handle: func(_ context.Context, f *Flow) {
+		if f.Tuple.Remote.Port() == 9999 {
+			fmt.Println("holds")
+			return
+		}
+		if err := agree(f); err == nil {
+			_ = f.Splice()
+		}
+	}})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(d.Attach(id, true, true), d.Follow(func(string) bool { return true })); err != nil {
+		return err
+	}
+	fmt.Println("follows")
+	select {}
+}
+
+// newKilled returns a bed whose host A has its stack in a process of its own.
+func newKilled(t *testing.T) (*bed, *netnstest.Process) {
+	t.Helper()
+	b := newBed(t, splice)
+	b.must(b.d[0].Close())
+	self, err := os.Executable()
+	b.must(err)
+	cmd := b.A.Command(t.Context(), self)
+	cmd.Env = append(os.Environ(), childVariable+"="+strconv.FormatUint(ownCgroup(t), 10))
+	p, err := b.A.Start(cmd)
+	b.must(err)
+	t.Cleanup(p.Kill)
+	b.must(p.WaitOutput("follows", testkind.Patience))
+	return b, p
+}
+
+// works checks that a new connection carries bytes.
+func (b *bed) works(l net.Listener) {
+	b.t.Helper()
+	client, server := b.connect(l)
+	if _, err := io.WriteString(client, "hello"); err != nil {
+		b.t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(server, got); err != nil || string(got) != "hello" {
+		b.t.Fatalf("got %q, %v", got, err)
+	}
+	client.Close()
+	server.Close()
+}
+
+// TestKilled kills a stack: both programs of a connection see a reset, a connection that it holds is made
+// again, and new ones are TCP. Its successor finds nothing that is in the way.
+func TestKilled(t *testing.T) {
+	testkind.System(t)
+	b, p := newKilled(t)
+	l := b.listen(b.B.Addr())
+	client, server := b.connect(l)
+	b.wantTaken(0, 1)
+	var held net.Listener
+	b.must(b.B.Do(func() (err error) {
+		held, err = net.Listen("tcp", net.JoinHostPort(b.B.Addr(), "9999"))
+		return err
+	}))
+	defer held.Close()
+	connected := make(chan struct{})
+	go func() {
+		defer close(connected)
+		b.works(held)
+	}()
+	b.must(p.WaitOutput("holds", testkind.Patience))
+	p.Kill()
+	for name, c := range map[string]*net.TCPConn{"client": client, "server": server} {
+		if _, err := c.Read(make([]byte, 9)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: %v, want ECONNRESET", name, err)
+		}
+	}
+	<-connected
+	b.works(l)
+	b.must(b.A.Do(func() (err error) {
+		b.d[0], err = New(b.d[0].cfg)
+		return err
+	}))
+	defer b.d[0].Close()
+	b.must(b.d[0].AddDevice(b.index(b.A, b.A.Links[0].Name)))
+	b.must(b.d[0].Attach(ownCgroup(t), true, true))
+	before := b.taken[0].Load()
+	b.works(l)
+	if n := b.taken[0].Load() - before; n != 1 {
+		t.Errorf("the successor took %d connections, want 1", n)
+	}
+}
+
+// TestStopped has a stack that stands still: new connections are TCP, after a moment.
+func TestStopped(t *testing.T) {
+	testkind.System(t)
+	b, p := newKilled(t)
+	l := b.listen(b.B.Addr())
+	b.works(l)
+	b.must(p.Signal(unix.SIGSTOP))
+	before := b.taken[1].Load()
+	b.works(l) // within the moment, SYN-ACK is held until the stack counts as dead
+	b.works(l)
+	if n := b.taken[1].Load() - before; n > 1 {
+		t.Errorf("the peer has taken %d connections of a stack that stands still", n)
+	}
+	b.must(p.Signal(unix.SIGCONT))
+	testkind.Eventually(t, "connections are taken again", func() (any, bool) {
+		b.works(l)
+		return b.taken[1].Load(), b.taken[1].Load() > before+1
+	})
+}
