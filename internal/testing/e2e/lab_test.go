@@ -190,7 +190,9 @@ func underArgv(argv ...string) []string {
 func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()
 	if l.wired || wired {
-		l.demand()
+		if wired {
+			last.demand()
+		}
 		return h.Go(l.t, argv[0], argv[1:]...)
 	}
 	line := underArgv()

@@ -36,9 +36,14 @@ type wire struct {
 
 func (l *lab) watch() *wire {
 	l.t.Helper()
+	rest := "not (" + roceFilter + ")"
+	if l.wired || wired {
+		// What the stack gives to a program passes the device, and has no address of it.
+		rest += " and ether host " + l.A.Links[0].MAC.String()
+	}
 	return &wire{
 		roce: l.A.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: roceHeaders, Filter: roceFilter}),
-		rest: l.A.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: tcpHeaders, Filter: "not (" + roceFilter + ")"}),
+		rest: l.A.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: tcpHeaders, Filter: rest}),
 	}
 }
 
