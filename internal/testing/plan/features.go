@@ -18,6 +18,8 @@ var features = []struct{ feature, test string }{
 	{"so are all options, flags and ioctl requests", "TestSocketRanges"},
 	{"what was reported from the field is as over TCP", "TestField"},
 	{"all descriptors of a socket show the same connection", "TestCopies"},
+	{"programs keep their sockets, and need no launcher (smcr serve --boundary wire)", "TestWireNginxCurl"},
+	{"they see the end of a connection as over TCP", "TestWireEnds"},
 	{"a peer without SMC gets plain TCP", "TestOneSideOnly"},
 	{"so does one behind a device that copies TCP options", "TestOptionCopied"},
 	{"a listening socket announces SMC only while it has a launcher", "TestListenerLeaves"},
