@@ -13,7 +13,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -54,7 +53,7 @@ type Diverter struct {
 
 	mu      sync.Mutex
 	flows   map[Tuple]*Flow
-	ending  map[*Flow]time.Time // over for both programs; the time from which nothing is left, or zero
+	ending  map[*Flow]*ending
 	devices map[int]bool
 }
 
@@ -62,7 +61,7 @@ type Diverter struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]time.Time{}, devices: map[int]bool{}}
+	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())

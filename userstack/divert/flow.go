@@ -45,7 +45,7 @@ type Flow struct {
 	innerEnd end
 	began    time.Duration // when this host announced the connection, as monotonic reports it
 	held     time.Duration // when its first packet was held
-	first    *frame        // what was held: let go, it ends the program's wait
+	first    *frame        // what was held, for the program: let go, it ends its wait
 	outer    *stream
 
 	mu      sync.Mutex
@@ -90,6 +90,7 @@ func (d *Diverter) newFlow(fr frame) (*Flow, error) {
 		inner, outer = ends(mine, fr.segment, nil)
 		f.first = &fr
 	}
+	f.first.to(forProgram, f.dev)
 	f.innerEnd = inner
 	f.outer = &stream{end: outer}
 	return f, nil
@@ -162,39 +163,38 @@ func (f *Flow) Split() (fd int, err error) {
 }
 
 // letGo gives the program the packet that it waits for. It may be called again if that was lost.
-func (f *Flow) letGo() { f.d.write(f.first.to(forProgram, f.dev)) }
+func (f *Flow) letGo() { f.d.write(f.first.b) }
 
 // Finish ends a Flow after Split whose stream with the peer has ended: the kernel sends what is left.
 // Likewise for the program, unless reset is set: then that sees a reset.
 func (f *Flow) Finish(reset bool) {
-	if !f.end() {
+	inner, first := f.end()
+	if !first {
 		return
 	}
 	f.outer.finish()
 	if reset {
-		f.inner.close()
+		inner.close()
 	} else {
-		f.inner.finish()
+		inner.finish()
 	}
 	f.d.ends(f)
 }
 
 // ResetProgram resets the connection for the program, after Split. Finish or Reset follows.
-func (f *Flow) ResetProgram() { f.inner.close() }
+func (f *Flow) ResetProgram() { f.program().close() }
 
 // Reset resets the connection for both programs. Later calls, and one after Finish, do nothing.
 func (f *Flow) Reset() {
-	f.mu.Lock()
-	held := f.inner == nil
-	f.mu.Unlock()
-	if !f.end() {
+	inner, first := f.end()
+	if !first {
 		return
 	}
 	f.outer.close()
-	if held {
+	if inner == nil {
 		f.refuse()
 	} else {
-		f.inner.close()
+		inner.close()
 	}
 	f.d.ends(f)
 }
@@ -205,7 +205,7 @@ const retryAfter = 20 * time.Millisecond
 // Retry resets a client's connection for the peer alone, before Split: the program goes on as if its
 // SYN had been lost, and the connection that comes of the next one is TCP.
 func (f *Flow) Retry() {
-	if !f.end() {
+	if _, first := f.end(); !first {
 		return
 	}
 	f.outer.close()
@@ -223,16 +223,23 @@ func (f *Flow) refuse() {
 		f.letGo()
 		seq++
 	}
-	f.d.write(f.first.header(seq, flagRST|flagACK).to(forProgram, f.dev))
+	f.d.write(f.first.header(seq, flagRST|flagACK).b)
 }
 
-// end reports whether the caller is the first to end the Flow.
-func (f *Flow) end() bool {
+// end ends the Flow. It returns inner, which is nil before Split, and whether the caller is the first.
+func (f *Flow) end() (inner *stream, first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	was := f.over
+	first = !f.over
 	f.over = true
-	return !was
+	return f.inner, first
+}
+
+// program returns inner, or nil before Split.
+func (f *Flow) program() *stream {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.inner
 }
 
 // again takes the SYN of a new connection of the same tuple: of the program, or of the peer. near is

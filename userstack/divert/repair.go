@@ -70,9 +70,8 @@ func connectAs(t Tuple, e end, zone int) (fd int, err error) {
 		options = binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(options, kind), value)
 	}
 	option(optMSS, uint32(e.mss))
-	if e.scales {
-		option(optScale, uint32(e.sndScale)|uint32(e.rcvScale)<<16)
-	}
+	// Without scaling both are 0; the socket has chosen a scale of its own by now.
+	option(optScale, uint32(e.sndScale)|uint32(e.rcvScale)<<16)
 	if e.sack {
 		option(optSACK, 0)
 	}

@@ -18,7 +18,7 @@ func (f *Flow) Splice() error {
 		return err
 	}
 	unix.Close(fd)
-	inner, err := f.inner.tcp()
+	inner, err := f.program().tcp()
 	if err != nil {
 		f.Reset()
 		return err

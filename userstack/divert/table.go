@@ -20,6 +20,8 @@ const (
 	// programs know one of which nothing is left: its last packets are on the way.
 	sweepEvery = 100 * time.Millisecond
 	linger     = time.Second
+	// peerTime is how long the peer may take to end its side of a connection that has ended here.
+	peerTime = time.Minute
 	// aliveFor is how long the programs go on announcing after the last sweep, if the stack is killed
 	// or stands still.
 	aliveFor = 2 * time.Second
@@ -55,7 +57,7 @@ func (d *Diverter) frame(fr frame) {
 		mine.letGo() // the program asks again
 		return
 	case mine != nil:
-		mine.again(fr, mine.inner, forPeer)
+		mine.again(fr, mine.program(), forPeer)
 		return
 	case f != nil && opens:
 		f.again(fr, f.outer, forProgram)
@@ -100,13 +102,19 @@ func (d *Diverter) handle(f *Flow) {
 func (d *Diverter) ends(f *Flow) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.ending[f] = time.Time{}
+	d.ending[f] = &ending{since: time.Now()}
+}
+
+// ending is a Flow that is over for both programs.
+type ending struct {
+	since time.Time
+	past  time.Time // when the kernel had nothing more to do for it, or zero
 }
 
 // forget removes a Flow, of which nothing is left, from the tables of the programs.
 func (d *Diverter) forget(f *Flow) {
 	f.outer.close()
-	f.inner.close()
+	f.program().close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.ending, f)
@@ -163,11 +171,14 @@ func (d *Diverter) live() error {
 func (d *Diverter) sweepEnding(now time.Time) {
 	var over []*Flow
 	d.mu.Lock()
-	for f, since := range d.ending {
+	for f, e := range d.ending {
+		if now.Sub(e.since) >= peerTime {
+			f.outer.close() // the kernel ends it, as for programs that have ended
+		}
 		switch {
-		case since.IsZero() && f.past():
-			d.ending[f] = now
-		case !since.IsZero() && now.Sub(since) >= linger:
+		case e.past.IsZero() && f.past():
+			e.past = now
+		case !e.past.IsZero() && now.Sub(e.past) >= linger:
 			over = append(over, f)
 		}
 	}
