@@ -34,23 +34,23 @@ type bed struct {
 // agree stands for CLC: the client asks, the server answers.
 func agree(f *Flow) error {
 	const question, answer = "may I", "you may"
-	b := make([]byte, 32)
-	if f.Role == smc.Client {
-		if _, err := f.Outer().Write([]byte(question)); err != nil {
-			return err
-		}
-		n, err := f.Outer().Read(b)
-		if err == nil && string(b[:n]) != answer {
-			err = fmt.Errorf("client got %q", b[:n])
-		}
+	says, hears := question, answer
+	if f.Role == smc.Server {
+		says, hears = answer, question
+	} else if _, err := io.WriteString(f.Outer(), says); err != nil {
 		return err
 	}
-	n, err := f.Outer().Read(b)
-	if err != nil || string(b[:n]) != question {
-		return fmt.Errorf("server got %q: %w", b[:n], err)
+	// What the peer's program sends may follow at once.
+	b := make([]byte, len(hears))
+	if _, err := io.ReadFull(f.Outer(), b); err != nil || string(b) != hears {
+		return fmt.Errorf("%v got %q: %w", f.Role, b, err)
 	}
-	_, err = f.Outer().Write([]byte(answer))
-	return err
+	if f.Role == smc.Server {
+		if _, err := io.WriteString(f.Outer(), says); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func newBed(t *testing.T, handle func(*bed, *Flow)) *bed {
