@@ -100,6 +100,17 @@ func (c *copies) known(now time.Time, uid uint32, remote netip.AddrPort) bool {
 	return false
 }
 
+// left returns for how long a connection of a user must not be announced to a port of remote, by what
+// its connections have shown.
+func (c *copies) left(now time.Time, uid uint32, remote netip.AddrPort) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x := c.at[portOf(uid, remote)]; x != nil {
+		return max(x.until.Sub(now), 0)
+	}
+	return 0
+}
+
 // found records that something copies options for key. If it is not sure, it takes several
 // times in a row.
 func (c *copies) found(now time.Time, key copyKey, sure bool) {

@@ -71,6 +71,11 @@ func (i insideStack) NoAnswer(uid uint32, remote netip.AddrPort, err error) erro
 	return copied()
 }
 
+// Quiet implements inside.Stack.
+func (i insideStack) Quiet(uid uint32, remote netip.AddrPort) time.Duration {
+	return i.s.copies.left(time.Now(), uid, remote)
+}
+
 // Assumed implements inside.Stack.
 func (i insideStack) Assumed(remote netip.Addr) bool { return i.s.opt.assumed(remote) }
 

@@ -39,6 +39,14 @@ type bpfFlow struct {
 	_ [4]byte
 }
 
+type bpfPeer struct {
+	_      structs.HostLayout
+	Uid    uint32
+	Addr   [16]uint8
+	Port   uint16
+	Unused uint16
+}
+
 type bpfScratch struct {
 	_     structs.HostLayout
 	Flow  bpfFlow
@@ -88,6 +96,7 @@ const (
 	bpfMapCgroups   = "cgroups"
 	bpfMapCounts    = "counts"
 	bpfMapFlows     = "flows"
+	bpfMapQuiet     = "quiet"
 	bpfMapRemoved   = "removed"
 	bpfMapScratches = "scratches"
 	bpfMapSyns      = "syns"
@@ -161,6 +170,7 @@ type bpfMapSpecs struct {
 	Cgroups   *ebpf.MapSpec `ebpf:"cgroups"`
 	Counts    *ebpf.MapSpec `ebpf:"counts"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
+	Quiet     *ebpf.MapSpec `ebpf:"quiet"`
 	Removed   *ebpf.MapSpec `ebpf:"removed"`
 	Scratches *ebpf.MapSpec `ebpf:"scratches"`
 	Syns      *ebpf.MapSpec `ebpf:"syns"`
@@ -202,6 +212,7 @@ type bpfMaps struct {
 	Cgroups   *ebpf.Map `ebpf:"cgroups"`
 	Counts    *ebpf.Map `ebpf:"counts"`
 	Flows     *ebpf.Map `ebpf:"flows"`
+	Quiet     *ebpf.Map `ebpf:"quiet"`
 	Removed   *ebpf.Map `ebpf:"removed"`
 	Scratches *ebpf.Map `ebpf:"scratches"`
 	Syns      *ebpf.Map `ebpf:"syns"`
@@ -215,6 +226,7 @@ func (m *bpfMaps) Close() error {
 		m.Cgroups,
 		m.Counts,
 		m.Flows,
+		m.Quiet,
 		m.Removed,
 		m.Scratches,
 		m.Syns,

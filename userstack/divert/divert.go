@@ -10,9 +10,11 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -166,11 +168,27 @@ func (d *Diverter) Detach(cgroup uint64) error {
 	return nil
 }
 
+// Anybody stands for all users in [Diverter.Quiet].
+const Anybody = ^uint32(0)
+
+// Quiet has connections of a user to a peer not announced for a time; with 0, they are announced again. Port
+// 0 stands for all ports of the peer. A later call replaces an earlier one. The table is bounded: what
+// was asked for longest ago may be forgotten.
+func (d *Diverter) Quiet(uid uint32, peer netip.AddrPort, t time.Duration) error {
+	key := bpfPeer{Uid: uid, Addr: peer.Addr().As16(), Port: swapped(peer.Port())}
+	if err := d.bpf.Quiet.Put(key, uint64(monotonic()+t)); err != nil {
+		return fmt.Errorf("divert: %w", err)
+	}
+	return nil
+}
+
 // Counts is how often something has happened.
 type Counts struct {
 	// NoOption: the peer did not announce SMC. Copied: its SYN-ACK has the probe of the SYN, so
 	// its option means nothing. Refused: it reset the connection before it existed.
 	NoOption, Copied, Refused uint64
+	// Quiet: nothing was announced because of Diverter.Quiet, or because a host has copied options.
+	Quiet uint64
 	// Full: a user has as many flows as it may have, or the table is full.
 	Full uint64
 }
@@ -183,7 +201,7 @@ func (d *Diverter) Counts() (Counts, error) {
 			return Counts{}, fmt.Errorf("divert: %w", err)
 		}
 	}
-	return Counts{NoOption: n[countNoOption], Copied: n[countCopied], Refused: n[countRefused], Full: n[countFull]}, nil
+	return Counts{NoOption: n[countNoOption], Copied: n[countCopied], Refused: n[countRefused], Quiet: n[countQuiet], Full: n[countFull]}, nil
 }
 
 // Close resets the connections that are left, and ends everything. Handle has returned then. Later

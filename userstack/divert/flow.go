@@ -5,7 +5,6 @@ package divert
 import (
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -142,6 +141,9 @@ func (f *Flow) Split() (fd int, err error) {
 	s := &stream{end: f.innerEnd}
 	s.end.tsAge = monotonic() - f.held
 	if err = s.connect(f.d.ns, f.Tuple.reverse()); err == nil {
+		// A hop within the host has no path to find the rate of, as bbr does: what it measures there
+		// is how long threads wait for a processor.
+		s.control(func(fd int) { _ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") })
 		if fd, err = s.dup(); err == nil {
 			f.mu.Lock()
 			if err = f.become(waySplit); err == nil {
@@ -301,104 +303,5 @@ func (f *Flow) arrived(fr frame) {
 		f.d.write(fr.to(forStack, f.dev))
 	case len(f.waiting) < maxWaiting && fr.flags&flagSYN == 0:
 		f.waiting = append(f.waiting, slices.Clone(fr.to(forStack, f.dev)))
-	}
-}
-
-// A stream is a socket of the stack. The methods of a nil stream do nothing.
-type stream struct {
-	end end
-
-	mu   sync.Mutex
-	fd   int // -1: closed; 0: not made
-	conn *net.TCPConn
-}
-
-// connect makes the socket.
-func (s *stream) connect(ns *namespace, t Tuple) error {
-	fd := -1
-	if err := ns.do(func() (err error) { fd, err = connectAs(t, s.end, ns.zone); return err }); err != nil {
-		return fmt.Errorf("divert: make a socket for %v: %w", t, err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fd = fd
-	return nil
-}
-
-// dup returns another descriptor of the socket.
-func (s *stream) dup() (fd int, err error) {
-	err = fmt.Errorf("divert: %w", net.ErrClosed)
-	s.control(func(of int) {
-		fd, err = unix.FcntlInt(uintptr(of), unix.F_DUPFD_CLOEXEC, 0)
-		err = os.NewSyscallError("fcntl", err)
-	})
-	return fd, err
-}
-
-// tcp returns the socket as a connection of package net, which has a descriptor of its own.
-func (s *stream) tcp() (*net.TCPConn, error) {
-	fd, err := s.dup()
-	if err != nil {
-		return nil, err
-	}
-	file := os.NewFile(uintptr(fd), "socket")
-	defer file.Close()
-	c, err := net.FileConn(file)
-	if err != nil {
-		return nil, fmt.Errorf("divert: %w", err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.conn = c.(*net.TCPConn)
-	if s.fd < 0 {
-		_ = s.conn.Close()
-	}
-	return s.conn, nil
-}
-
-// close closes the socket, which resets the connection unless finish was called, as soon as the caller
-// of Split has closed its descriptor.
-func (s *stream) close() {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.fd > 0 {
-		unix.Close(s.fd)
-	}
-	s.fd = -1
-	if s.conn != nil {
-		_ = s.conn.Close()
-	}
-}
-
-// finish ends the connection in order from now on.
-func (s *stream) finish() {
-	s.control(func(fd int) {
-		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
-		_ = unix.Shutdown(fd, unix.SHUT_WR)
-	})
-}
-
-// over reports whether the kernel has nothing more to do for the connection.
-func (s *stream) over() bool {
-	done := true
-	s.control(func(fd int) {
-		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		done = err != nil || info.State == unix.BPF_TCP_CLOSE
-	})
-	return done
-}
-
-// control calls f with a descriptor, unless the socket is closed.
-func (s *stream) control(f func(fd int)) {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.fd > 0 {
-		f(s.fd)
 	}
 }

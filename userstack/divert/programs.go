@@ -25,6 +25,7 @@ const (
 	countCopied
 	countFull
 	countRefused
+	countQuiet
 	countsLen
 )
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -92,15 +93,30 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
 		s.programs.StaysTCPOf(owner, f.Cookie, f.Role == smc.Client, err)
+		if f.Role == smc.Client {
+			w.quiet(f, declinedFor)
+		}
 		if err := f.Splice(); err != nil {
 			log.Info("connection lost", "err", err)
 		}
 	case f.Role == smc.Client && s.programs.NoAnswer(f.UID, f.Tuple.Remote, err) != nil:
 		log.Info("connection made again over TCP", "err", err)
+		w.quiet(f, s.programs.Quiet(f.UID, f.Tuple.Remote))
 		f.Retry()
 	default:
 		log.Info("rendezvous failed", "err", err)
 		f.Reset()
+	}
+}
+
+// declinedFor is how long the connections of a user to a port are TCP from the start, after one that
+// was declined: those cost a handshake and are carried.
+const declinedFor = 10 * time.Second
+
+// quiet has connections like that of f not announced for a time.
+func (w *boundary) quiet(f *divert.Flow, t time.Duration) {
+	if err := w.d.Quiet(f.UID, f.Tuple.Remote, t); err != nil {
+		w.s.log.Warn("connections to a peer are announced in vain", "remote", f.Tuple.Remote, "err", err)
 	}
 }
 
@@ -144,7 +160,7 @@ func (w *boundary) carry(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
 	}
 	_ = conn.SetOOBInline(true) // the option of the program's socket counts
 	r := &relay.Relay{
-		App: data, Net: conn, Guard: s.programs.Guard(), Linger0: new(atomic.Bool), Detach: carriage.Detach,
+		App: innerEnd{data, f}, Net: conn, Guard: s.programs.Guard(), Linger0: new(atomic.Bool), Detach: carriage.Detach,
 		Broken: func(syscall.Errno) { f.ResetProgram() },
 	}
 	leave := s.enterRelay()
@@ -167,6 +183,19 @@ func (w *boundary) carry(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
 		return
 	}
 	over(r.Run(s.ending.Done()), nil)
+}
+
+// innerEnd is the program's end of a connection.
+type innerEnd struct {
+	*relay.Socket
+	f *divert.Flow
+}
+
+// ShutDown implements relay.End. After a reset behind the end of the peer's stream, TCP reports the end of
+// the stream once more, and EPIPE to writes.
+func (e innerEnd) ShutDown() error {
+	e.f.ResetProgram()
+	return e.Close()
 }
 
 // takeInner takes over a descriptor of the program's end of a connection. If an engine serves the

@@ -28,7 +28,7 @@ func TestField(t *testing.T) {
 	for i := range cases.Cases {
 		c := &cases.Cases[i]
 		for _, m := range cases.Modes {
-			if !slices.Contains([]string{"smc", "local", "joined"}, m.Name) && (c.Name != "interfaces" || m.Name != "netns") || !f.Has(m) {
+			if !slices.Contains([]string{"smc", "wire", "local", "joined"}, m.Name) && (c.Name != "interfaces" || m.Name != "netns") || !f.Has(m) {
 				continue
 			}
 			for _, v := range c.Quick {
@@ -50,10 +50,10 @@ func TestField(t *testing.T) {
 		}
 	}
 	// Otherwise the cases would have tried TCP alone.
-	if over["smc smc"] == 0 {
+	if over["smc smc"] == 0 || over["wire smc"] == 0 {
 		t.Errorf("no connection was SMC-R: %v", over)
 	}
 }
 
 // fieldKnown are the short forms that are not as over TCP.
-var fieldKnown = []string{"smc optionsafter/client", "smc sendto/all"}
+var fieldKnown = []string{"smc optionsafter/client", "smc sendto/all", "wire firstwrite/data"}

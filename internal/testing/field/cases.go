@@ -87,12 +87,14 @@ type Mode struct {
 	OneMachine bool
 	// Server and Client are the flags of smcr run for the side. nil is TCP, without smcr.
 	Server, Client []string
+	// Wire means that the stacks take connections at the devices: no side has smcr run.
+	Wire bool
 	// Flag is a flag of smcr run without which the mode does not exist.
 	Flag string
 }
 
 // reference reports whether the mode is TCP, the judge.
-func (m Mode) reference() bool { return m.Server == nil && m.Client == nil }
+func (m Mode) reference() bool { return m.Server == nil && m.Client == nil && !m.Wire }
 
 // runFlags are those of every mode: connections must not become TCP for being short.
 var runFlags = []string{"--mode", "user", "--no-adapt", "-v"}
@@ -102,6 +104,7 @@ var Modes = []Mode{
 	{Name: "tcp", Hosts: 2},
 	{Name: "tcp1", Hosts: 1},
 	{Name: "smc", Hosts: 2, Server: runFlags, Client: runFlags},
+	{Name: "wire", Hosts: 2, Wire: true},
 	{Name: "server", Hosts: 2, Server: runFlags},
 	{Name: "client", Hosts: 2, Client: runFlags},
 	{Name: "netns", Hosts: 2, OneMachine: true, Server: runFlags, Client: runFlags},

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +37,7 @@ type Field struct {
 	hosts             map[string]*netnstest.Pair
 	judged            map[string][]answers // by TCP
 	port              int
+	carried           int // connections over SMC-R of the stacks of a mode with Wire, until now
 }
 
 // New returns a Field for a program smcr. The caller closes it.
@@ -143,10 +145,48 @@ func (f *Field) pair(c *Case, m Mode) (*netnstest.Pair, error) {
 		}
 	}
 	p, err := netnstest.Create(netnstest.Options{OneMachine: m.OneMachine})
+	if err == nil && m.Wire {
+		if err = f.serve(p); err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}
 	if err == nil {
 		f.hosts[m.Name] = p
 	}
 	return p, err
+}
+
+// serve starts the stacks of hosts whose connections are taken at the devices. They end with the hosts.
+func (f *Field) serve(p *netnstest.Pair) error {
+	f.carried = 0
+	for _, h := range []*netnstest.Host{p.A, p.B} {
+		stack, err := h.Start(h.Command(context.Background(), f.smcr, "serve", "--boundary", "wire"))
+		if err != nil {
+			return fmt.Errorf("field: %w", err)
+		}
+		if err := stack.WaitOutput("msg=serving", startTime); err != nil {
+			return fmt.Errorf("field: %w", err)
+		}
+	}
+	return nil
+}
+
+var carriedRE = regexp.MustCompile(`(?m)^ *SMC connections +(\d+)`)
+
+// countCarried counts the connections that the stacks of the hosts have carried over SMC-R since the last run.
+func (f *Field) countCarried(ctx context.Context, p *netnstest.Pair, r *Result) error {
+	all := 0
+	for _, h := range []*netnstest.Host{p.A, p.B} {
+		out, err := h.Output(ctx, f.smcr, "--backend", "user", "stats", "show")
+		m := carriedRE.FindStringSubmatch(out)
+		if err != nil || m == nil {
+			return fmt.Errorf("field: statistics of a stack: %w in %q", err, out)
+		}
+		n, _ := strconv.Atoi(m[1])
+		all += n
+	}
+	r.Over["smc"], f.carried = all-f.carried, all
+	return nil
 }
 
 // A side is one of the two programs of a case.
@@ -215,6 +255,11 @@ func (f *Field) once(ctx context.Context, c *Case, variant string, m Mode) (*Res
 	}
 	for _, s := range sides {
 		r.add(s)
+	}
+	if m.Wire {
+		if err := f.countCarried(ctx, p, r); err != nil {
+			return nil, err
+		}
 	}
 	return r, ctx.Err()
 }

@@ -69,8 +69,20 @@ struct syn {
 	struct header h;
 };
 
+/* A peer, at one of its ports or, with 0, at all; and one user of this host, or all. */
+#define ANYBODY 0xffffffff
+struct peer {
+	__u32 uid;
+	__u8 addr[16];
+	__be16 port;
+	__u16 unused;
+};
+
+/* How long nothing is announced to a host that copies options, in nanoseconds. */
+#define COPIED_FOR (60ull * 1000 * 1000 * 1000)
+
 /* What is counted. */
-enum { NO_OPTION, COPIED, FULL, REFUSED, EVENTS };
+enum { NO_OPTION, COPIED, FULL, REFUSED, QUIET, EVENTS };
 
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct flow); } flows SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct way); } ways SEC(".maps");
@@ -87,6 +99,7 @@ struct found {
 	__u32 where;	/* offset of the option of SMC */
 };
 
+struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct peer); __type(value, __u64); } quiet SEC(".maps"); /* until when nothing is announced, as bpf_ktime_get_ns has it; both sides write it */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } alive SEC(".maps"); /* until when the stack counts as alive, as bpf_ktime_get_ns has it; it writes that again and again */
 
 /* Larger than what the stack of a program should have. */
@@ -352,6 +365,27 @@ static __always_inline void forget(const struct tuple *t, __u32 uid)
 		__sync_fetch_and_add(n, -1);
 }
 
+/* told reports whether nothing is to be announced to a peer, by what one user knows of it, or all. */
+static __always_inline int told(struct peer *p)
+{
+	__u64 *until = bpf_map_lookup_elem(&quiet, p);
+	return until && bpf_ktime_get_ns() < *until;
+}
+
+/* silent reports whether a connection of a user is not announced to its peer. */
+static __always_inline int silent(__u32 uid, const struct tuple *t)
+{
+	struct peer p = { .uid = uid, .port = t->rport };
+	__builtin_memcpy(p.addr, t->remote, sizeof(p.addr));
+	if (told(&p))
+		return 1;
+	p.uid = ANYBODY;
+	if (told(&p))
+		return 1;
+	p.port = 0;
+	return told(&p);
+}
+
 /* begin announces a connection: its SYN, or SYN-ACK, has the option from now on. */
 static __always_inline void begin(struct __sk_buff *skb, const struct packet *p, struct scratch *s, int server)
 {
@@ -374,6 +408,10 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		return;
 	}
 	f->uid = bpf_get_socket_uid(skb);
+	if (!server && silent(f->uid, &p->t)) {
+		count(QUIET);
+		return;
+	}
 	if (!charge(f->uid)) {
 		count(FULL);
 		return;
@@ -487,7 +525,15 @@ static __always_inline int came_synack(struct __sk_buff *skb, const struct packe
 	int has = options(&s->syn.h, &s->found);
 	if (has & ANNOUNCES && !(has & (PROBES | UNFIT)) && holds(&p->t, f))
 		return 1;
-	count(has & PROBES ? COPIED : NO_OPTION);
+	if (has & PROBES) {
+		struct peer peer = { .uid = ANYBODY };
+		__u64 until = bpf_ktime_get_ns() + COPIED_FOR;
+		__builtin_memcpy(peer.addr, p->t.remote, sizeof(peer.addr));
+		bpf_map_update_elem(&quiet, &peer, &until, BPF_ANY);
+		count(COPIED);
+	} else {
+		count(NO_OPTION);
+	}
 	forget(&p->t, f->uid);
 	return 0;
 }

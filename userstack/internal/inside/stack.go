@@ -53,6 +53,8 @@ type Stack[C any] interface {
 	// NoAnswer remembers that the rendezvous of a user with remote has ended with err, which is
 	// userstack.ErrNoAnswer, and returns an error like that of Copies.
 	NoAnswer(uid uint32, remote netip.AddrPort, err error) error
+	// Quiet returns for how long nothing must be announced to remote for a user, because of NoAnswer.
+	Quiet(uid uint32, remote netip.AddrPort) time.Duration
 	// Assumed reports whether remote speaks SMC according to the configuration. It is
 	// false if Option is not nil.
 	Assumed(remote netip.Addr) bool

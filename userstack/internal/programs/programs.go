@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"time"
 
 	"smcr/guard"
 	"smcr/quota"
@@ -181,6 +182,11 @@ func (p *Programs) NoAnswer(uid uint32, remote netip.AddrPort, err error) error 
 		return nil
 	}
 	return p.in.NoAnswer(uid, remote, err)
+}
+
+// Quiet returns for how long nothing must be announced to remote for a user, because of NoAnswer.
+func (p *Programs) Quiet(uid uint32, remote netip.AddrPort) time.Duration {
+	return p.in.Quiet(uid, remote)
 }
 
 // NoSMC returns the error of a connection whose peer does not speak SMC, as far as

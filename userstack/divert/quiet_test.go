@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/testkind"
+)
+
+// TestQuiet has peers to which nothing is announced.
+func TestQuiet(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, splice)
+	l, other := b.listen(b.B.Addr()), b.listen(b.B.Addr())
+	at := netip.MustParseAddrPort(l.Addr().String())
+	uid := uint32(os.Geteuid())
+	for _, step := range []struct {
+		name  string
+		quiet func() error
+		taken [2]int64 // at l and at other
+	}{
+		{"a user, a port", func() error { return b.d[0].Quiet(uid, at, time.Hour) }, [2]int64{0, 1}},
+		{"no more", func() error { return b.d[0].Quiet(uid, at, 0) }, [2]int64{1, 1}},
+		{"another user", func() error { return b.d[0].Quiet(uid+1, at, time.Hour) }, [2]int64{1, 1}},
+		{"all users, a port", func() error { return b.d[0].Quiet(Anybody, at, time.Hour) }, [2]int64{0, 1}},
+		{"all users, all ports", func() error { return b.d[0].Quiet(Anybody, netip.AddrPortFrom(at.Addr(), 0), time.Hour) }, [2]int64{0, 0}},
+	} {
+		b.must(step.quiet())
+		for i, l := range []net.Listener{l, other} {
+			before := b.taken[0].Load()
+			b.works(l)
+			if n := b.taken[0].Load() - before; n != step.taken[i] {
+				t.Errorf("%s: %d connections to port %d were taken, want %d", step.name, n, i, step.taken[i])
+			}
+		}
+	}
+	if n, err := b.d[0].Counts(); err != nil || n.Quiet != 4 {
+		t.Errorf("counts: %+v, %v; want 4 quiet", n, err)
+	}
+}
+
+// TestCopied has a device on the way that copies options from SYN to SYN-ACK: the connection is TCP, and
+// the next ones are not announced to this host.
+func TestCopied(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, splice)
+	b.must(b.d[1].Close())
+	address := copier(t, b)
+	for range 2 {
+		b.must(b.A.Do(func() error {
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				return fmt.Errorf("dial: %w", err)
+			}
+			return c.Close()
+		}))
+	}
+	if n, err := b.d[0].Counts(); err != nil || n.Copied != 1 || n.Quiet != 1 {
+		t.Errorf("counts: %+v, %v; want 1 copied, 1 quiet", n, err)
+	}
+	b.wantTaken(0, 0)
+}
+
+// copier answers SYNs to an address that no host has with SYN-ACKs of the same options, on host B.
+func copier(t *testing.T, b *bed) (address string) {
+	t.Helper()
+	const host, port = "10.77.0.77", 9998
+	link := b.B.Links[0]
+	out, err := b.A.Command(t.Context(), "ip", "neigh", "replace", host, "lladdr", link.MAC.String(), "dev", b.A.Links[0].Name).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var file *os.File
+	b.must(b.B.Do(func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(swapped(unix.ETH_P_IP)))
+		if err != nil {
+			return err
+		}
+		file = os.NewFile(uintptr(fd), "packets")
+		i, err := net.InterfaceByName(link.Name)
+		if err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: swapped(unix.ETH_P_IP), Ifindex: i.Index})
+	}))
+	t.Cleanup(func() { file.Close() })
+	go func() {
+		buf := make([]byte, 2000)
+		for {
+			n, err := file.Read(buf)
+			if err != nil {
+				return
+			}
+			f, err := parseFrame(buf[:n])
+			if err != nil || f.tuple.Local.Port() != port || f.flags != flagSYN {
+				continue
+			}
+			syn, ok := gopacket.NewPacket(f.b, layers.LayerTypeEthernet, gopacket.Default).Layer(layers.LayerTypeTCP).(*layers.TCP)
+			if !ok {
+				continue
+			}
+			synack := layers.TCP{SrcPort: syn.DstPort, DstPort: syn.SrcPort, Seq: 1, Ack: syn.Seq + 1, SYN: true, ACK: true, Window: 1000, Options: syn.Options}
+			answer := packet(t, host, f.tuple.Remote.Addr().String(), synack, "")
+			copy(answer, f.b[6:12]) // to whom it came from
+			copy(answer[6:], link.MAC)
+			if _, err := file.Write(answer); err != nil {
+				return
+			}
+		}
+	}()
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}
