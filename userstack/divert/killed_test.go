@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -136,6 +138,8 @@ func TestStopped(t *testing.T) {
 	l := b.listen(b.B.Addr())
 	b.works(l)
 	b.must(p.Signal(unix.SIGSTOP))
+	// The signal stops one thread after the other: until then, connections are taken.
+	testkind.Eventually(t, "all threads of the stack stand still", func() (any, bool) { return stopped(p.Pid()) })
 	before := b.taken[1].Load()
 	b.works(l) // within the moment, SYN-ACK is held until the stack counts as dead
 	b.works(l)
@@ -147,4 +151,15 @@ func TestStopped(t *testing.T) {
 		b.works(l)
 		return b.taken[1].Load(), b.taken[1].Load() > before+1
 	})
+}
+
+// stopped reports whether all threads of a process are stopped, and the states of the threads.
+func stopped(pid int) (states string, all bool) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, name := range files {
+		text, _ := os.ReadFile(name)
+		_, rest, _ := strings.Cut(string(text), ") ")
+		states += rest[:min(1, len(rest))]
+	}
+	return states, states != "" && strings.Trim(states, "T") == ""
 }

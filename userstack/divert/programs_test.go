@@ -38,8 +38,9 @@ http { access_log off; sendfile on; client_body_temp_path %[1]s; proxy_temp_path
 	server, err := b.B.Start(b.B.Command(t.Context(), "nginx", "-c", conf, "-e", "stderr"))
 	b.must(err)
 	defer server.Kill()
+	b.must(b.B.WaitListen(80, testkind.Patience))
 	for i, host := range []string{b.B.Addr(), "[" + b.B.Addr6() + "]"} {
-		script := fmt.Sprintf("curl -sS --fail --retry 100 --retry-connrefused --retry-delay 0 http://%s/data | sha256sum", host)
+		script := fmt.Sprintf("curl -sS --fail http://%s/data | sha256sum", host)
 		out, err := b.A.Command(t.Context(), "sh", "-c", script).CombinedOutput()
 		if got, _, _ := strings.Cut(string(out), " "); err != nil || got != hex.EncodeToString(want[:]) {
 			t.Fatalf("%v: %s", err, out)
