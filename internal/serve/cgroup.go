@@ -3,17 +3,16 @@
 package serve
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/cgroup"
 )
 
 // cgroupName is the cgroup of services that were started on demand, at the top of the
@@ -30,7 +29,7 @@ func openCgroup() (*os.File, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: needs root", errCgroup)
 	}
-	top, err := cgroupTop()
+	top, err := cgroup.Top()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errCgroup, err)
 	}
@@ -50,34 +49,6 @@ func openCgroup() (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %w", errCgroup, err), f.Close())
 	}
 	return f, nil
-}
-
-// cgroupTop returns where the cgroup v2 tree is mounted.
-func cgroupTop() (string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	return parseCgroupTop(f)
-}
-
-// parseCgroupTop finds the mount point of the whole cgroup v2 tree in mountinfo
-// (proc_pid_mountinfo(5)).
-func parseCgroupTop(r io.Reader) (string, error) {
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		mount, source, ok := strings.Cut(lines.Text(), " - ")
-		// ID, parent's ID, device, root, mount point, options.
-		m, s := strings.Fields(mount), strings.Fields(source)
-		if ok && len(m) > 5 && len(s) > 0 && s[0] == "cgroup2" && m[3] == "/" && !strings.Contains(m[4], `\`) {
-			return m[4], nil
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return "", err
-	}
-	return "", errors.New("no cgroup v2 tree is mounted")
 }
 
 // inCgroup makes the child of attr start in the cgroup of the services. The caller

@@ -14,26 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/cgroup"
 	"smcr/internal/testing/testkind"
 )
-
-func TestParseCgroupTop(t *testing.T) {
-	const v1 = "36 31 0:33 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
-	for _, test := range []struct{ mounts, want string }{
-		{"", ""},
-		{v1, ""},
-		{v1 + "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n", "/sys/fs/cgroup/unified"},
-		{"30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n", "/sys/fs/cgroup"},
-		{"30 23 0:26 /part /mnt rw - cgroup2 none rw\n31 23 0:26 / /cg rw master:1 shared:2 - cgroup2 none rw\n", "/cg"},
-		{"30 23 0:26 / /with\\040space rw - cgroup2 none rw\n", ""},
-		{"30 23 0:26 / /short - cgroup2\n30 - \n - cgroup2\n", ""},
-	} {
-		got, err := parseCgroupTop(strings.NewReader(test.mounts))
-		if got != test.want || (err == nil) != (test.want != "") {
-			t.Errorf("%q: %q, %v, want %q", test.mounts, got, err, test.want)
-		}
-	}
-}
 
 // startEnv makes the test binary a program that starts a service on demand.
 const startEnv = "SMCR_SERVE_TEST_START"
@@ -42,7 +25,7 @@ const startEnv = "SMCR_SERVE_TEST_START"
 // cannot be written to.
 func writableCgroups(t *testing.T) string {
 	t.Helper()
-	top, err := cgroupTop()
+	top, err := cgroup.Top()
 	if err != nil {
 		t.Skip(err)
 	}

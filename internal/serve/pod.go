@@ -9,9 +9,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/cgroup"
 )
 
 // CgroupOptions are the flags of smcr serve that choose the sockets for which it announces
@@ -54,20 +55,15 @@ func onCgroup2(path string) error {
 // ownCgroup returns the directory of the cgroup of this process. In a container, this is often
 // the top of what the container sees of the tree.
 func ownCgroup() (string, error) {
-	top, err := cgroupTop()
+	top, err := cgroup.Top()
 	if err != nil {
 		return "", err
 	}
-	b, err := os.ReadFile("/proc/self/cgroup")
+	own, err := cgroup.Of(0)
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(b)) {
-		if path, ok := strings.CutPrefix(line, "0::"); ok {
-			return filepath.Join(top, strings.TrimSuffix(path, "\n")), nil
-		}
-	}
-	return "", errors.New("this process is in no cgroup of version 2")
+	return filepath.Join(top, own), nil
 }
 
 // podCgroup looks in the tree for the cgroup own, and returns the directory above it: a pod has

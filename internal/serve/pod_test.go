@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"smcr/internal/cgroup"
 )
 
 // TestPodCgroup finds the cgroup of a pod in a tree, from that of one of its containers.
@@ -64,7 +66,7 @@ func TestPodCgroup(t *testing.T) {
 
 // TestCgroupOptions checks which directory the flags choose.
 func TestCgroupOptions(t *testing.T) {
-	top, err := cgroupTop()
+	top, err := cgroup.Top()
 	if err != nil {
 		t.Skip(err)
 	}
