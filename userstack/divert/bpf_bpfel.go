@@ -60,6 +60,13 @@ type bpfScratch struct {
 	_ [4]byte
 }
 
+type bpfSilence struct {
+	_      structs.HostLayout
+	Until  uint64
+	Why    uint32
+	Unused uint32
+}
+
 type bpfSyn struct {
 	_   structs.HostLayout
 	Seq uint32
@@ -71,6 +78,13 @@ type bpfSyn struct {
 	_ [3]byte
 }
 
+type bpfTally struct {
+	_      structs.HostLayout
+	Cgroup uint64
+	Why    uint32
+	Unused uint32
+}
+
 type bpfTuple struct {
 	_      structs.HostLayout
 	Local  [16]uint8
@@ -80,12 +94,10 @@ type bpfTuple struct {
 }
 
 type bpfWay struct {
-	_      structs.HostLayout
-	Id     uint64
-	State  uint32
-	Dev    uint32
-	Isn    uint32
-	Unused uint32
+	_     structs.HostLayout
+	State uint32
+	Dev   uint32
+	Isn   uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -94,12 +106,12 @@ type bpfWay struct {
 const (
 	bpfMapAlive     = "alive"
 	bpfMapCgroups   = "cgroups"
-	bpfMapCounts    = "counts"
 	bpfMapFlows     = "flows"
 	bpfMapQuiet     = "quiet"
 	bpfMapRemoved   = "removed"
 	bpfMapScratches = "scratches"
 	bpfMapSyns      = "syns"
+	bpfMapTallies   = "tallies"
 	bpfMapUsers     = "users"
 	bpfMapWays      = "ways"
 	bpfProgArriving = "arriving"
@@ -168,12 +180,12 @@ type bpfProgramSpecs struct {
 type bpfMapSpecs struct {
 	Alive     *ebpf.MapSpec `ebpf:"alive"`
 	Cgroups   *ebpf.MapSpec `ebpf:"cgroups"`
-	Counts    *ebpf.MapSpec `ebpf:"counts"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
 	Quiet     *ebpf.MapSpec `ebpf:"quiet"`
 	Removed   *ebpf.MapSpec `ebpf:"removed"`
 	Scratches *ebpf.MapSpec `ebpf:"scratches"`
 	Syns      *ebpf.MapSpec `ebpf:"syns"`
+	Tallies   *ebpf.MapSpec `ebpf:"tallies"`
 	Users     *ebpf.MapSpec `ebpf:"users"`
 	Ways      *ebpf.MapSpec `ebpf:"ways"`
 }
@@ -210,12 +222,12 @@ func (o *bpfObjects) Close() error {
 type bpfMaps struct {
 	Alive     *ebpf.Map `ebpf:"alive"`
 	Cgroups   *ebpf.Map `ebpf:"cgroups"`
-	Counts    *ebpf.Map `ebpf:"counts"`
 	Flows     *ebpf.Map `ebpf:"flows"`
 	Quiet     *ebpf.Map `ebpf:"quiet"`
 	Removed   *ebpf.Map `ebpf:"removed"`
 	Scratches *ebpf.Map `ebpf:"scratches"`
 	Syns      *ebpf.Map `ebpf:"syns"`
+	Tallies   *ebpf.Map `ebpf:"tallies"`
 	Users     *ebpf.Map `ebpf:"users"`
 	Ways      *ebpf.Map `ebpf:"ways"`
 }
@@ -224,12 +236,12 @@ func (m *bpfMaps) Close() error {
 	return _BpfClose(
 		m.Alive,
 		m.Cgroups,
-		m.Counts,
 		m.Flows,
 		m.Quiet,
 		m.Removed,
 		m.Scratches,
 		m.Syns,
+		m.Tallies,
 		m.Users,
 		m.Ways,
 	)

@@ -20,6 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"smcr/guard"
+	"smcr/smc"
 )
 
 // Config is what a Diverter is made with.
@@ -57,13 +58,16 @@ type Diverter struct {
 	flows   map[Tuple]*Flow
 	ending  map[*Flow]*ending
 	devices map[int]bool
+	// attached are the cgroups of map cgroups; past is what was counted for others.
+	attached map[uint64]bool
+	past     map[smc.Diagnosis]uint64
 }
 
 // New makes a Diverter for the network namespace of the calling thread. It needs CAP_NET_ADMIN,
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}}
+	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}, attached: map[uint64]bool{}, past: map[smc.Diagnosis]uint64{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())
@@ -142,7 +146,7 @@ func (d *Diverter) RemoveDevice(index int) error {
 
 // Attach has the sockets of a cgroup, and of those below it, announce: the ones that connect, the ones
 // that listen, or both. A socket has the cgroup of the process that made it. The number of a cgroup is
-// the inode of its folder.
+// the inode of its folder. It may be called again.
 func (d *Diverter) Attach(cgroup uint64, connect, accept bool) error {
 	var does uint32
 	if connect {
@@ -154,6 +158,9 @@ func (d *Diverter) Attach(cgroup uint64, connect, accept bool) error {
 	if does == 0 {
 		return d.Detach(cgroup)
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.attached[cgroup] = true
 	if err := d.bpf.Cgroups.Put(cgroup, does); err != nil {
 		return fmt.Errorf("divert: attach cgroup %d: %w", cgroup, err)
 	}
@@ -165,43 +172,75 @@ func (d *Diverter) Detach(cgroup uint64) error {
 	if err := ignored(d.bpf.Cgroups.Delete(cgroup), ebpf.ErrKeyNotExist); err != nil {
 		return fmt.Errorf("divert: detach cgroup %d: %w", cgroup, err)
 	}
-	return nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.attached, cgroup)
+	_, err := d.counts()
+	return err
 }
 
 // Anybody stands for all users in [Diverter.Quiet].
 const Anybody = ^uint32(0)
 
-// Quiet has connections of a user to a peer not announced for a time; with 0, they are announced again. Port
-// 0 stands for all ports of the peer. A later call replaces an earlier one. The table is bounded: what
-// was asked for longest ago may be forgotten.
-func (d *Diverter) Quiet(uid uint32, peer netip.AddrPort, t time.Duration) error {
+// Quiet has connections of a user to a peer not announced for a time, and counted with a reason; with 0, they
+// are announced again. Port 0 stands for all ports of the peer. A later call replaces an earlier one. The table is
+// bounded: what was asked for longest ago may be forgotten.
+func (d *Diverter) Quiet(uid uint32, peer netip.AddrPort, t time.Duration, why smc.Diagnosis) error {
 	key := bpfPeer{Uid: uid, Addr: peer.Addr().As16(), Port: swapped(peer.Port())}
-	if err := d.bpf.Quiet.Put(key, uint64(monotonic()+t)); err != nil {
+	if err := d.bpf.Quiet.Put(key, bpfSilence{Until: uint64(monotonic() + t), Why: uint32(why)}); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
 	return nil
 }
 
-// Counts is how often something has happened.
-type Counts struct {
-	// NoOption: the peer did not announce SMC. Copied: its SYN-ACK has the probe of the SYN, so
-	// its option means nothing. Refused: it reset the connection before it existed.
-	NoOption, Copied, Refused uint64
-	// Quiet: nothing was announced because of Diverter.Quiet, or because a host has copied options.
-	Quiet uint64
-	// Full: a user has as many flows as it may have, or the table is full.
-	Full uint64
+// A Count is how many connections of the sockets of a cgroup are TCP for one reason, since it was attached.
+type Count struct {
+	// Cgroup is 0 for all that are not attached any more.
+	Cgroup uint64
+	// Why is smc.DiagPeerNoSMC if the peer did not announce SMC, smc.DiagCopied if it sends options back,
+	// smc.DiagMem if its user has as many connections as it may have, and otherwise what Quiet was called
+	// with. 0 means that the peer refused the connection.
+	Why smc.Diagnosis
+	N   uint64
 }
 
-// Counts returns the counts since the Diverter was made.
-func (d *Diverter) Counts() (Counts, error) {
-	var n [countsLen]uint64
-	for i := range n {
-		if err := d.bpf.Counts.Lookup(uint32(i), &n[i]); err != nil {
-			return Counts{}, fmt.Errorf("divert: %w", err)
+// Counts returns what was counted. What the programs of a client are told of the peer counts; a server whose client does
+// not announce SMC counts nothing.
+func (d *Diverter) Counts() ([]Count, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all, err := d.counts()
+	for why, n := range d.past {
+		all = append(all, Count{Why: why, N: n})
+	}
+	return all, err
+}
+
+// counts returns what was counted for attached cgroups, and adds what was for others to past. mu is held.
+func (d *Diverter) counts() (all []Count, err error) {
+	var k bpfTally
+	var n uint64
+	var old []bpfTally
+	for each := d.bpf.Tallies.Iterate(); ; {
+		if !each.Next(&k, &n) {
+			err = each.Err()
+			break
+		}
+		if d.attached[k.Cgroup] {
+			all = append(all, Count{k.Cgroup, smc.Diagnosis(k.Why), n})
+			continue
+		}
+		old = append(old, k)
+	}
+	for _, k := range old {
+		if d.bpf.Tallies.Lookup(k, &n) == nil && d.bpf.Tallies.Delete(k) == nil {
+			d.past[smc.Diagnosis(k.Why)] += n
 		}
 	}
-	return Counts{NoOption: n[countNoOption], Copied: n[countCopied], Refused: n[countRefused], Quiet: n[countQuiet], Full: n[countFull]}, nil
+	if err != nil {
+		return nil, fmt.Errorf("divert: %w", err)
+	}
+	return all, nil
 }
 
 // Close resets the connections that are left, and ends everything. Handle has returned then. Later

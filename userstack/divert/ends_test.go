@@ -208,9 +208,7 @@ func TestPlain(t *testing.T) {
 	b.must(b.d[1].Attach(ownCgroup(t), true, false))
 	hello() // only what it connects would
 	b.wantTaken(0, 0)
-	if n, err := b.d[0].Counts(); err != nil || n.NoOption != 2 {
-		t.Errorf("counts: %+v, %v; want 2 without option", n, err)
-	}
+	b.wantCount(smc.DiagPeerNoSMC, 2)
 	b.must(b.d[1].Attach(ownCgroup(t), false, true))
 	hello()
 	b.wantTaken(1, 1)
@@ -226,10 +224,24 @@ func TestPlain(t *testing.T) {
 		return nil
 	}))
 	b.wantTaken(1, 1)
-	if n, err := b.d[0].Counts(); err != nil || n.Refused != 1 {
-		t.Errorf("counts: %+v, %v; want 1 refused", n, err)
-	}
+	b.wantCount(0, 1) // refused
+	b.wantCount(smc.DiagPeerNoSMC, 2)
 	b.gone()
+}
+
+// wantCount checks how many connections of the client are TCP for a reason.
+func (b *bed) wantCount(why smc.Diagnosis, want uint64) {
+	b.t.Helper()
+	all, err := b.d[0].Counts()
+	var n uint64
+	for _, c := range all {
+		if c.Why == why {
+			n += c.N
+		}
+	}
+	if n != want || err != nil {
+		b.t.Errorf("counts: %+v, %v; want %d of %#x", all, err, want, uint32(why))
+	}
 }
 
 // TestMany has connections at the same time, and one after the other.

@@ -38,7 +38,6 @@ type Flow struct {
 	Cgroup uint64
 
 	d        *Diverter
-	id       uint64
 	dev      uint32
 	isn      uint32
 	innerEnd end
@@ -70,7 +69,7 @@ func (d *Diverter) newFlow(fr frame) (*Flow, error) {
 	}
 	f := &Flow{
 		Tuple: fr.tuple, Role: smc.Client, UID: k.Uid, Cookie: k.Cookie, Cgroup: k.Cgroup,
-		d: d, id: k.Id, dev: k.Dev, isn: k.Isn, began: time.Duration(k.Id >> 1), held: monotonic(),
+		d: d, dev: k.Dev, isn: k.Isn, began: time.Duration(k.Id >> 1), held: monotonic(),
 	}
 	fr.b = slices.Clone(fr.b)
 	var inner, outer end
@@ -121,7 +120,7 @@ func (f *Flow) become(state int) error {
 	if f.over {
 		return fmt.Errorf("divert: %w", net.ErrClosed)
 	}
-	w := bpfWay{Id: f.id, State: uint32(state), Dev: f.dev, Isn: f.isn}
+	w := bpfWay{State: uint32(state), Dev: f.dev, Isn: f.isn}
 	if err := f.d.bpf.Ways.Update(f.Tuple.key(), w, ebpf.UpdateExist); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}

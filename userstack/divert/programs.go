@@ -19,16 +19,6 @@ const (
 	waySplit        // those of the peer go to outer, those of the program to inner
 )
 
-// Indices of map counts, as in divert.bpf.c.
-const (
-	countNoOption = iota
-	countCopied
-	countFull
-	countRefused
-	countQuiet
-	countsLen
-)
-
 // Bits of the values of map cgroups, as in divert.bpf.c.
 const (
 	connects = 1 << iota

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/testkind"
+	"smcr/smc"
 )
 
 // TestQuiet has peers to which nothing is announced.
@@ -30,11 +31,13 @@ func TestQuiet(t *testing.T) {
 		quiet func() error
 		taken [2]int64 // at l and at other
 	}{
-		{"a user, a port", func() error { return b.d[0].Quiet(uid, at, time.Hour) }, [2]int64{0, 1}},
-		{"no more", func() error { return b.d[0].Quiet(uid, at, 0) }, [2]int64{1, 1}},
-		{"another user", func() error { return b.d[0].Quiet(uid+1, at, time.Hour) }, [2]int64{1, 1}},
-		{"all users, a port", func() error { return b.d[0].Quiet(Anybody, at, time.Hour) }, [2]int64{0, 1}},
-		{"all users, all ports", func() error { return b.d[0].Quiet(Anybody, netip.AddrPortFrom(at.Addr(), 0), time.Hour) }, [2]int64{0, 0}},
+		{"a user, a port", func() error { return b.d[0].Quiet(uid, at, time.Hour, smc.DiagNoPath) }, [2]int64{0, 1}},
+		{"no more", func() error { return b.d[0].Quiet(uid, at, 0, smc.DiagNoPath) }, [2]int64{1, 1}},
+		{"another user", func() error { return b.d[0].Quiet(uid+1, at, time.Hour, smc.DiagNoPath) }, [2]int64{1, 1}},
+		{"all users, a port", func() error { return b.d[0].Quiet(Anybody, at, time.Hour, smc.DiagNoPath) }, [2]int64{0, 1}},
+		{"all users, all ports", func() error {
+			return b.d[0].Quiet(Anybody, netip.AddrPortFrom(at.Addr(), 0), time.Hour, smc.DiagNoPath)
+		}, [2]int64{0, 0}},
 	} {
 		b.must(step.quiet())
 		for i, l := range []net.Listener{l, other} {
@@ -45,9 +48,7 @@ func TestQuiet(t *testing.T) {
 			}
 		}
 	}
-	if n, err := b.d[0].Counts(); err != nil || n.Quiet != 4 {
-		t.Errorf("counts: %+v, %v; want 4 quiet", n, err)
-	}
+	b.wantCount(smc.DiagNoPath, 4)
 }
 
 // TestCopied has a device on the way that copies options from SYN to SYN-ACK: the connection is TCP, and
@@ -66,9 +67,7 @@ func TestCopied(t *testing.T) {
 			return c.Close()
 		}))
 	}
-	if n, err := b.d[0].Counts(); err != nil || n.Copied != 1 || n.Quiet != 1 {
-		t.Errorf("counts: %+v, %v; want 1 copied, 1 quiet", n, err)
-	}
+	b.wantCount(smc.DiagCopied, 2) // the one that found it, and the next one
 	b.wantTaken(0, 0)
 }
 

@@ -56,11 +56,9 @@ struct flow {
 /* Where the packets of a flow go. User space writes it, after the program has made it. */
 enum { HELD, OUTER, SPLIT };
 struct way {
-	__u64 id;
 	__u32 state;
 	__u32 dev;
 	__u32 isn;
-	__u32 unused;
 };
 
 /* A SYN of a peer with the option. */
@@ -81,8 +79,23 @@ struct peer {
 /* How long nothing is announced to a host that copies options, in nanoseconds. */
 #define COPIED_FOR (60ull * 1000 * 1000 * 1000)
 
-/* What is counted. */
-enum { NO_OPTION, COPIED, FULL, REFUSED, QUIET, EVENTS };
+/* Why the connections of the sockets of an attached cgroup are TCP: peer diagnosis codes (RFC 7609, appendix A.3), and those of package smc. */
+#define REFUSED 0	/* the peer reset it before it existed */
+#define NO_MEMORY 0x01010000
+#define NO_OPTION 0x03010000
+#define COPIED 0x03fb0000
+struct tally {
+	__u64 cgroup;
+	__u32 why;
+	__u32 unused;
+};
+
+/* Until when nothing is announced, as bpf_ktime_get_ns has it, and why. */
+struct silence {
+	__u64 until;
+	__u32 why;
+	__u32 unused;
+};
 
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct flow); } flows SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct way); } ways SEC(".maps");
@@ -90,7 +103,7 @@ struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 4096); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u64); __type(value, __u32); } cgroups SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, __u64); } users SEC(".maps"); /* flows of a user that were ever announced; of these, what programs forgot is taken off */
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, __u64); } removed SEC(".maps"); /* those that user space has removed */
-struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, EVENTS); __type(key, __u32); __type(value, __u64); } counts SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tally); __type(value, __u64); } tallies SEC(".maps"); /* how often; user space deletes those of cgroups that are not attached any more */
 
 /* What options finds. It is in memory, so that the verifier does not follow each value that it can have. */
 struct found {
@@ -99,7 +112,7 @@ struct found {
 	__u32 where;	/* offset of the option of SMC */
 };
 
-struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct peer); __type(value, __u64); } quiet SEC(".maps"); /* until when nothing is announced, as bpf_ktime_get_ns has it; both sides write it */
+struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct peer); __type(value, struct silence); } quiet SEC(".maps"); /* both sides write it */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } alive SEC(".maps"); /* until when the stack counts as alive, as bpf_ktime_get_ns has it; it writes that again and again */
 
 /* Larger than what the stack of a program should have. */
@@ -118,9 +131,16 @@ static __always_inline int dead(void)
 	return !until || bpf_ktime_get_ns() > *until;
 }
 
-static __always_inline void count(__u32 what)
+/* count counts a connection that is TCP. */
+static __always_inline void count(__u64 cgroup, __u32 why)
 {
-	__u64 *n = bpf_map_lookup_elem(&counts, &what);
+	struct tally t = { .cgroup = cgroup, .why = why };
+	__u64 *n = bpf_map_lookup_elem(&tallies, &t);
+	if (!n) {
+		__u64 zero = 0;
+		bpf_map_update_elem(&tallies, &t, &zero, BPF_NOEXIST);
+		n = bpf_map_lookup_elem(&tallies, &t);
+	}
 	if (n)
 		__sync_fetch_and_add(n, 1);
 }
@@ -323,18 +343,22 @@ static __always_inline int connecting(struct __sk_buff *skb, int server)
 	return tp && !tp->total_retrans;
 }
 
-/* attached returns the attached cgroup of the socket of a packet that does what is asked, or 0. */
+/* attached returns the cgroup in cgroups that the socket of a packet is in, the innermost one if it is in several, if that does what is asked, or 0. */
 static __always_inline __u64 attached(struct __sk_buff *skb, __u32 does)
 {
+	__u64 in = 0;
+	__u32 can = 0;
 	for (int level = 0; level < 16; level++) {
 		__u64 id = bpf_skb_ancestor_cgroup_id(skb, level);
 		if (!id)
 			break;
-		__u32 *can = bpf_map_lookup_elem(&cgroups, &id);
-		if (can && *can & does)
-			return id;
+		__u32 *found = bpf_map_lookup_elem(&cgroups, &id);
+		if (found) {
+			in = id;
+			can = *found;
+		}
 	}
-	return 0;
+	return can & does ? in : 0;
 }
 
 /* charge counts a flow of a user. It returns 0 if that has as many as it may have. */
@@ -355,33 +379,40 @@ static __always_inline int charge(__u32 uid)
 	return 1;
 }
 
-/* forget removes a flow that user space has nothing of. */
-static __always_inline void forget(const struct tuple *t, __u32 uid)
+/* uncharge takes a charge back. */
+static __always_inline void uncharge(__u32 uid)
 {
-	if (bpf_map_delete_elem(&flows, t))
-		return;
 	__u64 *n = bpf_map_lookup_elem(&users, &uid);
 	if (n)
 		__sync_fetch_and_add(n, -1);
 }
 
-/* told reports whether nothing is to be announced to a peer, by what one user knows of it, or all. */
-static __always_inline int told(struct peer *p)
+/* forget removes a flow that user space has nothing of. */
+static __always_inline void forget(const struct tuple *t, __u32 uid)
 {
-	__u64 *until = bpf_map_lookup_elem(&quiet, p);
-	return until && bpf_ktime_get_ns() < *until;
+	if (!bpf_map_delete_elem(&flows, t))
+		uncharge(uid);
 }
 
-/* silent reports whether a connection of a user is not announced to its peer. */
-static __always_inline int silent(__u32 uid, const struct tuple *t)
+/* told reports why nothing is to be announced to a peer, by what one user knows of it, or all. 0: nothing is known. */
+static __always_inline __u32 told(struct peer *p)
+{
+	struct silence *s = bpf_map_lookup_elem(&quiet, p);
+	return s && bpf_ktime_get_ns() < s->until ? s->why : 0;
+}
+
+/* silent reports why a connection of a user is not announced to its peer, or 0. */
+static __always_inline __u32 silent(__u32 uid, const struct tuple *t)
 {
 	struct peer p = { .uid = uid, .port = t->rport };
 	__builtin_memcpy(p.addr, t->remote, sizeof(p.addr));
-	if (told(&p))
-		return 1;
+	__u32 why = told(&p);
+	if (why)
+		return why;
 	p.uid = ANYBODY;
-	if (told(&p))
-		return 1;
+	why = told(&p);
+	if (why)
+		return why;
 	p.port = 0;
 	return told(&p);
 }
@@ -408,12 +439,13 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		return;
 	}
 	f->uid = bpf_get_socket_uid(skb);
-	if (!server && silent(f->uid, &p->t)) {
-		count(QUIET);
+	__u32 why = server ? 0 : silent(f->uid, &p->t);
+	if (why) {
+		count(f->cgroup, why);
 		return;
 	}
 	if (!charge(f->uid)) {
-		count(FULL);
+		count(f->cgroup, NO_MEMORY);
 		return;
 	}
 	f->id = bpf_ktime_get_ns() << 1 | server; /* never 0, and another one for the next flow of the tuple */
@@ -426,10 +458,8 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		f->peer = syn->h;
 	}
 	if (bpf_map_update_elem(&flows, &p->t, f, BPF_NOEXIST)) {
-		__u64 *n = bpf_map_lookup_elem(&users, &f->uid);
-		if (n)
-			__sync_fetch_and_add(n, -1);
-		count(FULL);
+		uncharge(f->uid);
+		count(f->cgroup, NO_MEMORY);
 		return;
 	}
 	if (!announce(skb, p, server))
@@ -481,7 +511,7 @@ int leaving(struct __sk_buff *skb)
 /* holds has all packets of a flow go to the stack from now on. */
 static __always_inline int holds(const struct tuple *t, struct flow *f)
 {
-	struct way w = { .id = f->id, .state = HELD, .dev = f->dev, .isn = f->isn };
+	struct way w = { .state = HELD, .dev = f->dev, .isn = f->isn };
 	if (bpf_map_update_elem(&ways, t, &w, BPF_NOEXIST))
 		return 0;
 	f->held = 1;
@@ -527,12 +557,12 @@ static __always_inline int came_synack(struct __sk_buff *skb, const struct packe
 		return 1;
 	if (has & PROBES) {
 		struct peer peer = { .uid = ANYBODY };
-		__u64 until = bpf_ktime_get_ns() + COPIED_FOR;
+		struct silence until = { .until = bpf_ktime_get_ns() + COPIED_FOR, .why = COPIED };
 		__builtin_memcpy(peer.addr, p->t.remote, sizeof(peer.addr));
 		bpf_map_update_elem(&quiet, &peer, &until, BPF_ANY);
-		count(COPIED);
+		count(f->cgroup, COPIED);
 	} else {
-		count(NO_OPTION);
+		count(f->cgroup, NO_OPTION);
 	}
 	forget(&p->t, f->uid);
 	return 0;
@@ -562,7 +592,7 @@ int arriving(struct __sk_buff *skb)
 	if (!f)
 		return TC_ACT_UNSPEC;
 	if (p.h.rst) {
-		count(REFUSED);
+		count(f->cgroup, REFUSED);
 		forget(&p.t, f->uid);
 		return TC_ACT_UNSPEC;
 	}
