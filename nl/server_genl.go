@@ -90,10 +90,14 @@ func families() []genlFamily {
 			{cmdPNETDel, do, (*Server).doPNET},
 			{cmdPNETFlush, do, (*Server).doFlushPNET},
 		}},
-		{ownFamilyID, OwnFamilyName, attrOwnTraceEvent, []genlOp{
+		{ownFamilyID, OwnFamilyName, attrOwnAttach, []genlOp{
 			{cmdOwnDeleteLink, do, (*Server).doDelete},
 			{cmdOwnDeleteLinkGroup, do, (*Server).doDelete},
 			{cmdOwnTrace, do | opDump, (*Server).dumpTrace},
+			{cmdOwnGetAttached, dump, (*Server).dumpAttachments},
+			{cmdOwnAttach, do, (*Server).doAttach},
+			{cmdOwnDetach, do, (*Server).doAttach},
+			{cmdOwnEnter, dump, (*Server).dumpEnter},
 		}},
 	}
 }

@@ -10,6 +10,7 @@ import "smcr/smc"
 //	connection of another user | its process, as with ss(8); its alert token
 //	link group                 | the peer ID
 //	link                       | the queue pair numbers of both ends
+//	cgroup of another user     | what became of its connections
 //
 // Alert token, peer ID and queue pair numbers are part of CLC messages and packets. They
 // help an attacker to forge these.
@@ -35,5 +36,11 @@ func (s *Server) hideGroup(p Peer, g *LinkGroup) {
 func (s *Server) hideLink(p Peer, l *Link) {
 	if !s.cfg.Authorize(p) {
 		l.QPN, l.PeerQPN = 0, 0
+	}
+}
+
+func (s *Server) hideAttachment(p Peer, a *Attachment) {
+	if p.UID != a.UID && !s.cfg.Authorize(p) {
+		a.Outcomes = Outcomes{}
 	}
 }

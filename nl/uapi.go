@@ -56,9 +56,13 @@ const (
 	cmdOwnDeleteLink = iota + 1
 	cmdOwnDeleteLinkGroup
 	cmdOwnTrace
+	cmdOwnGetAttached
+	cmdOwnAttach
+	cmdOwnDetach
+	cmdOwnEnter
 )
 
-// Attributes of SMCR_STACK requests, and of answers to cmdOwnTrace.
+// Attributes of SMCR_STACK requests and answers.
 const (
 	attrOwnLinkGroup = iota + 1
 	attrOwnLink
@@ -68,6 +72,19 @@ const (
 	attrOwnTrace      // a nest, as those that follow
 	attrOwnTraceConn  // of a connection
 	attrOwnTraceEvent // of an event
+	attrOwnAttach     // a nest: an attached cgroup
+)
+
+// Attributes of the nest of an attached cgroup.
+const (
+	attrAttachPath = iota + 1
+	attrAttachCgroup
+	attrAttachUID
+	attrAttachRun
+	attrAttachConnect
+	attrAttachAccept
+	attrAttachSMCR
+	attrAttachTCP // a nest for each reason
 )
 
 // Attributes of the nests of a trace.

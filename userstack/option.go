@@ -49,7 +49,9 @@ func (o *tcpOption) notAnnounced() *DeclineError {
 // gateOf returns the gate of a TCP connection. A connection of the Go API has no
 // gate, because no other program has its socket.
 func (o *tcpOption) gateOf(ctx context.Context, tcp TCPConn) (network.Gate, error) {
-	if _, own := tcp.(*net.TCPConn); own || o.marker == nil {
+	_, own := tcp.(*net.TCPConn)
+	_, sole := tcp.(inside.Sole)
+	if own || sole || o.marker == nil {
 		return nil, nil
 	}
 	sc, ok := tcp.(syscall.Conn)

@@ -41,6 +41,7 @@ var edges = []struct {
 	{"guard", nil},
 	{"rdmaverbs", nil},
 	{"userstack/wire", nil},
+	{"internal/cgroup", nil},
 	{"internal/place", nil},
 	{"internal/printable", nil},
 	{"internal/reasons", nil},
@@ -65,6 +66,7 @@ var edges = []struct {
 	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds", "guard"}},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
 	{"userstack/divert", []string{"smc", "guard"}},
+	{"userstack/attach", []string{"guard", "internal/cgroup"}},
 	{"userstack/conn", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "userstack/conn", "rdmaverbs"}},
 	{"userstack/rendezvous", []string{"userstack/wire", "quota"}},
@@ -85,7 +87,7 @@ var edges = []struct {
 		"nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
 	{"userstack/internal/programs", []string{"userstack", "userstack/internal/inside", "userstack/network", "userstack/tcpopt", "guard", "quota", "smc"}},
-	{"userstack/service", []string{"userstack", "userstack/internal/programs", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/internal/joined", "userstack/internal/lastclose", "userstack/internal/takeover", "userstack/broker", "userstack/divert", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "smc", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place", "internal/retry"}},
+	{"userstack/service", []string{"userstack", "userstack/internal/programs", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/internal/joined", "userstack/internal/lastclose", "userstack/internal/takeover", "userstack/broker", "userstack/attach", "userstack/divert", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "smc", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/cgroup", "internal/place", "internal/retry"}},
 	{"userstack/launch", []string{"userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/wire", "guard", "quota", "internal/place", "internal/retry"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
@@ -236,7 +238,7 @@ func TestImportEdges(t *testing.T) {
 // leaves are the internal packages that public packages may import: the one that knows where
 // the stack of a network namespace is, the one that makes text of others printable, and the
 // one that repeats calls.
-var leaves = []string{"internal/place", "internal/printable", "internal/retry"}
+var leaves = []string{"internal/cgroup", "internal/place", "internal/printable", "internal/retry"}
 
 // TestRoof checks that what ships imports nothing that is for tests and benches
 // alone. The examples do not ship.

@@ -34,6 +34,7 @@ var plurals = map[string][]string{
 	"link":       {"links"},
 	"linkgroup":  {"linkgroups", "lgrs", "lg"},
 	"pnet":       {"pnets", "pnetid", "pnetids"},
+	"program":    {"programs"},
 	"rnics":      {"rnic"},
 	"service":    {"services"},
 	"stats":      {"statistics"},

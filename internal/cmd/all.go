@@ -13,7 +13,9 @@ import (
 func All(f *cmdutil.Factory) []*cobra.Command {
 	return []*cobra.Command{
 		newApply(f, nil),
+		newAttach(f, nil),
 		newConnection(f),
+		newDetach(f, nil),
 		newDevice(f),
 		newExplain(f, nil),
 		newExport(f),
@@ -22,6 +24,7 @@ func All(f *cmdutil.Factory) []*cobra.Command {
 		newLink(f),
 		newLinkGroup(f),
 		newPNET(f),
+		newProgram(f),
 		newRNICs(f, sysfs.New(sysfs.DefaultRoot)),
 		newSEID(f),
 		newStats(f),

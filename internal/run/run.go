@@ -36,6 +36,8 @@ type Options struct {
 	Kernel  launch.Kernel
 	Argv    []string
 	Install string // copy smcr to this directory instead of running a program
+
+	Boundary string // of the stack, if it must be started
 }
 
 // Modes of smcr run: the transport of the connections.
@@ -115,6 +117,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			for _, a := range assume {
 				o.Serve = append(o.Serve, "--assume-smc", a)
 			}
+			if o.Boundary != "" {
+				o.Serve = append(o.Serve, "--boundary", o.Boundary)
+			}
 			o.Argv = args
 			if runF != nil {
 				return runF(o)
@@ -137,6 +142,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringVar(&o.Install, "install", "", "run no program: copy smcr to this `directory`, such as a volume of a pod, and end")
 	fl.StringArrayVar(&netdevs, "netdev", nil, "user, if smcr starts the stack: use only this `netdev` for RoCE; may be repeated")
 	fl.StringArrayVar(&assume, "assume-smc", nil, "user, if smcr starts the stack: assume that peers in this `prefix` use SMC; may be repeated")
+	fl.StringVar(&o.Boundary, "boundary", "", "user, if smcr starts the stack: its boundary")
+	_ = fl.MarkHidden("boundary") // until the launcher goes
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -195,6 +202,9 @@ func Run(ctx context.Context, o *Options) error {
 	}
 	front := launch.TheFront()
 	if front == nil {
+		if err := overWire(ctx, o, log); !errors.Is(err, errLauncher) {
+			return err
+		}
 		return becomes(o, log)
 	}
 	// This is the launcher, which prints what there is to say.

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/cgroup"
 	"smcr/internal/place"
 	"smcr/internal/sdnotify"
 	"smcr/rdmaverbs"
@@ -273,7 +274,7 @@ func (o *Options) config() (service.Config, error) {
 	default:
 		return service.Config{}, fmt.Errorf("invalid RoCE version %q: must be v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
 	}
-	cgroup, err := o.Cgroup.dir()
+	programs, err := o.Cgroup.dir()
 	if err != nil {
 		return service.Config{}, err
 	}
@@ -291,11 +292,9 @@ func (o *Options) config() (service.Config, error) {
 	roce := softroce.New(opts...)
 	var wire *service.Wire
 	if o.Boundary == boundaryWire {
-		wire = &service.Wire{Cgroup: cgroup, NetDevs: o.NetDevs}
-		if wire.Cgroup == "" {
-			if wire.Cgroup, err = cgroupTop(); err != nil {
-				return service.Config{}, err
-			}
+		wire = &service.Wire{Cgroup: programs, NetDevs: o.NetDevs}
+		if wire.Top, err = cgroup.Top(); err != nil {
+			return service.Config{}, err
 		}
 	}
 	return service.Config{
@@ -304,7 +303,7 @@ func (o *Options) config() (service.Config, error) {
 		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, MinKeepAlive: o.MinKeepAlive, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
 		NoLocal: o.NoLocal, Authorize: o.Allow.authorize(), Quiet: debug.FreeOSMemory,
 		Stack: userstack.Config{
-			Providers: []rdmaverbs.Provider{roce}, NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption, Cgroup: cgroup,
+			Providers: []rdmaverbs.Provider{roce}, NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption, Cgroup: programs,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,
 			GroupIdle: o.GroupIdle, StallTime: o.StallTime, Limits: o.Limits,
 			// Version 2 of SMC-R needs RoCE version 2 GIDs.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path"
 	"slices"
 	"sync"
 	"syscall"
@@ -34,6 +35,7 @@ type State struct {
 	// TraceConns and TraceEvents are what a trace shows, once.
 	TraceConns  []nl.TraceConn
 	TraceEvents []nl.TraceEvent
+	Attachments []nl.Attachment
 }
 
 // A Fake is an [nl.Control] in memory. Its tables change by the rules of the
@@ -51,6 +53,7 @@ type Fake struct {
 var (
 	_ nl.Control     = (*Fake)(nil)
 	_ nl.ControlSMCD = (*Fake)(nil)
+	_ nl.Attacher    = (*Fake)(nil)
 )
 
 // NewFake returns a Fake with this state.
@@ -277,6 +280,50 @@ func (f *Fake) Trace(ctx context.Context, r nl.TraceRequest) (t nl.Trace, err er
 		return nil
 	})
 	return t, err
+}
+
+// Attachments implements [nl.Attacher].
+func (f *Fake) Attachments(ctx context.Context) ([]nl.Attachment, error) {
+	return get(f, ctx, func(s *State) []nl.Attachment { return slices.Clone(s.Attachments) })
+}
+
+// Attach implements [nl.Attacher].
+func (f *Fake) Attach(ctx context.Context, a nl.Attachment) error {
+	return f.change(ctx, func(s *State) error {
+		if path.Clean("/"+a.Path) != a.Path || !a.Connect && !a.Accept {
+			return fmt.Errorf("cgroup %q: %w", a.Path, os.ErrInvalid)
+		}
+		a := nl.Attachment{Path: a.Path, Connect: a.Connect, Accept: a.Accept}
+		s.Attachments = append(without(s.Attachments, a.Path), a)
+		return nil
+	})
+}
+
+// Detach implements [nl.Attacher].
+func (f *Fake) Detach(ctx context.Context, path string) error {
+	return f.change(ctx, func(s *State) error {
+		left := without(s.Attachments, path)
+		if len(left) == len(s.Attachments) {
+			return fmt.Errorf("cgroup %q: %w", path, syscall.ENOENT)
+		}
+		s.Attachments = left
+		return nil
+	})
+}
+
+// Enter implements [nl.Attacher].
+func (f *Fake) Enter(ctx context.Context, who nl.Peer) (a nl.Attachment, err error) {
+	err = f.change(ctx, func(s *State) error {
+		a = nl.Attachment{Path: fmt.Sprintf("/run-%d", who.PID), UID: who.UID, Run: true, Connect: true, Accept: true}
+		s.Attachments = append(without(s.Attachments, a.Path), a)
+		return nil
+	})
+	return a, err
+}
+
+// without returns the attachments of all cgroups but one.
+func without(all []nl.Attachment, path string) []nl.Attachment {
+	return slices.DeleteFunc(slices.Clone(all), func(a nl.Attachment) bool { return a.Path == path })
 }
 
 // PNETs implements [nl.Control].

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,6 +50,7 @@ func RunControlSuite(t *testing.T, open func(*testing.T) nl.Control, opts Option
 	if !opts.ReadOnly {
 		run("Deletion", testDeletion)
 		run("Trace", testTrace)
+		run("Attachments", testAttachments)
 		run("UEID", testUEID)
 		run("HSLimitation", testHSLimitation)
 		run("PNET", func(t *testing.T, ctx context.Context, c nl.Control) { testPNET(t, ctx, c, opts.NetDev) })
@@ -242,6 +244,39 @@ func testTrace(t *testing.T, ctx context.Context, c nl.Control) {
 	}
 	_, err = c.Trace(ctx, nl.TraceRequest{})
 	checkIs(t, "Trace without types", err, syscall.EINVAL)
+}
+
+// testAttachments uses a cgroup that does not exist, and no Enter, which would move this process.
+func testAttachments(t *testing.T, ctx context.Context, c nl.Control) {
+	a, ok := c.(nl.Attacher)
+	if !ok {
+		return
+	}
+	before, err := a.Attachments(ctx)
+	if errors.Is(err, nl.ErrNotSupported) {
+		checkIs(t, "Attach", a.Attach(ctx, nl.Attachment{Path: "/x", Accept: true}), nl.ErrNotSupported)
+		return // the programs of this stack do not keep their sockets
+	}
+	check(t, "Attachments", err)
+	const path = "/smcr-suite.slice/none.service"
+	for _, accept := range []bool{true, false} {
+		check(t, "Attach", a.Attach(ctx, nl.Attachment{Path: path, Connect: true, Accept: accept}))
+		got := must(t, "Attachments", func() ([]nl.Attachment, error) { return a.Attachments(ctx) })
+		i := slices.IndexFunc(got, func(a nl.Attachment) bool { return a.Path == path })
+		if len(got) != len(before)+1 || i < 0 || !got[i].Connect || got[i].Accept != accept || got[i].Run || got[i].Cgroup != 0 {
+			t.Errorf("Attachments: %+v, before: %+v", got, before)
+		}
+	}
+	check(t, "Detach", a.Detach(ctx, path))
+	checkIs(t, "Detach again", a.Detach(ctx, path), os.ErrNotExist)
+	for _, wrong := range []string{"x", "", "/a/../b", "/a/"} {
+		checkIs(t, "Attach "+wrong, a.Attach(ctx, nl.Attachment{Path: wrong, Accept: true}), os.ErrInvalid)
+	}
+	checkIs(t, "Attach without a side", a.Attach(ctx, nl.Attachment{Path: path}), os.ErrInvalid)
+	after := must(t, "Attachments", func() ([]nl.Attachment, error) { return a.Attachments(ctx) })
+	if diff := cmp.Diff(before, after, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("Attachments (-before +after):\n%s", diff)
+	}
 }
 
 func testPNET(t *testing.T, ctx context.Context, c nl.Control, netdev string) {

@@ -11,6 +11,7 @@ import (
 // test in internal/archtest checks that the public packages are all here.
 var packageNames = []string{
 	"bounded",
+	"attach",
 	"broker",
 	"config",
 	"conn",

@@ -38,7 +38,7 @@ type carried struct {
 // newCarried makes the connection; the client's launcher is user uid's.
 func newCarried(t testing.TB, uid int) *carried {
 	t.Helper()
-	return newCarriedBy(t, uid, func(int) {}, attach)
+	return newCarriedBy(t, uid, func(int) {}, attachEnd)
 }
 
 // newCarriedBy is newCarried with another attach for the client, and with early
@@ -103,7 +103,7 @@ func (c *carried) connect(t testing.TB, early func(fd int), attachClient func(te
 	}
 	c.sc = passAccepted(t, c.sl, peer)
 	next(t, c.sc, broker.EventTaken)
-	c.sprog = attach(t, c.sc)
+	c.sprog = attachEnd(t, c.sc)
 	for _, cc := range []*broker.ClientConn{c.sc, c.cc} {
 		if ev := next(t, cc, broker.EventReady); ev.Mode != broker.ModeSMCR {
 			t.Fatalf("%+v", ev)
@@ -237,7 +237,7 @@ func TestCarryReset(t *testing.T) {
 			if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 				t.Fatal(err)
 			}
-		}, attach)
+		}, attachEnd)
 		c.cprog.close()
 		brokenBy(t, c.sc, c.sprog)
 		c.sprog.wantEnd(unix.ECONNRESET)
@@ -333,7 +333,7 @@ func keepAliveOption(t *testing.T) (noticed time.Duration) {
 				cfg.StallTime = 2 * time.Second
 			}
 		})
-	c.connect(t, func(int) {}, attach)
+	c.connect(t, func(int) {}, attachEnd)
 	one := []byte{1, 0, 0, 0}
 	for _, o := range [][2]int{{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}} {
 		if err := c.cc.SetOption(t.Context(), rights.All, o[0], o[1], one); err != nil {

@@ -55,8 +55,8 @@ func newGateBed(t *testing.T, gate *openGate) *gateBed {
 	return &gateBed{b, gate, peer, c}
 }
 
-// attach hands the service its end of the pair, so that the handshake begins.
-func (b *gateBed) attach() {
+// attachEnd hands the service its end of the pair, so that the handshake begins.
+func (b *gateBed) attachEnd() {
 	b.t.Helper()
 	p, err := socketpairAs(gateUser, unix.SOCK_STREAM|unix.SOCK_NONBLOCK)
 	if err != nil {
@@ -105,7 +105,7 @@ func TestGateVerdict(t *testing.T) {
 			if _, err := b.peer.Write(test.says); err != nil {
 				t.Fatal(err)
 			}
-			b.attach()
+			b.attachEnd()
 			if test.kind != 0 {
 				next(t, b.conn, test.kind)
 			} else {

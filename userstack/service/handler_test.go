@@ -373,7 +373,7 @@ func TestDeclineReleased(t *testing.T) {
 // A program that has a socketpair already is relayed over TCP.
 func TestDeclineRelayed(t *testing.T) {
 	fd, c, peer := declined(t, variousSettings[0])
-	p := attach(t, c)
+	p := attachEnd(t, c)
 	p.write("hello")
 	p.shutdown()
 	if got, err := io.ReadAll(peer); err != nil || string(got) != "hello" {
@@ -392,15 +392,15 @@ func TestDeclineRelayed(t *testing.T) {
 	_ = fd
 }
 
-// attach gives the service its end of a pair and returns the program's.
-func attach(t testing.TB, c *broker.ClientConn) *program {
+// attachEnd gives the service its end of a pair and returns the program's.
+func attachEnd(t testing.TB, c *broker.ClientConn) *program {
 	t.Helper()
 	p, endCopy := attachKept(t, c)
 	_ = unix.Close(endCopy)
 	return p
 }
 
-// attachAs is attach for a launcher of user uid.
+// attachAs is attachEnd for a launcher of user uid.
 func attachAs(uid int) func(testing.TB, *broker.ClientConn) *program {
 	return func(t testing.TB, c *broker.ClientConn) *program {
 		t.Helper()

@@ -52,7 +52,8 @@ func (h *history) apply(own counts) counts {
 // A continued is the Control of a stack with the history of its counters.
 type continued struct {
 	nl.Control
-	h *history
+	h    *history
+	wire *boundary // nil without Config.Wire
 }
 
 var _ nl.Control = continued{}
@@ -66,6 +67,9 @@ func (c continued) Stats(ctx context.Context) (nl.Stats, error) {
 // Fallbacks implements nl.Control.
 func (c continued) Fallbacks(ctx context.Context) (nl.Fallbacks, error) {
 	own, err := c.Control.Fallbacks(ctx)
+	if c.wire != nil {
+		own = c.wire.plain(own)
+	}
 	return c.h.apply(counts{fallbacks: own}).fallbacks, err
 }
 

@@ -88,10 +88,10 @@ func TestReceiveBuffer(t *testing.T) {
 		}
 		sc := passAccepted(t, server.launcher(os.Geteuid()), peer)
 		next(t, sc, broker.EventTaken)
-		sprog := attach(t, sc)
+		sprog := attachEnd(t, sc)
 		next(t, sc, broker.EventReady)
 		next(t, cc, broker.EventReady)
-		cprog := attach(t, cc)
+		cprog := attachEnd(t, cc)
 		for _, x := range []struct {
 			b          *serviceBed
 			own, peers uint32

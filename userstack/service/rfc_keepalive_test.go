@@ -69,7 +69,7 @@ func TestMinKeepAlive(t *testing.T) {
 		if tcp, err = unix.Dup(fd); err != nil {
 			t.Fatal(err)
 		}
-	}, attach)
+	}, attachEnd)
 	t.Cleanup(func() { _ = unix.Close(tcp) })
 	for _, tt := range []struct {
 		name, set int // 0: not set

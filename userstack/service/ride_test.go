@@ -44,7 +44,7 @@ func TestNoGoroutine(t *testing.T) {
 	type ends struct{ c, s *program }
 	all := make([]ends, conns)
 	for i := range all {
-		c.connect(t, func(int) {}, attach)
+		c.connect(t, func(int) {}, attachEnd)
 		all[i] = ends{c.cprog, c.sprog}
 	}
 	wantRides(t)

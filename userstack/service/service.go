@@ -198,7 +198,6 @@ func New(cfg Config) (_ *Service, err error) {
 	if k := s.sockets.listeners.keeper; k != nil {
 		s.sockets.claims.announced = func(cookie uint64) { _, _ = k.Taken(cookie) }
 	}
-	s.SetControl(s.stack.Control())
 	s.succession.control = s.stack.Control()
 	s.server = broker.Server{
 		Handler: handler{s}, Log: s.log, Guard: s.programs.Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
@@ -215,6 +214,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if err = s.openWire(cfg.Wire); err != nil {
 		return nil, errors.Join(err, s.stack.Close())
 	}
+	s.SetControl(s.stack.Control())
 	return s, nil
 }
 
@@ -260,7 +260,7 @@ func (s *Service) Dead() []int { return s.claim.Dead() }
 // called before Run. It returns what answers from now on: ctl, with the statistics of the
 // stacks from which this one has taken over.
 func (s *Service) SetControl(ctl nl.Control) nl.Control {
-	s.answer = continued{ctl, &s.history}
+	s.answer = continued{ctl, &s.history, s.wire}
 	return s.answer
 }
 
@@ -287,7 +287,7 @@ func (s *Service) idle(now time.Time) time.Duration {
 func (s *Service) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.launchers > 0 || s.programs.Busy()
+	return s.launchers > 0 || s.programs.Busy() || s.wire.busy()
 }
 
 // connections returns how many connections over SMC-R there are.
@@ -430,7 +430,7 @@ loop:
 	if p := s.cfg.Predecessor; p != nil {
 		_ = p.Close() // if it is still open, the takeover has failed
 	}
-	err = errors.Join(err, s.closeWire(), s.connector.Close(), s.local.close(), s.stack.Close())
+	err = errors.Join(err, s.wire.close(), s.connector.Close(), s.local.close(), s.stack.Close())
 	for _, l := range s.cfg.Engines {
 		err = errors.Join(err, l.Close())
 	}

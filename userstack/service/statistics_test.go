@@ -27,7 +27,7 @@ func TestProgramStatistics(t *testing.T) {
 			}
 		}
 	}
-	c := newCarriedBy(t, 0, early, attach)
+	c := newCarriedBy(t, 0, early, attachEnd)
 	ask := func(b *serviceBed) nl.Stats {
 		t.Helper()
 		st, err := b.s.stack.Control().Stats(t.Context())

@@ -15,8 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/cgroup"
 	"smcr/smc"
 	"smcr/userstack"
+	"smcr/userstack/attach"
 	"smcr/userstack/divert"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
@@ -26,7 +28,9 @@ import (
 // Wire has a Service take connections at the devices of the host: package divert. Programs keep their
 // sockets, and need no launcher.
 type Wire struct {
-	// Cgroup is the folder of the cgroup whose programs use SMC.
+	// Top is where the cgroup v2 tree is mounted.
+	Top string
+	// Cgroup is the folder of a cgroup whose programs use SMC from the start on, or empty.
 	Cgroup string
 	// NetDevs are the devices at which connections are taken; empty means all.
 	NetDevs []string
@@ -34,8 +38,11 @@ type Wire struct {
 
 // boundary is the part of a Service that carries connections which the Diverter takes.
 type boundary struct {
-	s *Service
-	d *divert.Diverter
+	s        *Service
+	d        *divert.Diverter
+	attached *attach.Table
+	whole    uint64 // the number of Wire.Cgroup, or 0
+	tallies  tallies
 }
 
 // openWire begins to take connections. It must be called by a thread of the network namespace.
@@ -43,34 +50,57 @@ func (s *Service) openWire(c *Wire) error {
 	if c == nil {
 		return nil
 	}
-	st, err := os.Stat(c.Cgroup)
-	if err != nil {
-		return fmt.Errorf("service: the cgroup of the programs: %w", err)
-	}
-	w := &boundary{s: s}
-	w.d, err = divert.New(divert.Config{Handle: w.handle, Log: s.log, Guard: s.programs.Guard()})
-	if err != nil {
-		return err
-	}
-	want := func(name string) bool { return len(c.NetDevs) == 0 || slices.Contains(c.NetDevs, name) }
-	err = w.d.Attach(st.Sys().(*syscall.Stat_t).Ino, true, true)
-	if err == nil {
-		err = w.d.Follow(want)
-	}
-	if err != nil {
-		return errors.Join(err, w.d.Close())
+	w := &boundary{s: s, tallies: tallies{of: map[uint64]*tally{}}}
+	if err := w.open(c); err != nil {
+		return errors.Join(err, w.close())
 	}
 	s.wire = w
 	return nil
 }
 
-// closeWire resets the connections that are left.
-func (s *Service) closeWire() error {
-	if s.wire == nil {
+func (w *boundary) open(c *Wire) error {
+	g := w.s.programs.Guard()
+	var err error
+	if w.d, err = divert.New(divert.Config{Handle: w.handle, Log: w.s.log, Guard: g}); err != nil {
+		return err
+	}
+	if c.Cgroup != "" {
+		if w.whole, err = cgroup.ID(c.Cgroup); err != nil {
+			return fmt.Errorf("service: the cgroup of the programs: %w", err)
+		}
+		if err := w.d.Attach(w.whole, true, true); err != nil {
+			return err
+		}
+	}
+	ns, err := attach.Namespace()
+	if err != nil {
+		return fmt.Errorf("service: %w", err)
+	}
+	if w.attached, err = attach.New(attach.Config{Top: c.Top, Namespace: ns, Boundary: w.d, Log: w.s.log, Guard: g}); err != nil {
+		return err
+	}
+	if err := w.attached.Find(); err != nil {
+		return fmt.Errorf("service: cgroups of programs that run: %w", err)
+	}
+	return w.d.Follow(func(name string) bool { return len(c.NetDevs) == 0 || slices.Contains(c.NetDevs, name) })
+}
+
+// close resets the connections that are left.
+func (w *boundary) close() (err error) {
+	if w == nil {
 		return nil
 	}
-	return s.wire.d.Close()
+	if w.attached != nil {
+		err = w.attached.Close()
+	}
+	if w.d != nil {
+		err = errors.Join(err, w.d.Close())
+	}
+	return err
 }
+
+// busy reports whether there are programs that use the stack, or may do so.
+func (w *boundary) busy() bool { return w != nil && (w.whole != 0 || len(w.attached.Entries()) > 0) }
 
 // handle finds out with the peer whether a connection uses SMC-R, and begins to carry it.
 func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
@@ -89,19 +119,21 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:
+		w.tallies.count(f.Cgroup, f.Role, nil)
 		w.carry(f, tcp, conn)
 	case errors.As(err, &d):
+		w.tallies.count(f.Cgroup, f.Role, d)
 		log.Debug("connection stays TCP", "err", err)
 		s.programs.StaysTCPOf(owner, f.Cookie, f.Role == smc.Client, err)
 		if f.Role == smc.Client {
-			w.quiet(f, declinedFor)
+			w.quiet(f, declinedFor, declinedBy(d))
 		}
 		if err := f.Splice(); err != nil {
 			log.Info("connection lost", "err", err)
 		}
 	case f.Role == smc.Client && s.programs.NoAnswer(f.UID, f.Tuple.Remote, err) != nil:
 		log.Info("connection made again over TCP", "err", err)
-		w.quiet(f, s.programs.Quiet(f.UID, f.Tuple.Remote))
+		w.quiet(f, s.programs.Quiet(f.UID, f.Tuple.Remote), smc.DiagNoPath)
 		f.Retry()
 	default:
 		log.Info("rendezvous failed", "err", err)
@@ -113,9 +145,17 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 // was declined: those cost a handshake and are carried.
 const declinedFor = 10 * time.Second
 
+// declinedBy is the reason of the connections that follow one that was declined.
+func declinedBy(d *userstack.DeclineError) smc.Diagnosis {
+	if d.Remote || d.Code == 0 {
+		return smc.DiagPeerDeclined
+	}
+	return d.Code
+}
+
 // quiet has connections like that of f not announced for a time.
-func (w *boundary) quiet(f *divert.Flow, t time.Duration) {
-	if err := w.d.Quiet(f.UID, f.Tuple.Remote, t); err != nil {
+func (w *boundary) quiet(f *divert.Flow, t time.Duration, why smc.Diagnosis) {
+	if err := w.d.Quiet(f.UID, f.Tuple.Remote, t, why); err != nil {
 		w.s.log.Warn("connections to a peer are announced in vain", "remote", f.Tuple.Remote, "err", err)
 	}
 }
@@ -128,6 +168,11 @@ type outer struct {
 	over  chan struct{}
 	once  sync.Once
 }
+
+var _ inside.Sole = (*outer)(nil)
+
+// Sole implements inside.Sole.
+func (o *outer) Sole() {}
 
 // SetLinger implements inside.TCPConn. The socket resets the connection until the Flow ends in order.
 func (o *outer) SetLinger(sec int) error {
@@ -196,6 +241,27 @@ type innerEnd struct {
 func (e innerEnd) ShutDown() error {
 	e.f.ResetProgram()
 	return e.Close()
+}
+
+// Peek implements relay.End. If the program resets the connection behind the end of its stream, a read
+// reports that end, and SO_ERROR the reset (RFC 9293, section 3.10.7.4: CLOSE-WAIT).
+func (e innerEnd) Peek() (n int, err error) {
+	n, err = e.Socket.Peek()
+	if n > 0 || err != nil {
+		return n, err
+	}
+	rc, err := e.Conn().SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	code := 0
+	if err := rc.Control(func(fd uintptr) { code, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR) }); err != nil {
+		return 0, err
+	}
+	if code != 0 {
+		return 0, os.NewSyscallError("read", unix.ECONNRESET)
+	}
+	return 0, nil
 }
 
 // takeInner takes over a descriptor of the program's end of a connection. If an engine serves the

@@ -27,6 +27,12 @@ type TCPConn interface {
 	SetLinger(sec int) error
 }
 
+// Sole is implemented by a TCPConn whose socket no other process has.
+type Sole interface {
+	TCPConn
+	Sole()
+}
+
 // Stack is the part of a stack that carries the connections of other programs. C is
 // *userstack.Conn, which this package cannot name. Package programs is its user.
 type Stack[C any] interface {

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"smcr/internal/cmdutil"
+	"smcr/nl"
+	"smcr/smc"
+
+	"github.com/spf13/cobra"
+)
+
+// attachOptions say which cgroup is attached, and for what.
+type attachOptions struct {
+	*cmdutil.Factory
+	target          target
+	connect, accept bool
+}
+
+func newAttach(f *cmdutil.Factory, runF func(*attachOptions) error) *cobra.Command {
+	o := &attachOptions{Factory: f}
+	cmd := &cobra.Command{
+		Use:   "attach {--unit UNIT | --cgroup CGROUP | --pid PID | --pod UID}",
+		Short: "Have programs that run already use SMC-R",
+		Long: "Attach a cgroup: from now on, connections of all programs in it and below it use SMC-R\n" +
+			"if the peer uses SMC-R too. The programs keep their sockets and need no restart, also\n" +
+			"those that listen. Connections that there are stay as they are. The cgroup may come\n" +
+			"and go, as that of a unit does when it is restarted.\n\n" +
+			"'smcr program list' shows what is attached, and what became of the connections.",
+		Example: "  smcr attach --unit nginx.service\n  smcr attach --pid 4711 --accept\n  smcr program list",
+		Args:    cmdutil.NoArgs,
+		Hidden:  true, // until the launcher goes
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.target.check(cmd); err != nil {
+				return err
+			}
+			if !o.connect && !o.accept {
+				o.connect, o.accept = true, true
+			}
+			if runF != nil {
+				return runF(o)
+			}
+			return o.attach(cmd.Context())
+		},
+	}
+	o.target.addFlags(cmd)
+	cmd.Flags().BoolVar(&o.connect, "connect", false, "only connections that the programs make")
+	cmd.Flags().BoolVar(&o.accept, "accept", false, "only connections that the programs accept")
+	return cmd
+}
+
+// newProgram returns the command of what runs by 'smcr run' or 'smcr attach'.
+func newProgram(f *cmdutil.Factory) *cobra.Command {
+	cmd := cmdutil.Group(&cobra.Command{
+		Use:   "program",
+		Short: "Show the programs whose connections use SMC-R",
+		Long: "Programs use SMC-R by 'smcr run', which starts them, or by 'smcr attach', which takes\n" +
+			"those that run already. Both are cgroups.",
+		Example: "  smcr program list\n  smcr program list -o wide",
+		Hidden:  true, // until the launcher goes
+	})
+	cmd.AddCommand(newProgramList(f))
+	return cmd
+}
+
+func newDetach(f *cmdutil.Factory, runF func(*attachOptions) error) *cobra.Command {
+	o := &attachOptions{Factory: f}
+	cmd := &cobra.Command{
+		Use:   "detach {--unit UNIT | --cgroup CGROUP | --pid PID | --pod UID}",
+		Short: "Have new connections of attached programs be TCP",
+		Long: "Detach a cgroup, which is the inverse of 'smcr attach'. Connections over SMC-R stay\n" +
+			"as they are.",
+		Example: "  smcr detach --unit nginx.service",
+		Args:    cmdutil.NoArgs,
+		Hidden:  true, // until the launcher goes
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.target.check(cmd); err != nil {
+				return err
+			}
+			if runF != nil {
+				return runF(o)
+			}
+			return o.detach(cmd.Context())
+		},
+	}
+	o.target.addFlags(cmd)
+	return cmd
+}
+
+func (o *attachOptions) attach(ctx context.Context) error {
+	return o.each(ctx, func(ctx context.Context, c nl.Attacher, path string) error {
+		return c.Attach(ctx, nl.Attachment{Path: path, Connect: o.connect, Accept: o.accept})
+	})
+}
+
+func (o *attachOptions) detach(ctx context.Context) error {
+	return o.each(ctx, func(ctx context.Context, c nl.Attacher, path string) error {
+		err := c.Detach(ctx, path)
+		if errors.Is(err, os.ErrNotExist) {
+			return cmdutil.Say(err, "cgroup %q is not attached: see 'smcr program list'", path)
+		}
+		return err
+	})
+}
+
+// each calls do with the cgroup of the target.
+func (o *attachOptions) each(ctx context.Context, do func(ctx context.Context, c nl.Attacher, path string) error) error {
+	path, err := o.target.path(ctx)
+	if err != nil {
+		return err
+	}
+	return o.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+		return withAttacher(c, func(a nl.Attacher) error { return do(ctx, a, path) })
+	})
+}
+
+// withAttacher calls do if the programs of a stack keep their sockets.
+func withAttacher(c nl.Control, do func(nl.Attacher) error) error {
+	if b, ok := c.(nl.Backend); ok {
+		c = b.Control
+	}
+	err := nl.ErrNotSupported
+	if a, ok := c.(nl.Attacher); ok {
+		err = do(a)
+	}
+	if errors.Is(err, nl.ErrNotSupported) {
+		return cmdutil.Say(err, "programs of this stack need a launcher: start it with 'smcr serve --boundary wire'")
+	}
+	return err
+}
+
+// An attachmentJSON is an attached cgroup in JSON.
+type attachmentJSON struct {
+	Stack   string           `json:"stack"`
+	Cgroup  string           `json:"cgroup"`
+	ID      uint64           `json:"id"`
+	UID     uint32           `json:"uid"`
+	Run     bool             `json:"run"`
+	Connect bool             `json:"connect"`
+	Accept  bool             `json:"accept"`
+	SMCR    uint64           `json:"smcr"`
+	TCP     uint64           `json:"tcp"`
+	Reasons []attachedReason `json:"reasons"`
+}
+
+// An attachedReason is how many connections of a cgroup are TCP for a reason.
+type attachedReason struct {
+	Side   string `json:"side"`
+	Reason string `json:"reason"`
+	Text   string `json:"text"`
+	Count  uint64 `json:"count"`
+}
+
+func newProgramList(f *cmdutil.Factory) *cobra.Command {
+	return list[nl.Attachment, attachmentJSON]{
+		source: tables(func(c nl.Control, ctx context.Context) (all []nl.Attachment, err error) {
+			err = withAttacher(c, func(a nl.Attacher) error {
+				all, err = a.Attachments(ctx)
+				return err
+			})
+			return all, err
+		}),
+		layout: columns[nl.Attachment]{
+			always: []column[nl.Attachment]{
+				col("CGROUP", func(a *nl.Attachment) any { return a.Path }),
+				col("KIND", func(a *nl.Attachment) any { return attachedKind(a) }),
+				col("USER", func(a *nl.Attachment) any { return userName(a.UID) }),
+				col(">SMC-R", func(a *nl.Attachment) any { return a.SMCR }),
+				col(">TCP", func(a *nl.Attachment) any { return allTCP(a) }),
+			},
+			wide: []column[nl.Attachment]{
+				col("ID", func(a *nl.Attachment) any { return a.Cgroup }),
+				col("SIDES", func(a *nl.Attachment) any { return attachedSides(a) }),
+				col("WHY TCP", func(a *nl.Attachment) any { return mostTCP(a) }),
+			},
+		},
+		json: func(r nl.Row[nl.Attachment]) attachmentJSON {
+			a := r.Value
+			j := attachmentJSON{r.Stack, a.Path, a.Cgroup, a.UID, a.Run, a.Connect, a.Accept, a.SMCR, allTCP(&a), []attachedReason{}}
+			for _, t := range a.TCP {
+				j.Reasons = append(j.Reasons, attachedReason{t.Side.String(), fmt.Sprintf("0x%08x", t.Reason), smc.Diagnosis(t.Reason).Text(), t.Count})
+			}
+			return j
+		},
+	}.command(f, &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"show"},
+		Short:   "List the cgroups whose programs use SMC-R",
+		Long: "List the cgroups whose programs use SMC-R, and what became of their connections since\n" +
+			"they were attached. The kind is 'run' for a program under 'smcr run', 'attached' for\n" +
+			"a cgroup of 'smcr attach', and 'waits' if there is no such cgroup now.",
+		Example: "  smcr program list\n  smcr program list -o wide",
+	})
+}
+
+func attachedKind(a *nl.Attachment) string {
+	switch {
+	case a.Run:
+		return "run"
+	case a.Cgroup == 0:
+		return "waits"
+	}
+	return "attached"
+}
+
+func attachedSides(a *nl.Attachment) string {
+	var sides []string
+	if a.Connect {
+		sides = append(sides, "connect")
+	}
+	if a.Accept {
+		sides = append(sides, "accept")
+	}
+	return strings.Join(sides, ",")
+}
+
+func allTCP(a *nl.Attachment) (n uint64) {
+	for _, t := range a.TCP {
+		n += t.Count
+	}
+	return n
+}
+
+// mostTCP returns the most frequent reason for TCP; the stack lists that first.
+func mostTCP(a *nl.Attachment) string {
+	if len(a.TCP) == 0 {
+		return "-"
+	}
+	return cmp.Or(smc.Diagnosis(a.TCP[0].Reason).Text(), fmt.Sprintf("0x%08x", a.TCP[0].Reason))
+}
+
+// userName returns the name of a user, or its number.
+func userName(uid uint32) string {
+	id := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(id); err == nil {
+		return u.Username
+	}
+	return id
+}

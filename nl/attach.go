@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"context"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+)
+
+// An Attacher is a [Control] of a stack that takes the connections of programs which keep their sockets: the
+// programs of attached cgroups. The errors match ErrNotSupported if the stack is another one.
+type Attacher interface {
+	// Attachments returns the attached cgroups.
+	Attachments(ctx context.Context) ([]Attachment, error)
+
+	// Attach attaches the cgroup a.Path, whether it is there or will be. It changes one that is attached. Of
+	// a, only Path, Connect and Accept count, and UID unless this is a Client. The error matches os.ErrInvalid if the path is none.
+	Attach(ctx context.Context, a Attachment) error
+
+	// Detach is the inverse of Attach. The error matches os.ErrNotExist if the cgroup is not attached.
+	Detach(ctx context.Context, path string) error
+
+	// Enter has a process be in an attached cgroup of its own, with what it starts from then on. A
+	// [Client] asks for its own process, whatever who says. The error matches os.ErrPermission if the user
+	// may not use the stack, and syscall.EUSERS if it has too many.
+	Enter(ctx context.Context, who Peer) (Attachment, error)
+}
+
+var _ Attacher = (*Client)(nil)
+
+// An Attachment is a cgroup whose programs use SMC, and what became of their connections.
+type Attachment struct {
+	// Path is that of the cgroup, from the top of the tree of version 2 on; it begins with "/".
+	Path string
+	// Cgroup is the number of the cgroup, or 0 if there is none with this path now.
+	Cgroup uint64
+	// UID is the user that has asked for it.
+	UID uint32
+	// Run means that the cgroup is of a program of Enter, and ends with that.
+	Run bool
+	// Connect and Accept say whose connections use SMC: of sockets that connect, and that accept.
+	Connect, Accept bool
+	Outcomes
+}
+
+// Outcomes says what became of connections. A [Server] does not show it to other users.
+type Outcomes struct {
+	// SMCR is how many use SMC-R.
+	SMCR uint64
+	// TCP is how many became TCP, by side and reason. Of connections that this host accepts, only those count whose
+	// peer announces SMC.
+	TCP []Fallback
+}
+
+func (a *Attachment) encode(ae *attrEncoder) {
+	ae.String(attrAttachPath, a.Path)
+	ae.Uint64(attrAttachCgroup, a.Cgroup)
+	ae.Uint32(attrAttachUID, a.UID)
+	boolAttr(ae, attrAttachRun, a.Run)
+	boolAttr(ae, attrAttachConnect, a.Connect)
+	boolAttr(ae, attrAttachAccept, a.Accept)
+	uintAttr(ae, attrAttachSMCR, a.SMCR)
+	for i := range a.TCP {
+		ae.Nested(attrAttachTCP, (*reasonAttrs)(&a.TCP[i]))
+	}
+}
+
+func (a *Attachment) decode(ad *attrDecoder) error {
+	for ad.Next() {
+		switch ad.Type() {
+		case attrAttachPath:
+			a.Path = rawText(ad)
+		case attrAttachCgroup:
+			a.Cgroup = number(ad)
+		case attrAttachUID:
+			a.UID = number32(ad)
+		case attrAttachRun:
+			a.Run = number8(ad) != 0
+		case attrAttachConnect:
+			a.Connect = number8(ad) != 0
+		case attrAttachAccept:
+			a.Accept = number8(ad) != 0
+		case attrAttachSMCR:
+			a.SMCR = number(ad)
+		case attrAttachTCP:
+			var r reasonAttrs
+			ad.Nested(&r)
+			a.TCP = append(a.TCP, Fallback(r))
+		}
+	}
+	return ad.Err()
+}
+
+// attacher returns the Control of the server as an Attacher.
+func (s *Server) attacher() (Attacher, error) {
+	if a, ok := s.ctl.(Attacher); ok {
+		return a, nil
+	}
+	return nil, ErrNotSupported
+}
+
+func (s *Server) dumpAttachments(ctx context.Context, req *request, out *replies) error {
+	ctl, err := s.attacher()
+	if err != nil {
+		return err
+	}
+	all, err := ctl.Attachments(ctx)
+	for i := range all {
+		if err == nil {
+			s.hideAttachment(req.peer, &all[i])
+			err = out.row(req.cmd, attrOwnAttach, &all[i])
+		}
+	}
+	return err
+}
+
+// doAttach attaches or detaches a cgroup.
+func (s *Server) doAttach(ctx context.Context, req *request, _ *replies) error {
+	ctl, err := s.attacher()
+	if err != nil {
+		return err
+	}
+	var a Attachment
+	if found, err := unnestAttr(req.attrs, attrOwnAttach, &a); err != nil || !found || a.Path == "" {
+		return syscall.EINVAL
+	}
+	if req.cmd == cmdOwnDetach {
+		return ctl.Detach(ctx, a.Path)
+	}
+	return ctl.Attach(ctx, Attachment{Path: a.Path, UID: req.peer.UID, Connect: a.Connect, Accept: a.Accept})
+}
+
+// dumpEnter answers the request of a process for a cgroup of its own. It is a dump, so that there is an answer.
+func (s *Server) dumpEnter(ctx context.Context, req *request, out *replies) error {
+	ctl, err := s.attacher()
+	if err != nil {
+		return err
+	}
+	a, err := ctl.Enter(ctx, req.peer)
+	if err != nil {
+		return err
+	}
+	s.cfg.Logger.Debug("a program begins", "uid", req.peer.UID, "pid", req.peer.PID, "cgroup", a.Path)
+	return out.row(req.cmd, attrOwnAttach, &a)
+}
+
+// Attachments implements [Attacher].
+func (c *Client) Attachments(ctx context.Context) ([]Attachment, error) {
+	return c.attached(ctx, "list attached cgroups", cmdOwnGetAttached)
+}
+
+// Attach implements [Attacher].
+func (c *Client) Attach(ctx context.Context, a Attachment) error {
+	return c.attach(ctx, "attach", cmdOwnAttach, a)
+}
+
+// Detach implements [Attacher].
+func (c *Client) Detach(ctx context.Context, path string) error {
+	return c.attach(ctx, "detach", cmdOwnDetach, Attachment{Path: path})
+}
+
+// Enter implements [Attacher].
+func (c *Client) Enter(ctx context.Context, _ Peer) (Attachment, error) {
+	all, err := c.attached(ctx, "enter a cgroup", cmdOwnEnter)
+	if err != nil || len(all) == 0 {
+		return Attachment{}, err
+	}
+	return all[0], nil
+}
+
+// attached performs a command whose answer is attachments.
+func (c *Client) attached(ctx context.Context, op string, cmd uint8) ([]Attachment, error) {
+	var s []Attachment
+	err := c.genl(ctx, op, OwnFamilyName, cmd, netlink.Dump, nil, answer{
+		begin: func() { s = nil },
+		parse: func(_ uint8, attrs []byte) error {
+			var a Attachment
+			ok, err := unnestAttr(attrs, attrOwnAttach, &a)
+			if ok && err == nil {
+				s = append(s, a)
+			}
+			return err
+		},
+	})
+	return s, ownFamily(ctx, c, op, err)
+}
+
+// attach performs a command that changes an attachment.
+func (c *Client) attach(ctx context.Context, op string, cmd uint8, a Attachment) error {
+	attrs, err := marshalAttrs(&attachRequest{a})
+	if err != nil {
+		return &OpError{Op: op, Backend: c.backend, Object: a.Path, Err: err}
+	}
+	err = c.genl(ctx, op, OwnFamilyName, cmd, netlink.Acknowledge, attrs, answer{})
+	return withObject(ownFamily(ctx, c, op, err), a.Path)
+}
+
+// attachRequest is an attachment as a nest.
+type attachRequest struct{ a Attachment }
+
+func (r *attachRequest) encode(ae *attrEncoder) { nest(ae, attrOwnAttach, &r.a) }
+
+func (r *attachRequest) decode(ad *attrDecoder) error {
+	for ad.Next() {
+		if ad.Type() == attrOwnAttach {
+			denest(ad, &r.a)
+		}
+	}
+	return ad.Err()
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+
+	"smcr/nl"
+	"smcr/smc"
+	"smcr/stats"
+	"smcr/userstack"
+	"smcr/userstack/attach"
+	"smcr/userstack/broker"
+	"smcr/userstack/divert"
+)
+
+var _ nl.Attacher = continued{}
+
+// Attachments implements nl.Attacher.
+func (c continued) Attachments(ctx context.Context) ([]nl.Attachment, error) {
+	if c.wire == nil {
+		return nil, nl.ErrNotSupported
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	of, err := c.wire.outcomes()
+	if err != nil {
+		return nil, err
+	}
+	var all []nl.Attachment
+	for _, e := range c.wire.attached.Entries() {
+		all = append(all, attachment(e, of[e.Cgroup]))
+	}
+	return all, nil
+}
+
+// Attach implements nl.Attacher.
+func (c continued) Attach(_ context.Context, a nl.Attachment) error {
+	if c.wire == nil {
+		return nl.ErrNotSupported
+	}
+	return c.wire.attached.Attach(attach.Entry{Path: a.Path, UID: a.UID, Connect: a.Connect, Accept: a.Accept})
+}
+
+// Detach implements nl.Attacher.
+func (c continued) Detach(_ context.Context, path string) error {
+	if c.wire == nil {
+		return nl.ErrNotSupported
+	}
+	return c.wire.attached.Detach(path)
+}
+
+// Enter implements nl.Attacher.
+func (c continued) Enter(_ context.Context, who nl.Peer) (nl.Attachment, error) {
+	if c.wire == nil {
+		return nl.Attachment{}, nl.ErrNotSupported
+	}
+	if may := c.wire.s.cfg.Authorize; may != nil {
+		groups, err := attach.Groups(int(who.PID))
+		if err != nil {
+			return nl.Attachment{}, err
+		}
+		if err := may(&broker.Launcher{PID: int(who.PID), UID: who.UID, GID: who.GID, Groups: groups}); err != nil {
+			return nl.Attachment{}, errors.Join(err, os.ErrPermission)
+		}
+	}
+	e, err := c.wire.attached.Enter(int(who.PID), who.UID)
+	return attachment(e, nl.Outcomes{}), err
+}
+
+func attachment(e attach.Entry, o nl.Outcomes) nl.Attachment {
+	return nl.Attachment{Path: e.Path, Cgroup: e.Cgroup, UID: e.UID, Run: e.Run, Connect: e.Connect, Accept: e.Accept, Outcomes: o}
+}
+
+// tallies counts what became of the connections that the Diverter has taken, for each cgroup.
+type tallies struct {
+	mu sync.Mutex
+	of map[uint64]*tally
+}
+
+type tally struct {
+	smcr uint64
+	tcp  map[stats.Fallback]uint64 // the keys have no Count
+}
+
+// maxReasons is how many reasons are counted for a cgroup: a peer chooses some of them. All beyond count as one.
+const maxReasons = 64
+
+// count counts a connection of a cgroup that uses SMC-R, or, if d is not nil, TCP.
+func (t *tallies) count(cgroup uint64, side smc.Role, d *userstack.DeclineError) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.of[cgroup]
+	if c == nil {
+		c = &tally{tcp: map[stats.Fallback]uint64{}}
+		t.of[cgroup] = c
+	}
+	if d == nil {
+		c.smcr++
+		return
+	}
+	why := stats.Fallback{Side: side, Reason: uint32(d.Code)}
+	if _, known := c.tcp[why]; !known && len(c.tcp) >= maxReasons {
+		why.Reason = uint32(smc.DiagPeerDeclined)
+	}
+	c.tcp[why]++
+}
+
+// keep forgets all cgroups but some.
+func (t *tallies) keep(some map[uint64]bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id := range t.of {
+		if !some[id] {
+			delete(t.of, id)
+		}
+	}
+}
+
+// get returns what was counted for a cgroup.
+func (t *tallies) get(cgroup uint64) (o nl.Outcomes) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.of[cgroup]
+	if c == nil {
+		return o
+	}
+	o.SMCR = c.smcr
+	for why, n := range c.tcp {
+		why.Count = n
+		o.TCP = append(o.TCP, why)
+	}
+	return o
+}
+
+// outcomes returns what became of the connections of each attached cgroup.
+func (w *boundary) outcomes() (map[uint64]nl.Outcomes, error) {
+	left, err := w.d.Counts()
+	if err != nil {
+		return nil, err
+	}
+	of := map[uint64]nl.Outcomes{}
+	ids := map[uint64]bool{w.whole: true}
+	for _, e := range w.attached.Entries() {
+		ids[e.Cgroup] = true
+		of[e.Cgroup] = w.tallies.get(e.Cgroup)
+	}
+	w.tallies.keep(ids)
+	for _, c := range left {
+		if o, ok := of[c.Cgroup]; ok && c.Why != refused {
+			o.TCP = append(o.TCP, stats.Fallback{Side: smc.Client, Reason: uint32(c.Why), Count: c.N})
+			of[c.Cgroup] = o
+		}
+	}
+	for _, o := range of {
+		slices.SortFunc(o.TCP, func(a, b stats.Fallback) int {
+			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Side, b.Side))
+		})
+	}
+	return of, nil
+}
+
+// refused is the reason in divert.Count of connections that the peer has refused: these are none.
+const refused = smc.Diagnosis(0)
+
+// plain adds the connections that were never taken to the fallbacks of a stack.
+func (w *boundary) plain(f stats.Fallbacks) stats.Fallbacks {
+	all, err := w.d.Counts()
+	if err != nil {
+		w.s.log.Debug("cannot count the connections that are TCP", "err", err)
+		return f
+	}
+	sums := map[smc.Diagnosis]uint64{}
+	for _, c := range all {
+		if c.Why != refused {
+			sums[c.Why] += c.N
+		}
+	}
+	var add stats.Fallbacks
+	for why, n := range sums {
+		add.ClientTotal += n
+		add.Reasons = append(add.Reasons, stats.Fallback{Side: smc.Client, Reason: uint32(why), Count: n})
+	}
+	return f.Add(add)
+}
+
+var _ attach.Boundary = (*divert.Diverter)(nil)
