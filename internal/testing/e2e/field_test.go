@@ -56,4 +56,4 @@ func TestField(t *testing.T) {
 }
 
 // fieldKnown are the short forms that are not as over TCP.
-var fieldKnown = []string{"smc optionsafter/client", "smc sendto/all", "wire firstwrite/data"}
+var fieldKnown = []string{"smc optionsafter/client", "smc sendto/all"}

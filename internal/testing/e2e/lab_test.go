@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/cgroup"
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
 )
@@ -35,22 +36,6 @@ var raceDetector = os.Getenv("SMCR_E2E_RACE") != ""
 // wired has the stacks take connections at the devices, in place of launchers, in all tests: for those
 // that need nothing of a launcher.
 var wired = os.Getenv("SMCR_E2E_BOUNDARY") == "wire"
-
-// served has the hosts with a stack, and last is the newest lab: where nothing starts a stack on demand,
-// underArgv does.
-var (
-	served = map[*netnstest.Host]bool{}
-	last   *lab
-)
-
-// demand starts a stack on each host that has none.
-func (l *lab) demand() {
-	for _, h := range []*netnstest.Host{l.A, l.B} {
-		if !served[h] {
-			l.serveAsIs(h)
-		}
-	}
-}
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
@@ -113,14 +98,13 @@ type lab struct {
 	*netnstest.Pair
 	t     testing.TB
 	joins bool // programs choose pairs within the host: smcr run --local
-	wired bool // the stacks take connections at the devices: smcr serve --boundary wire; programs run as they are
+	wired bool // the stacks take the connections of all programs at the devices; programs run as they are
 }
 
 func newLab(t testing.TB, tools ...string) *lab {
 	t.Helper()
 	netnstest.Require(t, append([]string{"tcpdump", "nsenter"}, tools...)...)
-	l := &lab{Pair: netnstest.New(t, netnstest.Options{}), t: t, wired: wired}
-	last = l
+	l := &lab{Pair: netnstest.New(t, netnstest.Options{}), t: t}
 	t.Cleanup(func() {
 		for _, h := range []*netnstest.Host{l.A, l.B} {
 			l.stackLog(h)
@@ -152,9 +136,6 @@ var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\
 // connections over SMC-R, and none over TCP.
 func wantSummary(t testing.TB, log string, conns int) {
 	t.Helper()
-	if wired {
-		return // nobody prints one
-	}
 	m := summaryRE.FindStringSubmatch(log)
 	if m == nil {
 		t.Errorf("no summary of smcr run -v in\n%s", log)
@@ -179,20 +160,17 @@ func (l *lab) joined(stack *netnstest.Process) {
 // underArgv is the command line of a program under smcr run. All its connections try SMC-R,
 // also short ones.
 func underArgv(argv ...string) []string {
+	run := []string{bin("smcr"), "run", "--mode", "user", "-v", "--no-adapt", "--"}
 	if wired {
-		last.demand()
-		return argv
+		run = slices.Insert(run, len(run)-1, "--boundary", "wire")
 	}
-	return append([]string{bin("smcr"), "run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)
+	return append(run, argv...)
 }
 
 // under starts the program of underArgv, with --local if joined was called.
 func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()
-	if l.wired || wired {
-		if wired {
-			last.demand()
-		}
+	if l.wired {
 		return h.Go(l.t, argv[0], argv[1:]...)
 	}
 	line := underArgv()
@@ -214,7 +192,9 @@ func (l *lab) serveAsIs(h *netnstest.Host, args ...string) *netnstest.Process {
 	l.t.Helper()
 	if l.wired || wired {
 		args = append(args, "--boundary", "wire")
-		served[h] = true
+	}
+	if l.wired {
+		args = append(args, "--cgroup", cgroupTop(l.t))
 	}
 	p := h.Go(l.t, bin("smcr"), append([]string{"serve"}, args...)...)
 	err := netnstest.Until(startTime, func() error {
@@ -230,6 +210,16 @@ func (l *lab) serveAsIs(h *netnstest.Host, args ...string) *netnstest.Process {
 		l.t.Fatal(err)
 	}
 	return p
+}
+
+// cgroupTop returns the cgroup of all programs.
+func cgroupTop(t testing.TB) string {
+	t.Helper()
+	top, err := cgroup.Top()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return top
 }
 
 // awaitActive waits until the device on each netdev of the hosts is active. A netdev that has just come

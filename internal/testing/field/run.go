@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"smcr/internal/cgroup"
 	"smcr/internal/testing/netnstest"
 )
 
@@ -159,8 +160,12 @@ func (f *Field) pair(c *Case, m Mode) (*netnstest.Pair, error) {
 // serve starts the stacks of hosts whose connections are taken at the devices. They end with the hosts.
 func (f *Field) serve(p *netnstest.Pair) error {
 	f.carried = 0
+	top, err := cgroup.Top()
+	if err != nil {
+		return fmt.Errorf("field: %w", err)
+	}
 	for _, h := range []*netnstest.Host{p.A, p.B} {
-		stack, err := h.Start(h.Command(context.Background(), f.smcr, "serve", "--boundary", "wire"))
+		stack, err := h.Start(h.Command(context.Background(), f.smcr, "serve", "--boundary", "wire", "--cgroup", top))
 		if err != nil {
 			return fmt.Errorf("field: %w", err)
 		}
