@@ -23,9 +23,9 @@ type Attacher interface {
 	Detach(ctx context.Context, path string) error
 
 	// Enter has a process be in an attached cgroup of its own, with what it starts from then on. A
-	// [Client] asks for its own process, whatever who says. The error matches os.ErrPermission if the user
-	// may not use the stack, and syscall.EUSERS if it has too many.
-	Enter(ctx context.Context, who Peer) (Attachment, error)
+	// [Client] asks for its own process, whatever who says. always is that of the Attachment. The error
+	// matches os.ErrPermission if the user may not use the stack, and syscall.EUSERS if it has too many.
+	Enter(ctx context.Context, who Peer, always bool) (Attachment, error)
 }
 
 var _ Attacher = (*Client)(nil)
@@ -42,6 +42,8 @@ type Attachment struct {
 	Run bool
 	// Connect and Accept say whose connections use SMC: of sockets that connect, and that accept.
 	Connect, Accept bool
+	// Always has each connection try SMC, also if it was of no use for many short ones.
+	Always bool
 	Outcomes
 }
 
@@ -61,6 +63,7 @@ func (a *Attachment) encode(ae *attrEncoder) {
 	boolAttr(ae, attrAttachRun, a.Run)
 	boolAttr(ae, attrAttachConnect, a.Connect)
 	boolAttr(ae, attrAttachAccept, a.Accept)
+	boolAttr(ae, attrAttachAlways, a.Always)
 	uintAttr(ae, attrAttachSMCR, a.SMCR)
 	for i := range a.TCP {
 		ae.Nested(attrAttachTCP, (*reasonAttrs)(&a.TCP[i]))
@@ -82,6 +85,8 @@ func (a *Attachment) decode(ad *attrDecoder) error {
 			a.Connect = number8(ad) != 0
 		case attrAttachAccept:
 			a.Accept = number8(ad) != 0
+		case attrAttachAlways:
+			a.Always = number8(ad) != 0
 		case attrAttachSMCR:
 			a.SMCR = number(ad)
 		case attrAttachTCP:
@@ -129,16 +134,23 @@ func (s *Server) doAttach(ctx context.Context, req *request, _ *replies) error {
 	if req.cmd == cmdOwnDetach {
 		return ctl.Detach(ctx, a.Path)
 	}
-	return ctl.Attach(ctx, Attachment{Path: a.Path, UID: req.peer.UID, Connect: a.Connect, Accept: a.Accept})
+	return ctl.Attach(ctx, Attachment{Path: a.Path, UID: req.peer.UID, Connect: a.Connect, Accept: a.Accept, Always: a.Always})
 }
 
 // dumpEnter answers the request of a process for a cgroup of its own. It is a dump, so that there is an answer.
 func (s *Server) dumpEnter(ctx context.Context, req *request, out *replies) error {
+	if !req.dump() {
+		return syscall.EOPNOTSUPP
+	}
 	ctl, err := s.attacher()
 	if err != nil {
 		return err
 	}
-	a, err := ctl.Enter(ctx, req.peer)
+	var r attachRequest
+	if err := unmarshalAttrs(req.attrs, &r); err != nil {
+		return syscall.EINVAL
+	}
+	a, err := ctl.Enter(ctx, req.peer, r.a.Always)
 	if err != nil {
 		return err
 	}
@@ -148,7 +160,7 @@ func (s *Server) dumpEnter(ctx context.Context, req *request, out *replies) erro
 
 // Attachments implements [Attacher].
 func (c *Client) Attachments(ctx context.Context) ([]Attachment, error) {
-	return c.attached(ctx, "list attached cgroups", cmdOwnGetAttached)
+	return c.attached(ctx, "list attached cgroups", cmdOwnGetAttached, nil)
 }
 
 // Attach implements [Attacher].
@@ -162,8 +174,13 @@ func (c *Client) Detach(ctx context.Context, path string) error {
 }
 
 // Enter implements [Attacher].
-func (c *Client) Enter(ctx context.Context, _ Peer) (Attachment, error) {
-	all, err := c.attached(ctx, "enter a cgroup", cmdOwnEnter)
+func (c *Client) Enter(ctx context.Context, _ Peer, always bool) (Attachment, error) {
+	const op = "enter a cgroup"
+	attrs, err := marshalAttrs(&attachRequest{Attachment{Always: always}})
+	if err != nil {
+		return Attachment{}, &OpError{Op: op, Backend: c.backend, Err: err}
+	}
+	all, err := c.attached(ctx, op, cmdOwnEnter, attrs)
 	if err != nil || len(all) == 0 {
 		return Attachment{}, err
 	}
@@ -171,9 +188,9 @@ func (c *Client) Enter(ctx context.Context, _ Peer) (Attachment, error) {
 }
 
 // attached performs a command whose answer is attachments.
-func (c *Client) attached(ctx context.Context, op string, cmd uint8) ([]Attachment, error) {
+func (c *Client) attached(ctx context.Context, op string, cmd uint8, attrs []byte) ([]Attachment, error) {
 	var s []Attachment
-	err := c.genl(ctx, op, OwnFamilyName, cmd, netlink.Dump, nil, answer{
+	err := c.genl(ctx, op, OwnFamilyName, cmd, netlink.Dump, attrs, answer{
 		begin: func() { s = nil },
 		parse: func(_ uint8, attrs []byte) error {
 			var a Attachment

@@ -97,7 +97,7 @@ func families() []genlFamily {
 			{cmdOwnGetAttached, dump, (*Server).dumpAttachments},
 			{cmdOwnAttach, do, (*Server).doAttach},
 			{cmdOwnDetach, do, (*Server).doAttach},
-			{cmdOwnEnter, dump, (*Server).dumpEnter},
+			{cmdOwnEnter, opDo | opDump | opPolicy, (*Server).dumpEnter},
 		}},
 	}
 }

@@ -83,6 +83,7 @@ const (
 	attrAttachRun
 	attrAttachConnect
 	attrAttachAccept
+	attrAttachAlways
 	attrAttachSMCR
 	attrAttachTCP // a nest for each reason
 )

@@ -24,6 +24,7 @@ type attachOptions struct {
 	*cmdutil.Factory
 	target          target
 	connect, accept bool
+	always          bool
 }
 
 func newAttach(f *cmdutil.Factory, runF func(*attachOptions) error) *cobra.Command {
@@ -54,6 +55,7 @@ func newAttach(f *cmdutil.Factory, runF func(*attachOptions) error) *cobra.Comma
 	}
 	o.target.addFlags(cmd)
 	cmd.Flags().BoolVar(&o.connect, "connect", false, "only connections that the programs make")
+	cmd.Flags().BoolVar(&o.always, "no-adapt", false, "try SMC-R for every connection, even if many short ones in a row did not benefit")
 	cmd.Flags().BoolVar(&o.accept, "accept", false, "only connections that the programs accept")
 	return cmd
 }
@@ -98,7 +100,7 @@ func newDetach(f *cmdutil.Factory, runF func(*attachOptions) error) *cobra.Comma
 
 func (o *attachOptions) attach(ctx context.Context) error {
 	return o.each(ctx, func(ctx context.Context, c nl.Attacher, path string) error {
-		return c.Attach(ctx, nl.Attachment{Path: path, Connect: o.connect, Accept: o.accept})
+		return c.Attach(ctx, nl.Attachment{Path: path, Connect: o.connect, Accept: o.accept, Always: o.always})
 	})
 }
 
@@ -147,6 +149,7 @@ type attachmentJSON struct {
 	Run     bool             `json:"run"`
 	Connect bool             `json:"connect"`
 	Accept  bool             `json:"accept"`
+	Always  bool             `json:"always"`
 	SMCR    uint64           `json:"smcr"`
 	TCP     uint64           `json:"tcp"`
 	Reasons []attachedReason `json:"reasons"`
@@ -185,7 +188,7 @@ func newProgramList(f *cmdutil.Factory) *cobra.Command {
 		},
 		json: func(r nl.Row[nl.Attachment]) attachmentJSON {
 			a := r.Value
-			j := attachmentJSON{r.Stack, a.Path, a.Cgroup, a.UID, a.Run, a.Connect, a.Accept, a.SMCR, allTCP(&a), []attachedReason{}}
+			j := attachmentJSON{r.Stack, a.Path, a.Cgroup, a.UID, a.Run, a.Connect, a.Accept, a.Always, a.SMCR, allTCP(&a), []attachedReason{}}
 			for _, t := range a.TCP {
 				j.Reasons = append(j.Reasons, attachedReason{t.Side.String(), fmt.Sprintf("0x%08x", t.Reason), smc.Diagnosis(t.Reason).Text(), t.Count})
 			}

@@ -57,7 +57,7 @@ func overWire(ctx context.Context, o *Options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	a, err := enter(ctx, c, log)
+	a, err := enter(ctx, o, c, log)
 	switch {
 	case err != nil && o.Mode == ModeAuto:
 		_ = c.Close()
@@ -107,14 +107,14 @@ func wireStack(ctx context.Context, o *Options) (*nl.Client, error) {
 }
 
 // enter has this process be in an attached cgroup of its own.
-func enter(ctx context.Context, c nl.Attacher, log *slog.Logger) (nl.Attachment, error) {
+func enter(ctx context.Context, o *Options, c nl.Attacher, log *slog.Logger) (nl.Attachment, error) {
 	// Whoever may make a cgroup here does: the stack has no right to where a user manager has.
 	leave, err := attach.EnterOwn()
 	if err != nil {
 		log.Debug("the stack makes the cgroup", "err", err)
 		leave = func() error { return nil }
 	}
-	a, err := c.Enter(ctx, nl.Peer{})
+	a, err := c.Enter(ctx, nl.Peer{}, o.NoAdapt)
 	if err != nil {
 		if lerr := leave(); lerr != nil {
 			log.Debug("the cgroup stays", "err", lerr)

@@ -293,7 +293,7 @@ func (f *Fake) Attach(ctx context.Context, a nl.Attachment) error {
 		if path.Clean("/"+a.Path) != a.Path || !a.Connect && !a.Accept {
 			return fmt.Errorf("cgroup %q: %w", a.Path, os.ErrInvalid)
 		}
-		a := nl.Attachment{Path: a.Path, Connect: a.Connect, Accept: a.Accept}
+		a := nl.Attachment{Path: a.Path, Connect: a.Connect, Accept: a.Accept, Always: a.Always}
 		s.Attachments = append(without(s.Attachments, a.Path), a)
 		return nil
 	})
@@ -312,9 +312,9 @@ func (f *Fake) Detach(ctx context.Context, path string) error {
 }
 
 // Enter implements [nl.Attacher].
-func (f *Fake) Enter(ctx context.Context, who nl.Peer) (a nl.Attachment, err error) {
+func (f *Fake) Enter(ctx context.Context, who nl.Peer, always bool) (a nl.Attachment, err error) {
 	err = f.change(ctx, func(s *State) error {
-		a = nl.Attachment{Path: fmt.Sprintf("/run-%d", who.PID), UID: who.UID, Run: true, Connect: true, Accept: true}
+		a = nl.Attachment{Path: fmt.Sprintf("/run-%d", who.PID), UID: who.UID, Run: true, Connect: true, Accept: true, Always: always}
 		s.Attachments = append(without(s.Attachments, a.Path), a)
 		return nil
 	})

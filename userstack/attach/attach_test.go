@@ -217,7 +217,13 @@ func TestByPath(t *testing.T) {
 	b.mkdir("/a")
 	id := b.mkdir("/a/b")
 	b.want(id, "true false")
-	if err := b.tree.Detach(e.Path); err != nil {
+	for _, always := range []bool{true, false, true} {
+		e.Always = always
+		if err := b.tree.Attach(e); err != nil || b.tree.Always(id) != always {
+			t.Error(err, always)
+		}
+	}
+	if err := b.tree.Detach(e.Path); err != nil || b.tree.Always(id) {
 		t.Error(err)
 	}
 	if n := b.a.len(); n != 0 {
@@ -247,7 +253,7 @@ func TestWrongPaths(t *testing.T) {
 func TestRun(t *testing.T) {
 	b := newBed(t)
 	pid, stop := b.process(1234)
-	e, err := b.tree.Enter(pid, 1234)
+	e, err := b.tree.Enter(pid, 1234, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +263,7 @@ func TestRun(t *testing.T) {
 	if p, err := cgroup.Of(pid); p != e.Path || err != nil {
 		t.Error(p, err)
 	}
-	if again, err := b.tree.Enter(pid, 1234); again != e || err != nil {
+	if again, err := b.tree.Enter(pid, 1234, false); again != e || err != nil {
 		t.Errorf("%+v, %v", again, err)
 	}
 	stop()
@@ -276,14 +282,14 @@ func TestRunOfOthers(t *testing.T) {
 	b := newBed(t)
 	pid, stop := b.process(1234)
 	for _, uid := range []uint32{0, 1235} {
-		if _, err := b.tree.Enter(pid, uid); !errors.Is(err, os.ErrPermission) {
+		if _, err := b.tree.Enter(pid, uid, false); !errors.Is(err, os.ErrPermission) {
 			t.Error(uid, err)
 		}
 	}
 	b.tree.mu.Lock()
 	b.tree.runs[1234] = maxRuns
 	b.tree.mu.Unlock()
-	if _, err := b.tree.Enter(pid, 1234); !errors.Is(err, syscall.EUSERS) {
+	if _, err := b.tree.Enter(pid, 1234, false); !errors.Is(err, syscall.EUSERS) {
 		t.Error(err)
 	}
 	if p, err := cgroup.Of(pid); p != b.part || err != nil { // it is back
@@ -291,7 +297,7 @@ func TestRunOfOthers(t *testing.T) {
 	}
 	stop()
 	for _, gone := range []int{pid, 0, -1} {
-		if _, err := b.tree.Enter(gone, 1234); err == nil {
+		if _, err := b.tree.Enter(gone, 1234, false); err == nil {
 			t.Errorf("process %d has entered", gone)
 		}
 	}
@@ -304,7 +310,7 @@ func TestRunOfOthers(t *testing.T) {
 func TestFind(t *testing.T) {
 	b := newBed(t)
 	pid, stop := b.process(0)
-	e, err := b.tree.Enter(pid, 0)
+	e, err := b.tree.Enter(pid, 0, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,10 +106,10 @@ func sweep(dir string) {
 }
 
 // Enter has a process of a user be in a cgroup for a run: in a new one below its own, unless it is in one by
-// [EnterOwn] already, or by a run that has started this one. Errors: os.ErrPermission if the process is not one of
+// [EnterOwn] already, or by a run that has started this one. always is that of the Entry. Errors: os.ErrPermission if the process is not one of
 // the user, cgroup.ErrOutside if the stack does not see its cgroup, syscall.EUSERS and syscall.ENOSPC for too many,
 // or those of the cgroup tree.
-func (t *Table) Enter(pid int, uid uint32) (Entry, error) {
+func (t *Table) Enter(pid int, uid uint32, always bool) (Entry, error) {
 	if pid <= 0 {
 		return Entry{}, cgroup.ErrOutside // in another PID namespace
 	}
@@ -120,7 +120,7 @@ func (t *Table) Enter(pid int, uid uint32) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	e := Entry{Path: own, UID: uid, Run: true, Connect: true, Accept: true}
+	e := Entry{Path: own, UID: uid, Run: true, Connect: true, Accept: true, Always: always}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if isRun(path.Base(own)) {

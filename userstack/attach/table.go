@@ -57,6 +57,8 @@ type Entry struct {
 	Run bool
 	// Connect and Accept say which sockets announce.
 	Connect, Accept bool
+	// Always means that each connection tries SMC-R, also if that was of no use for many.
+	Always bool
 }
 
 // A Table is safe for concurrent use.
@@ -68,6 +70,7 @@ type Table struct {
 	closed  bool
 	entries map[string]*entry // by path
 	runs    map[uint32]int    // how many entries of runs a user has
+	always  map[uint64]bool   // the cgroups whose entries have Always
 }
 
 type entry struct {
@@ -77,7 +80,7 @@ type entry struct {
 
 // New makes a Table without entries.
 func New(cfg Config) (*Table, error) {
-	t := &Table{cfg: cfg, entries: map[string]*entry{}, runs: map[uint32]int{}}
+	t := &Table{cfg: cfg, entries: map[string]*entry{}, runs: map[uint32]int{}, always: map[uint64]bool{}}
 	var err error
 	if t.watch, err = newWatch(); err != nil {
 		return nil, err
@@ -120,7 +123,24 @@ func (t *Table) Attach(e Entry) error {
 		}
 	}
 	have.Entry = e
+	t.note(have)
 	return nil
+}
+
+// note keeps always up to date. mu is held.
+func (t *Table) note(e *entry) {
+	if e.Always && e.Cgroup != 0 {
+		t.always[e.Cgroup] = true
+	} else {
+		delete(t.always, e.Cgroup)
+	}
+}
+
+// Always reports whether the entry of a cgroup has Always.
+func (t *Table) Always(id uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.always[id]
 }
 
 // add adds an entry. mu is held.
@@ -164,6 +184,7 @@ func (t *Table) detach(e *entry) {
 	if err := t.cfg.Boundary.Detach(e.Cgroup); err != nil {
 		t.cfg.Log.Warn("cannot detach a cgroup", "cgroup", e.Path, "err", err)
 	}
+	delete(t.always, e.Cgroup)
 	e.Cgroup = 0
 }
 
@@ -241,6 +262,7 @@ func (t *Table) look(e *entry) error {
 		return err
 	}
 	e.Cgroup = id
+	t.note(e)
 	return nil
 }
 

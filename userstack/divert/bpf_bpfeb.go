@@ -63,6 +63,7 @@ type bpfScratch struct {
 type bpfSilence struct {
 	_      structs.HostLayout
 	Until  uint64
+	Again  uint64
 	Why    uint32
 	Unused uint32
 }

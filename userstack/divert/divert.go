@@ -182,12 +182,28 @@ func (d *Diverter) Detach(cgroup uint64) error {
 // Anybody stands for all users in [Diverter.Quiet].
 const Anybody = ^uint32(0)
 
-// Quiet has connections of a user to a peer not announced for a time, and counted with a reason; with 0, they
-// are announced again. Port 0 stands for all ports of the peer. A later call replaces an earlier one. The table is
-// bounded: what was asked for longest ago may be forgotten.
-func (d *Diverter) Quiet(uid uint32, peer netip.AddrPort, t time.Duration, why smc.Diagnosis) error {
+// A Silence says how long connections to a peer are not announced.
+type Silence struct {
+	// For is how long. With 0, they are announced again.
+	For time.Duration
+	// Again, if not 0, has the first connection after that announced, and the others not, for so long or until
+	// Quiet is called again.
+	Again time.Duration
+	// Why is the reason with which the connections are counted.
+	Why smc.Diagnosis
+}
+
+// Quiet has connections of a user to a peer not announced for a time. Port 0 stands for all ports of the peer. A
+// later call replaces an earlier one. The table is bounded: what was asked for longest ago may be forgotten.
+func (d *Diverter) Quiet(uid uint32, peer netip.AddrPort, s Silence) error {
 	key := bpfPeer{Uid: uid, Addr: peer.Addr().As16(), Port: swapped(peer.Port())}
-	if err := d.bpf.Quiet.Put(key, bpfSilence{Until: uint64(monotonic() + t), Why: uint32(why)}); err != nil {
+	var err error
+	if s.For == 0 {
+		err = ignored(d.bpf.Quiet.Delete(key), ebpf.ErrKeyNotExist)
+	} else {
+		err = d.bpf.Quiet.Put(key, bpfSilence{Until: uint64(monotonic() + s.For), Again: uint64(s.Again), Why: uint32(s.Why)})
+	}
+	if err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
 	return nil

@@ -132,6 +132,9 @@ func (f *Flow) become(state int) error {
 // sees before Finish or Reset.
 func (f *Flow) Outer() *net.TCPConn { return f.outer.conn }
 
+// Age returns how long ago this host announced the connection.
+func (f *Flow) Age() time.Duration { return monotonic() - f.began }
+
 // Split makes inner, the other end of the program's connection, and lets the program go on: its
 // connect() or accept() returns. fd is a descriptor of inner for the caller, who carries the bytes and
 // calls Finish or Reset at the end. Errors: net.ErrClosed after Reset, or one that wraps a

@@ -31,12 +31,12 @@ func TestQuiet(t *testing.T) {
 		quiet func() error
 		taken [2]int64 // at l and at other
 	}{
-		{"a user, a port", func() error { return b.d[0].Quiet(uid, at, time.Hour, smc.DiagNoPath) }, [2]int64{0, 1}},
-		{"no more", func() error { return b.d[0].Quiet(uid, at, 0, smc.DiagNoPath) }, [2]int64{1, 1}},
-		{"another user", func() error { return b.d[0].Quiet(uid+1, at, time.Hour, smc.DiagNoPath) }, [2]int64{1, 1}},
-		{"all users, a port", func() error { return b.d[0].Quiet(Anybody, at, time.Hour, smc.DiagNoPath) }, [2]int64{0, 1}},
+		{"a user, a port", func() error { return b.d[0].Quiet(uid, at, Silence{For: time.Hour, Why: smc.DiagNoPath}) }, [2]int64{0, 1}},
+		{"no more", func() error { return b.d[0].Quiet(uid, at, Silence{For: 0, Why: smc.DiagNoPath}) }, [2]int64{1, 1}},
+		{"another user", func() error { return b.d[0].Quiet(uid+1, at, Silence{For: time.Hour, Why: smc.DiagNoPath}) }, [2]int64{1, 1}},
+		{"all users, a port", func() error { return b.d[0].Quiet(Anybody, at, Silence{For: time.Hour, Why: smc.DiagNoPath}) }, [2]int64{0, 1}},
 		{"all users, all ports", func() error {
-			return b.d[0].Quiet(Anybody, netip.AddrPortFrom(at.Addr(), 0), time.Hour, smc.DiagNoPath)
+			return b.d[0].Quiet(Anybody, netip.AddrPortFrom(at.Addr(), 0), Silence{For: time.Hour, Why: smc.DiagNoPath})
 		}, [2]int64{0, 0}},
 	} {
 		b.must(step.quiet())
@@ -49,6 +49,23 @@ func TestQuiet(t *testing.T) {
 		}
 	}
 	b.wantCount(smc.DiagNoPath, 4)
+}
+
+// TestQuietTry: when a silence with a try is over, one connection is announced, until something is known of it.
+func TestQuietTry(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, splice)
+	l := b.listen(b.B.Addr())
+	at := netip.MustParseAddrPort(l.Addr().String())
+	b.must(b.d[0].Quiet(uint32(os.Geteuid()), at, Silence{For: 1, Again: time.Hour, Why: smc.DiagShort}))
+	for range 3 {
+		b.works(l)
+	}
+	b.wantTaken(1, 1)
+	b.must(b.d[0].Quiet(uint32(os.Geteuid()), at, Silence{}))
+	b.works(l)
+	b.wantTaken(2, 2)
+	b.wantCount(smc.DiagShort, 2)
 }
 
 // TestCopied has a device on the way that copies options from SYN to SYN-ACK: the connection is TCP, and

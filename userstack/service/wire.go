@@ -43,6 +43,7 @@ type boundary struct {
 	attached *attach.Table
 	whole    uint64 // the number of Wire.Cgroup, or 0
 	tallies  tallies
+	shorts   shorts
 }
 
 // openWire begins to take connections. It must be called by a thread of the network namespace.
@@ -50,7 +51,7 @@ func (s *Service) openWire(c *Wire) error {
 	if c == nil {
 		return nil
 	}
-	w := &boundary{s: s, tallies: tallies{of: map[uint64]*tally{}}}
+	w := &boundary{s: s, tallies: tallies{of: map[uint64]*tally{}}, shorts: shorts{dests: map[dest]*destRow{}}}
 	if err := w.open(c); err != nil {
 		return errors.Join(err, w.close())
 	}
@@ -126,14 +127,14 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 		log.Debug("connection stays TCP", "err", err)
 		s.programs.StaysTCPOf(owner, f.Cookie, f.Role == smc.Client, err)
 		if f.Role == smc.Client {
-			w.quiet(f, declinedFor, declinedBy(d))
+			w.quiet(f, divert.Silence{For: declinedFor, Why: declinedBy(d)})
 		}
 		if err := f.Splice(); err != nil {
 			log.Info("connection lost", "err", err)
 		}
 	case f.Role == smc.Client && s.programs.NoAnswer(f.UID, f.Tuple.Remote, err) != nil:
 		log.Info("connection made again over TCP", "err", err)
-		w.quiet(f, s.programs.Quiet(f.UID, f.Tuple.Remote), smc.DiagNoPath)
+		w.quiet(f, divert.Silence{For: s.programs.Quiet(f.UID, f.Tuple.Remote), Why: smc.DiagNoPath})
 		f.Retry()
 	default:
 		log.Info("rendezvous failed", "err", err)
@@ -154,8 +155,8 @@ func declinedBy(d *userstack.DeclineError) smc.Diagnosis {
 }
 
 // quiet has connections like that of f not announced for a time.
-func (w *boundary) quiet(f *divert.Flow, t time.Duration, why smc.Diagnosis) {
-	if err := w.d.Quiet(f.UID, f.Tuple.Remote, t, why); err != nil {
+func (w *boundary) quiet(f *divert.Flow, s divert.Silence) {
+	if err := w.d.Quiet(f.UID, f.Tuple.Remote, s); err != nil {
 		w.s.log.Warn("connections to a peer are announced in vain", "remote", f.Tuple.Remote, "err", err)
 	}
 }
@@ -209,8 +210,11 @@ func (w *boundary) carry(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
 		Broken: func(syscall.Errno) { f.ResetProgram() },
 	}
 	leave := s.enterRelay()
+	began, made, carried := time.Now(), f.Age(), uint64(0)
+	r.Carried = func() { carried = carriage.Bytes() }
 	over := func(reset bool, err error) {
 		defer leave()
+		w.learn(f, began, made, carried)
 		if err != nil { // a panic
 			f.Reset()
 			return
@@ -228,6 +232,19 @@ func (w *boundary) carry(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
 		return
 	}
 	over(r.Run(s.ending.Done()), nil)
+}
+
+// learn learns from the end of a connection that began at a time, after it took made to make, whether the next ones are
+// worth SMC-R.
+func (w *boundary) learn(f *divert.Flow, began time.Time, made time.Duration, carried uint64) {
+	if f.Role != smc.Client || w.attached.Always(f.Cgroup) {
+		return
+	}
+	now := time.Now()
+	short := isShort(made, now.Sub(began), carried)
+	if q, changes := w.shorts.learn(now, began.Add(-made), dest{f.UID, f.Tuple.Remote}, short); changes {
+		w.quiet(f, q)
+	}
 }
 
 // innerEnd is the program's end of a connection.

@@ -45,7 +45,7 @@ func (c continued) Attach(_ context.Context, a nl.Attachment) error {
 	if c.wire == nil {
 		return nl.ErrNotSupported
 	}
-	return c.wire.attached.Attach(attach.Entry{Path: a.Path, UID: a.UID, Connect: a.Connect, Accept: a.Accept})
+	return c.wire.attached.Attach(attach.Entry{Path: a.Path, UID: a.UID, Connect: a.Connect, Accept: a.Accept, Always: a.Always})
 }
 
 // Detach implements nl.Attacher.
@@ -57,7 +57,7 @@ func (c continued) Detach(_ context.Context, path string) error {
 }
 
 // Enter implements nl.Attacher.
-func (c continued) Enter(_ context.Context, who nl.Peer) (nl.Attachment, error) {
+func (c continued) Enter(_ context.Context, who nl.Peer, always bool) (nl.Attachment, error) {
 	if c.wire == nil {
 		return nl.Attachment{}, nl.ErrNotSupported
 	}
@@ -70,12 +70,12 @@ func (c continued) Enter(_ context.Context, who nl.Peer) (nl.Attachment, error) 
 			return nl.Attachment{}, errors.Join(err, os.ErrPermission)
 		}
 	}
-	e, err := c.wire.attached.Enter(int(who.PID), who.UID)
+	e, err := c.wire.attached.Enter(int(who.PID), who.UID, always)
 	return attachment(e, nl.Outcomes{}), err
 }
 
 func attachment(e attach.Entry, o nl.Outcomes) nl.Attachment {
-	return nl.Attachment{Path: e.Path, Cgroup: e.Cgroup, UID: e.UID, Run: e.Run, Connect: e.Connect, Accept: e.Accept, Outcomes: o}
+	return nl.Attachment{Path: e.Path, Cgroup: e.Cgroup, UID: e.UID, Run: e.Run, Connect: e.Connect, Accept: e.Accept, Always: e.Always, Outcomes: o}
 }
 
 // tallies counts what became of the connections that the Diverter has taken, for each cgroup.

@@ -63,7 +63,12 @@ var Modes = []Mode{
 	{Name: "local", Flags: []string{"--mode", "user", "-v"}},
 	Joined,
 	{Name: "roce", Flags: []string{"--mode", "user", "-v", "--no-adapt"}, Apart: true},
+	// The stack takes connections at the devices, so those within a host are TCP.
+	{Name: "wire", Flags: wire, Apart: true},
+	{Name: "wirehost", Flags: wire},
 }
+
+var wire = []string{"--mode", "user", "--boundary", "wire", "-v"}
 
 // Joined is the mode in which the connections of one host are joined.
 var Joined = Mode{Name: "joined", Flags: []string{"--mode", "user", "-v", "--local"}, Flag: "--local"}

@@ -90,9 +90,10 @@ struct tally {
 	__u32 unused;
 };
 
-/* Until when nothing is announced, as bpf_ktime_get_ns has it, and why. */
+/* Until when nothing is announced, as bpf_ktime_get_ns has it, and why. With again, the first connection after that is announced, and the others are not for so long. */
 struct silence {
 	__u64 until;
+	__u64 again;
 	__u32 why;
 	__u32 unused;
 };
@@ -398,7 +399,12 @@ static __always_inline void forget(const struct tuple *t, __u32 uid)
 static __always_inline __u32 told(struct peer *p)
 {
 	struct silence *s = bpf_map_lookup_elem(&quiet, p);
-	return s && bpf_ktime_get_ns() < s->until ? s->why : 0;
+	__u64 now = bpf_ktime_get_ns();
+	if (s && now < s->until)
+		return s->why;
+	if (s && s->again)
+		s->until = now + s->again; /* two at once may both see that it is over */
+	return 0;
 }
 
 /* silent reports why a connection of a user is not announced to its peer, or 0. */

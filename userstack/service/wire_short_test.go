@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/divert"
+)
+
+func TestIsShort(t *testing.T) {
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		made, open time.Duration
+		carried    uint64
+		want       bool
+	}{
+		{ms, ms, 100, true},
+		{ms, 999 * ms, 100, true},
+		{ms, time.Second, 100, false}, // it lasted
+		{ms, ms, shortBytes, false},   // it carried much
+		{ms, 19 * ms, littleBytes, true},
+		{ms, 20 * ms, littleBytes, false},
+		{50 * ms, 149 * ms, littleBytes, true}, // a busy machine
+		{50 * ms, 150 * ms, littleBytes, false},
+		{time.Second, 999 * ms, shortBytes - 1, true},
+		{time.Second, time.Second, shortBytes - 1, false},
+	} {
+		if got := isShort(test.made, test.open, test.carried); got != test.want {
+			t.Errorf("%+v: %v", test, got)
+		}
+	}
+}
+
+func TestShorts(t *testing.T) {
+	s := shorts{dests: map[dest]*destRow{}}
+	d := dest{1000, netip.MustParseAddrPort("10.0.0.1:80")}
+	now := time.Unix(1e9, 0)
+	end := func(short bool) (divert.Silence, bool) {
+		t.Helper()
+		now = now.Add(time.Millisecond)
+		return s.learn(now, now, d, short)
+	}
+	wantQuiet := func(f time.Duration) {
+		t.Helper()
+		q, ok := end(true)
+		if want := (divert.Silence{For: f, Again: tryTime, Why: smc.DiagShort}); !ok || q != want {
+			t.Errorf("%+v, %v; want %+v", q, ok, want)
+		}
+	}
+	row := func() {
+		t.Helper()
+		for i := range shortRow - 1 {
+			if q, ok := end(true); ok {
+				t.Fatalf("connection %d: %+v", i, q)
+			}
+		}
+	}
+	row()
+	now = now.Add(rowGap) // a gap: not in a row
+	row()
+	end(false)
+	row()
+	wantQuiet(shortFirst)
+	for f := 2 * shortFirst; f <= 4*shortLast; f *= 2 {
+		began := now
+		if q, ok := s.learn(now.Add(time.Millisecond), began, d, true); ok { // it began before
+			t.Errorf("%+v", q)
+		}
+		now = now.Add(min(f, shortLast)) // the silence, which was half of f, is over, and one tries
+		wantQuiet(min(f, shortLast))
+	}
+	now = now.Add(shortLast)
+	if q, ok := end(false); !ok || q != (divert.Silence{}) {
+		t.Errorf("%+v, %v", q, ok)
+	}
+	row()
+	wantQuiet(shortFirst)
+	now = now.Add(forgetTime)
+	row()
+	wantQuiet(shortFirst)
+
+	other := dest{1001, d.to}
+	if q, ok := s.learn(now, now, other, false); ok {
+		t.Errorf("another user: %+v", q)
+	}
+	// The table is bounded.
+	for i := range maxShort + 100 {
+		s.learn(now, now, dest{uint32(i + 2000), d.to}, true)
+	}
+	if len(s.dests) > maxShort {
+		t.Errorf("%d destinations", len(s.dests))
+	}
+	now = now.Add(forgetTime + time.Second)
+	s.learn(now, now, other, true)
+	if len(s.dests) != 1 {
+		t.Errorf("%d destinations are remembered", len(s.dests))
+	}
+}
