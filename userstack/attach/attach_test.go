@@ -20,6 +20,7 @@ import (
 
 	"smcr/internal/cgroup"
 	"smcr/internal/testing/testkind"
+	"smcr/userstack/divert"
 )
 
 // announcer is a Boundary that remembers.
@@ -28,10 +29,10 @@ type announcer struct {
 	has map[uint64]string
 }
 
-func (a *announcer) Attach(id uint64, connect, accept bool) error {
+func (a *announcer) Attach(id uint64, what divert.Does) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.has[id] = fmt.Sprint(connect, " ", accept)
+	a.has[id] = fmt.Sprint(what.Connect, " ", what.Accept)
 	return nil
 }
 
@@ -181,7 +182,7 @@ func (b *bed) process(uid uint32) (pid int, stop func()) {
 // TestByPath: a cgroup that comes, goes and comes again is attached while it is there.
 func TestByPath(t *testing.T) {
 	b := newBed(t)
-	e := Entry{Path: b.part + "/a/b", UID: 7, Connect: true}
+	e := Entry{Path: b.part + "/a/b", UID: 7, Does: divert.Does{Connect: true}}
 	if err := b.tree.Attach(e); err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +238,7 @@ func TestByPath(t *testing.T) {
 func TestWrongPaths(t *testing.T) {
 	b := newBed(t)
 	for _, p := range []string{"", "a", "/a/../b", "/a/", "//a", "/..", "/a\x00b", b.part + "/smcr-run-1-x"} {
-		if err := b.tree.Attach(Entry{Path: p, Accept: true}); !errors.Is(err, os.ErrInvalid) {
+		if err := b.tree.Attach(Entry{Path: p, Does: divert.Does{Accept: true}}); !errors.Is(err, os.ErrInvalid) {
 			t.Errorf("%q: %v", p, err)
 		}
 	}

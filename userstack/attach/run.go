@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/cgroup"
+	"smcr/userstack/divert"
 )
 
 // runPrefix is how the names of the cgroups of runs begin. The network namespace follows, and a random part.
@@ -120,7 +121,7 @@ func (t *Table) Enter(pid int, uid uint32, always bool) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	e := Entry{Path: own, UID: uid, Run: true, Connect: true, Accept: true, Always: always}
+	e := Entry{Path: own, UID: uid, Run: true, Does: divert.Does{Connect: true, Accept: true, Always: always}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if isRun(path.Base(own)) {
@@ -212,7 +213,7 @@ func (t *Table) Find() error {
 			return nil
 		}
 		p := strings.TrimPrefix(dir, path.Clean(t.cfg.Top))
-		e := Entry{Path: p, UID: st.Sys().(*syscall.Stat_t).Uid, Run: true, Connect: true, Accept: true}
+		e := Entry{Path: p, UID: st.Sys().(*syscall.Stat_t).Uid, Run: true, Does: divert.Does{Connect: true, Accept: true}}
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.entries[p] != nil {

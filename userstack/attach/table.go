@@ -16,6 +16,7 @@ import (
 
 	"smcr/guard"
 	"smcr/internal/cgroup"
+	"smcr/userstack/divert"
 )
 
 // Limits of a [Table].
@@ -27,8 +28,8 @@ const (
 
 // A Boundary takes the connections of the sockets of cgroups. *divert.Diverter is one.
 type Boundary interface {
-	// Attach has the sockets of a cgroup announce: those that connect, those that accept, or both.
-	Attach(cgroup uint64, connect, accept bool) error
+	// Attach has the sockets of a cgroup announce.
+	Attach(cgroup uint64, what divert.Does) error
 	// Detach is the inverse of Attach.
 	Detach(cgroup uint64) error
 }
@@ -55,10 +56,7 @@ type Entry struct {
 	UID uint32
 	// Run means that it was made for one program, and ends with that.
 	Run bool
-	// Connect and Accept say which sockets announce.
-	Connect, Accept bool
-	// Always means that each connection tries SMC-R, also if that was of no use for many.
-	Always bool
+	divert.Does
 }
 
 // A Table is safe for concurrent use.
@@ -118,7 +116,7 @@ func (t *Table) Attach(e Entry) error {
 	}
 	e.Cgroup = have.Cgroup
 	if e.Cgroup != 0 {
-		if err := t.cfg.Boundary.Attach(e.Cgroup, e.Connect, e.Accept); err != nil {
+		if err := t.cfg.Boundary.Attach(e.Cgroup, e.Does); err != nil {
 			return err
 		}
 	}
@@ -258,7 +256,7 @@ func (t *Table) look(e *entry) error {
 	if id == 0 {
 		return nil
 	}
-	if err := t.cfg.Boundary.Attach(id, e.Connect, e.Accept); err != nil {
+	if err := t.cfg.Boundary.Attach(id, e.Does); err != nil {
 		return err
 	}
 	e.Cgroup = id

@@ -144,19 +144,22 @@ func (d *Diverter) RemoveDevice(index int) error {
 	return errors.Join(detach(d.host, index, egress), detach(d.host, index, ingress))
 }
 
-// Attach has the sockets of a cgroup, and of those below it, announce: the ones that connect, the ones
-// that listen, or both. A socket has the cgroup of the process that made it. The number of a cgroup is
-// the inode of its folder. It may be called again.
-func (d *Diverter) Attach(cgroup uint64, connect, accept bool) error {
+// Does says which sockets of a cgroup announce.
+type Does struct {
+	// Connect and Accept are those that connect, and those that listen.
+	Connect, Accept bool
+	// Always has them announce also in a silence because of smc.DiagShort.
+	Always bool
+}
+
+// Attach has the sockets of a cgroup, and of those below it, announce. A socket has the cgroup of the process that
+// made it. The number of a cgroup is the inode of its folder. It may be called again.
+func (d *Diverter) Attach(cgroup uint64, what Does) error {
 	var does uint32
-	if connect {
-		does |= connects
-	}
-	if accept {
-		does |= accepts
-	}
-	if does == 0 {
-		return d.Detach(cgroup)
+	for bit, set := range map[uint32]bool{connects: what.Connect, accepts: what.Accept, always: what.Always} {
+		if set {
+			does |= bit
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

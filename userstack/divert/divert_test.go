@@ -80,7 +80,7 @@ func newBedWith(t *testing.T, handle func(*bed, *Flow), tune func(*Config)) *bed
 		for _, l := range h.Links {
 			b.must(b.d[i].AddDevice(b.index(h, l.Name)))
 		}
-		b.must(b.d[i].Attach(ownCgroup(t), true, true))
+		b.must(b.d[i].Attach(ownCgroup(t), Does{Connect: true, Accept: true}))
 	}
 	return b
 }

@@ -205,17 +205,17 @@ func TestPlain(t *testing.T) {
 	}
 	b.must(b.d[1].Detach(ownCgroup(t)))
 	hello() // the server does not announce
-	b.must(b.d[1].Attach(ownCgroup(t), true, false))
+	b.must(b.d[1].Attach(ownCgroup(t), Does{Connect: true, Accept: false}))
 	hello() // only what it connects would
 	b.wantTaken(0, 0)
 	b.wantCount(smc.DiagPeerNoSMC, 2)
-	b.must(b.d[1].Attach(ownCgroup(t), false, true))
+	b.must(b.d[1].Attach(ownCgroup(t), Does{Connect: false, Accept: true}))
 	hello()
 	b.wantTaken(1, 1)
 	b.must(b.d[0].Detach(ownCgroup(t)))
 	hello() // the client does not announce
 	b.wantTaken(1, 1)
-	b.must(b.d[0].Attach(ownCgroup(t), true, true))
+	b.must(b.d[0].Attach(ownCgroup(t), Does{Connect: true, Accept: true}))
 	l.Close()
 	b.must(b.A.Do(func() error {
 		if _, err := net.Dial("tcp", l.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {

@@ -51,7 +51,7 @@ func child(cgroup string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(d.Attach(id, true, true), d.Follow(func(string) bool { return true })); err != nil {
+	if err := errors.Join(d.Attach(id, Does{Connect: true, Accept: true}), d.Follow(func(string) bool { return true })); err != nil {
 		return err
 	}
 	fmt.Println("follows")
@@ -123,7 +123,7 @@ func TestKilled(t *testing.T) {
 	}))
 	defer b.d[0].Close()
 	b.must(b.d[0].AddDevice(b.index(b.A, b.A.Links[0].Name)))
-	b.must(b.d[0].Attach(ownCgroup(t), true, true))
+	b.must(b.d[0].Attach(ownCgroup(t), Does{Connect: true, Accept: true}))
 	before := b.taken[0].Load()
 	b.works(l)
 	if n := b.taken[0].Load() - before; n != 1 {

@@ -23,6 +23,7 @@ const (
 const (
 	connects = 1 << iota
 	accepts
+	always
 )
 
 // loadPrograms loads the programs with their constants.

@@ -69,7 +69,7 @@ func (w *boundary) open(c *Wire) error {
 		if w.whole, err = cgroup.ID(c.Cgroup); err != nil {
 			return fmt.Errorf("service: the cgroup of the programs: %w", err)
 		}
-		if err := w.d.Attach(w.whole, true, true); err != nil {
+		if err := w.d.Attach(w.whole, divert.Does{Connect: true, Accept: true}); err != nil {
 			return err
 		}
 	}

@@ -45,7 +45,7 @@ func (c continued) Attach(_ context.Context, a nl.Attachment) error {
 	if c.wire == nil {
 		return nl.ErrNotSupported
 	}
-	return c.wire.attached.Attach(attach.Entry{Path: a.Path, UID: a.UID, Connect: a.Connect, Accept: a.Accept, Always: a.Always})
+	return c.wire.attached.Attach(attach.Entry{Path: a.Path, UID: a.UID, Does: divert.Does{Connect: a.Connect, Accept: a.Accept, Always: a.Always}})
 }
 
 // Detach implements nl.Attacher.

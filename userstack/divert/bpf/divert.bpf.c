@@ -25,6 +25,7 @@ volatile const __u32 per_user;	/* how many flows a user may have */
 /* What a socket of a cgroup does: the bits of the values of cgroups. */
 #define CONNECTS 1
 #define ACCEPTS 2
+#define ALWAYS 4	/* announces also where many connections were too short */
 
 /* A connection, as this host sees it. IPv4 addresses are IPv4-mapped. */
 struct tuple {
@@ -84,6 +85,7 @@ struct peer {
 #define NO_MEMORY 0x01010000
 #define NO_OPTION 0x03010000
 #define COPIED 0x03fb0000
+#define SHORT 0x03fe0000
 struct tally {
 	__u64 cgroup;
 	__u32 why;
@@ -344,11 +346,10 @@ static __always_inline int connecting(struct __sk_buff *skb, int server)
 	return tp && !tp->total_retrans;
 }
 
-/* attached returns the cgroup in cgroups that the socket of a packet is in, the innermost one if it is in several, if that does what is asked, or 0. */
-static __always_inline __u64 attached(struct __sk_buff *skb, __u32 does)
+/* attached returns the cgroup in cgroups that the socket of a packet is in, the innermost one if it is in several, and what that does; or 0. */
+static __always_inline __u64 attached(struct __sk_buff *skb, __u32 *does)
 {
 	__u64 in = 0;
-	__u32 can = 0;
 	for (int level = 0; level < 16; level++) {
 		__u64 id = bpf_skb_ancestor_cgroup_id(skb, level);
 		if (!id)
@@ -356,10 +357,10 @@ static __always_inline __u64 attached(struct __sk_buff *skb, __u32 does)
 		__u32 *found = bpf_map_lookup_elem(&cgroups, &id);
 		if (found) {
 			in = id;
-			can = *found;
+			*does = *found;
 		}
 	}
-	return can & does ? in : 0;
+	return in;
 }
 
 /* charge counts a flow of a user. It returns 0 if that has as many as it may have. */
@@ -437,16 +438,17 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		if (!syn || syn->seq + 1 != bpf_ntohl(p->h.ack_seq))
 			syn = 0;
 	}
+	__u32 does = 0;
 	if (connecting(skb, server) && !dead())
-		f->cgroup = attached(skb, server ? ACCEPTS : CONNECTS);
-	if (!f->cgroup || has & (UNFIT | ANNOUNCES) || (server && !syn)) {
+		f->cgroup = attached(skb, &does);
+	if (!(does & (server ? ACCEPTS : CONNECTS)) || has & (UNFIT | ANNOUNCES) || (server && !syn)) {
 		if (has & ANNOUNCES)
 			erase(skb, p, s->found.where);
 		return;
 	}
 	f->uid = bpf_get_socket_uid(skb);
 	__u32 why = server ? 0 : silent(f->uid, &p->t);
-	if (why) {
+	if (why && !(why == SHORT && does & ALWAYS)) {
 		count(f->cgroup, why);
 		return;
 	}

@@ -123,6 +123,9 @@ func (b *bed) waitStack(ctx context.Context, h *netnstest.Host, stack *netnstest
 	})
 }
 
+// wire reports whether the stacks take connections at the devices.
+func (b *bed) wire() bool { return strings.Contains(b.r.serveFlags, "wire") }
+
 // embedded reports whether programs embed their stacks on this bed.
 func (b *bed) embedded() bool { return len(b.stacks) == 0 }
 
@@ -271,7 +274,7 @@ func (b *bed) client(ctx context.Context, smc bool, limit time.Duration, argv ..
 }
 
 // adaptive runs a client with the default of smcr run, which leaves connections to TCP
-// that gain nothing from SMC-R. At least this number must use SMC-R; 0 means none, as on one
+// that gain nothing from SMC-R. At least this number must use SMC-R, or any if it is negative; 0 means none, as on one
 // machine.
 func (b *bed) adaptive(ctx context.Context, smc bool, least int, limit time.Duration, argv ...string) (*client, error) {
 	name := argv[0]

@@ -258,7 +258,11 @@ func closing(clients int) func(context.Context, *runner, *bed, bool) ([]float64,
 		if err != nil {
 			return nil, err
 		}
-		return wrkRate(b.adaptive(ctx, smc, 1, r.limit(), argv...))
+		least := 1
+		if b.wire() {
+			least = -1 // or none: the stack has learnt of the client before
+		}
+		return wrkRate(b.adaptive(ctx, smc, least, r.limit(), argv...))
 	}
 }
 
