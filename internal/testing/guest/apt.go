@@ -16,9 +16,6 @@ import (
 	"time"
 )
 
-// kernelSuite is the Debian release whose kernel belongs to the series.
-const kernelSuite = "trixie"
-
 // keyring has the keys of Debian's releases, also of the next one.
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -27,28 +24,28 @@ type aptSource struct {
 	uri, suite string
 }
 
-// kernelSources returns the sources that may have a kernel of the series: the mirrors of
+// sources returns the sources that may have a kernel of the series: the mirrors of
 // this machine with other suites. The input is the output of apt-get indextargets, a line
 // "URI SUITE COMPONENT" for each source.
-func kernelSources(targets string) []aptSource {
+func (s Series) sources(targets string) []aptSource {
 	var all []aptSource
 	for line := range strings.Lines(targets) {
 		f := strings.Fields(line)
 		if len(f) != 3 || f[2] != "main" || strings.ContainsAny(f[1], "-/") {
 			continue // security, updates, backports, and flat repositories
 		}
-		for _, suite := range []string{kernelSuite, f[1] + "-backports"} {
-			if s := (aptSource{f[0], suite}); !slices.Contains(all, s) {
-				all = append(all, s)
+		for _, suite := range []string{s.suite, f[1] + "-backports"} {
+			if a := (aptSource{f[0], suite}); !slices.Contains(all, a) {
+				all = append(all, a)
 			}
 		}
 	}
 	return all
 }
 
-// downloadKernel finds the newest kernel of the series, downloads it, and unpacks it in a
+// download finds the newest kernel of the series, downloads it, and unpacks it in a
 // directory below dir.
-func downloadKernel(ctx context.Context, dir string) (Kernel, error) {
+func (s Series) download(ctx context.Context, dir string) (Kernel, error) {
 	if err := needPrograms("apt-get", "apt-cache", "dpkg", "depmod"); err != nil {
 		return Kernel{}, err
 	}
@@ -56,24 +53,24 @@ func downloadKernel(ctx context.Context, dir string) (Kernel, error) {
 	if err != nil {
 		return Kernel{}, err
 	}
-	sources := kernelSources(targets)
+	sources := s.sources(targets)
 	if len(sources) == 0 {
 		return Kernel{}, errors.New("apt has no source of Debian packages")
 	}
 	var errs []error
-	for _, s := range sources {
-		k, err := downloadFrom(ctx, dir, s)
+	for _, from := range sources {
+		k, err := s.downloadFrom(ctx, dir, from)
 		if err == nil {
 			return k, nil
 		}
-		errs = append(errs, fmt.Errorf("suite %s: %w", s.suite, err))
+		errs = append(errs, fmt.Errorf("suite %s: %w", from.suite, err))
 	}
 	return Kernel{}, errors.Join(errs...)
 }
 
 // downloadFrom tries one source. apt uses separate package lists, so the machine does not
 // change. It checks signatures.
-func downloadFrom(ctx context.Context, dir string, s aptSource) (Kernel, error) {
+func (s Series) downloadFrom(ctx context.Context, dir string, from aptSource) (Kernel, error) {
 	for _, d := range []string{"lists/partial", "cache/archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return Kernel{}, err
@@ -84,7 +81,7 @@ func downloadFrom(ctx context.Context, dir string, s aptSource) (Kernel, error) 
 		options += " signed-by=" + keyring
 	}
 	list := filepath.Join(dir, "sources.list")
-	if err := os.WriteFile(list, fmt.Appendf(nil, "deb [%s] %s %s main\n", options, s.uri, s.suite), 0o600); err != nil {
+	if err := os.WriteFile(list, fmt.Appendf(nil, "deb [%s] %s %s main\n", options, from.uri, from.suite), 0o600); err != nil {
 		return Kernel{}, err
 	}
 	apt := func(args ...string) (string, error) {
@@ -99,13 +96,13 @@ func downloadFrom(ctx context.Context, dir string, s aptSource) (Kernel, error) 
 		return Kernel{}, err
 	}
 	const prefix = "linux-image-"
-	names, err := apt("apt-cache", "pkgnames", prefix+kernelSeries)
+	names, err := apt("apt-cache", "pkgnames", prefix+s.name)
 	if err != nil {
 		return Kernel{}, err
 	}
-	version, ok := newest(strings.Fields(strings.ReplaceAll(names, prefix, "")))
+	version, ok := s.newest(strings.Fields(strings.ReplaceAll(names, prefix, "")))
 	if !ok {
-		return Kernel{}, fmt.Errorf("no package %s%s.*-amd64", prefix, kernelSeries)
+		return Kernel{}, fmt.Errorf("no package %s%s.*-amd64", prefix, s.name)
 	}
 	if _, err := apt("apt-get", "download", prefix+version); err != nil {
 		return Kernel{}, err

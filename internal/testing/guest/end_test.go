@@ -42,7 +42,7 @@ func TestKilled(t *testing.T) {
 	}
 	guest.SkipShort(t)
 	guest.Check(t, guest.Available())
-	_, err := guest.FindKernel(t.Context())
+	_, err := guest.WithSMC.Find(t.Context())
 	guest.Check(t, err)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilled$", "-test.timeout=3m")
 	// The guest of that process counts as one of this test.

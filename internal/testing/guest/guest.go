@@ -65,6 +65,9 @@ type Config struct {
 	// the watchdog its clock then runs at the wrong speed.
 	TrustTSC bool
 
+	// Series is that of the kernel; nil is WithSMC.
+	Series *Series
+
 	// Short means that [New] boots the guest in the short form of tests, too. One such
 	// test is enough: a boot takes half a minute of a processor.
 	Short bool
@@ -149,7 +152,11 @@ func bootAll(ctx context.Context, cfgs ...Config) ([]*Guest, error) {
 	if err := Available(); err != nil {
 		return nil, err
 	}
-	kernel, err := FindKernel(ctx)
+	series := &WithSMC
+	if len(cfgs) > 0 && cfgs[0].Series != nil {
+		series = cfgs[0].Series // of all
+	}
+	kernel, err := series.Find(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,10 @@ import (
 
 // bootModules are the modules that a guest needs for its root file system and its links.
 // The modules that these need are added.
-var bootModules = []string{"9pnet_virtio", "9p", "overlay", "virtio_net"}
+var bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "virtio_net"}
+
+// builtIn are those that some kernels have built in.
+var builtIn = []string{"virtio_pci", "virtio_console"}
 
 // buildInitramfs returns the initial file system: the agent as /init, and the
 // modules that it loads, in order, in /modules.
@@ -78,6 +81,9 @@ func moduleOrder(k Kernel, names []string) ([]string, error) {
 	}
 	for _, n := range names {
 		file, ok := files[n]
+		if !ok && slices.Contains(builtIn, n) {
+			continue
+		}
 		if !ok {
 			return nil, unavailable("kernel %s has no module %s", k.Version, n)
 		}

@@ -18,12 +18,22 @@ import (
 )
 
 const (
-	// kernelSeries is the series of the kernel. 6.1 hangs in SMC-R over soft-RoCE, and
-	// Debian's kernels after 6.12 have no SMC.
-	kernelSeries = "6.12"
-
 	// downloadLimit is the time to find, download and unpack a kernel of about 100 MB.
 	downloadLimit = 5 * time.Minute
+)
+
+// A Series is a series of kernels of Debian.
+type Series struct {
+	name, suite string
+	version     *regexp.Regexp // of the releases in their plain flavour, not cloud, which has no RDMA, and not rt
+}
+
+var (
+	// WithSMC is the series that guests have unless they say otherwise: 6.1 hangs in SMC-R over soft-RoCE, and
+	// Debian's kernels after 6.12 have no SMC.
+	WithSMC = Series{"6.12", "trixie", regexp.MustCompile(`^6\.12\.(\d+)\+[a-z0-9.]+-amd64$`)}
+	// Oldest is the oldest one on which the stack in user space is tried.
+	Oldest = Series{"6.1", "bookworm", regexp.MustCompile(`^6\.1\.0-(\d+)-amd64$`)}
 )
 
 // A Kernel is a kernel with its modules in the cache.
@@ -35,15 +45,15 @@ type Kernel struct {
 func (k Kernel) image() string   { return filepath.Join(k.dir, "vmlinuz") }
 func (k Kernel) modules() string { return filepath.Join(k.dir, "lib/modules", k.Version) }
 
-// FindKernel returns the newest kernel in the cache. If there is none, it downloads one.
+// Find returns the newest kernel of the series in the cache. If there is none, it downloads one.
 // The error matches [ErrUnavailable].
-func FindKernel(ctx context.Context) (Kernel, error) {
+func (s Series) Find(ctx context.Context) (Kernel, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
 		return Kernel{}, unavailable("no cache directory: %w", err)
 	}
 	cache := filepath.Join(base, "smcr", "guest")
-	if k, ok := cachedKernel(cache); ok {
+	if k, ok := s.cached(cache); ok {
 		return k, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, downloadLimit)
@@ -56,7 +66,7 @@ func FindKernel(ctx context.Context) (Kernel, error) {
 		return Kernel{}, unavailable("%w", err)
 	}
 	defer unlock()
-	if k, ok := cachedKernel(cache); ok {
+	if k, ok := s.cached(cache); ok {
 		return k, nil // another process was faster
 	}
 	// This process has the lock, so these are the remains of a process that was killed.
@@ -73,7 +83,7 @@ func FindKernel(ctx context.Context) (Kernel, error) {
 	if err != nil {
 		return Kernel{}, unavailable("%w", err)
 	}
-	k, err := downloadKernel(ctx, work)
+	k, err := s.download(ctx, work)
 	if err == nil {
 		final := filepath.Join(cache, k.Version)
 		err = os.Rename(k.dir, final)
@@ -85,14 +95,10 @@ func FindKernel(ctx context.Context) (Kernel, error) {
 	return k, nil
 }
 
-// versionPattern matches releases of the series in their plain flavour, not cloud, which
-// has no RDMA, and not rt.
-var versionPattern = regexp.MustCompile(`^` + regexp.QuoteMeta(kernelSeries) + `\.(\d+)\+[a-z0-9.]+-amd64$`)
-
 // newest returns the newest name that is a release of the series.
-func newest(names []string) (string, bool) {
+func (s Series) newest(names []string) (string, bool) {
 	patch := func(name string) int {
-		m := versionPattern.FindStringSubmatch(name)
+		m := s.version.FindStringSubmatch(name)
 		if m == nil {
 			return -1
 		}
@@ -114,9 +120,9 @@ func newest(names []string) (string, bool) {
 	}), true
 }
 
-// cachedKernel returns the newest kernel of the cache. A directory gets its name when it
-// is complete.
-func cachedKernel(cache string) (Kernel, bool) {
+// cached returns the newest kernel of the cache. A directory gets its name when it is
+// complete.
+func (s Series) cached(cache string) (Kernel, bool) {
 	entries, err := os.ReadDir(cache)
 	if err != nil {
 		return Kernel{}, false
@@ -125,7 +131,7 @@ func cachedKernel(cache string) (Kernel, bool) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	v, ok := newest(names)
+	v, ok := s.newest(names)
 	return Kernel{Version: v, dir: filepath.Join(cache, v)}, ok
 }
 

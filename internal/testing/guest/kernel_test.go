@@ -30,10 +30,10 @@ http://flat.example/ ./ main
 		{"http://deb.debian.org/debian/", "trixie"},
 		{"http://deb.debian.org/debian/", "bookworm-backports"},
 	}
-	if diff := cmp.Diff(want, kernelSources(targets), cmp.AllowUnexported(aptSource{})); diff != "" {
+	if diff := cmp.Diff(want, WithSMC.sources(targets), cmp.AllowUnexported(aptSource{})); diff != "" {
 		t.Errorf("sources (-want +got):\n%s", diff)
 	}
-	if got := kernelSources(""); got != nil {
+	if got := WithSMC.sources(""); got != nil {
 		t.Errorf("sources of a machine without: %v", got)
 	}
 }
@@ -44,11 +44,14 @@ func TestNewest(t *testing.T) {
 		"6.12.200+deb13-rt-amd64", "6.12.107+deb13-amd64-unsigned", "6.1.0-30-amd64", "lock", "tmp-1",
 		"6.12.99999999999999999999+deb13-amd64",
 	}
-	if got, ok := newest(names); !ok || got != "6.12.107+deb13-amd64" {
+	if got, ok := WithSMC.newest(names); !ok || got != "6.12.107+deb13-amd64" {
 		t.Errorf("got %q, %v", got, ok)
 	}
-	if got, ok := newest([]string{"7.2.1-amd64"}); ok {
+	if got, ok := WithSMC.newest([]string{"7.2.1-amd64"}); ok {
 		t.Errorf("got %q, want none", got)
+	}
+	if got, ok := Oldest.newest(append(names, "6.1.0-9-amd64", "6.1.0-31-cloud-amd64")); !ok || got != "6.1.0-30-amd64" {
+		t.Errorf("got %q, %v", got, ok)
 	}
 }
 
@@ -59,7 +62,7 @@ func TestCachedKernel(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	k, err := FindKernel(t.Context())
+	k, err := WithSMC.Find(t.Context())
 	if err != nil || k.image() != filepath.Join(dir, "vmlinuz") {
 		t.Errorf("got %+v, %v", k, err)
 	}
@@ -81,7 +84,7 @@ func TestFindKernelBounded(t *testing.T) {
 	// Real time: the deadline is what the test is about.
 	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
 	defer cancel()
-	if _, err := FindKernel(ctx); !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := WithSMC.Find(ctx); !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got error %v", err)
 	}
 }

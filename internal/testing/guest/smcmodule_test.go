@@ -16,7 +16,7 @@ func realModule(t *testing.T, name string) []byte {
 	if err := Available(); err != nil {
 		Check(t, err)
 	}
-	k, err := FindKernel(t.Context())
+	k, err := WithSMC.Find(t.Context())
 	Check(t, err)
 	b, err := k.module(t.Context(), name)
 	Check(t, err)

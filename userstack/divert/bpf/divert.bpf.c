@@ -197,7 +197,10 @@ static __always_inline int parse(struct __sk_buff *skb, int local_is_source, str
 static __always_inline int load(struct __sk_buff *skb, const struct packet *p, struct header *h)
 {
 	__u32 n = p->h.doff * 4;
-	if (n < 20 || n > 60)
+	if (n < 20)
+		return 0;
+	asm volatile("" : "+r"(n)); /* or the compiler makes one comparison of both, with another register: then Linux 6.1 does not know the least n */
+	if (n > 60)
 		return 0;
 	__builtin_memset(h, 0, sizeof(*h));
 	if (bpf_skb_load_bytes(skb, p->tcp, h->b, n))
