@@ -3,6 +3,7 @@
 package cmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/owner"
 	"smcr/internal/reasons"
 	"smcr/nl"
 	"smcr/smc"
@@ -31,7 +33,7 @@ func newConnection(f *cmdutil.Factory) *cobra.Command {
 func newConnectionList(f *cmdutil.Factory) *cobra.Command {
 	var all bool
 	return list[nl.Connection, connectionJSON]{
-		source: traffic(nl.Control.Connections),
+		source: owned(traffic(nl.Control.Connections)),
 		naming: &naming[nl.Connection]{
 			what: "connection", parse: connectionName, of: connectionNames, complete: cobra.NoFileCompletions,
 		},
@@ -90,6 +92,37 @@ func newConnectionList(f *cmdutil.Factory) *cobra.Command {
 		Example: "  smcr connection list\n  smcr connection list --mode tcp --peer 10.1.0.0/16\n  smcr connection list --all -o json",
 	})
 }
+
+// owned adds the processes to connections of programs that keep their sockets: their stack does not know them.
+func owned(source source[nl.Connection]) source[nl.Connection] {
+	return func(ctx context.Context, f *cmdutil.Factory) ([]nl.Row[nl.Connection], error) {
+		rows, err := source(ctx, f)
+		if err != nil || f.Owners == nil {
+			return rows, err
+		}
+		socket := func(c *nl.Connection) owner.Socket {
+			plain := func(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+			return owner.Socket{Local: plain(c.Local), Remote: plain(c.Remote)}
+		}
+		var want []owner.Socket
+		for i := range rows {
+			if c := &rows[i].Value; c.PID == 0 && c.Remote.IsValid() && rows[i].Stack == ownStack {
+				want = append(want, socket(c))
+			}
+		}
+		found := f.Owners(want)
+		for i := range rows {
+			c := &rows[i].Value
+			if p, ok := found[socket(c)]; ok && c.PID == 0 && rows[i].Stack == ownStack {
+				c.PID, c.Command = p.PID, p.Command
+			}
+		}
+		return rows, nil
+	}
+}
+
+// ownStack is the name of the stack in user space of this network namespace in rows.
+const ownStack = "user"
 
 // connectionName parses an argument that names a connection.
 func connectionName(s string) (shown, name string, err error) {

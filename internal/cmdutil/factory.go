@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/internal/owner"
 	"smcr/internal/printable"
 	"smcr/internal/typo"
 	"smcr/nl"
@@ -45,6 +46,9 @@ type Factory struct {
 
 	// NetDev returns the name of a network device by its index.
 	NetDev func(index uint32) string
+
+	// Owners returns the processes that have sockets. Nil: nobody is asked.
+	Owners func([]owner.Socket) map[owner.Socket]owner.Process
 }
 
 // NewFactory returns the Factory of the program.
@@ -56,6 +60,7 @@ func NewFactory(version string) *Factory {
 		Dial:    Dial,
 		Ending:  DialEnding,
 		NetDev:  remember(NetDev),
+		Owners:  owner.Find,
 	}
 }
 

@@ -158,6 +158,29 @@ func TestWireAttach(t *testing.T) {
 			t.Errorf("%s: %+v, want %v", h.Name, list, want)
 		}
 	}
+	// The process of a connection is found by those who may see it.
+	idle := l.B.Go(t, "/bin/sh", append(inCgroup(dir)[1:], "/usr/bin/python3", "-c", "import socket, time; c = socket.create_connection(('"+l.A.Addr()+"', 7500)); print('connected', flush=True); time.sleep(600)")...)
+	if err := idle.WaitOutput("connected", startTime); err != nil {
+		t.Fatal(err)
+	}
+	var conns []struct {
+		Mode, Command string
+		PID           int
+	}
+	for h, p := range map[*netnstest.Host]*netnstest.Process{l.A: server, l.B: idle} {
+		if err := json.Unmarshal([]byte(l.smcr(h, "--backend", "user", "connection", "list", "-o", "json")), &conns); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(conns, func(c struct {
+			Mode, Command string
+			PID           int
+		}) bool {
+			return c.Mode == "SMCR" && c.Command == "python3" && c.PID == p.Pid()
+		}) {
+			t.Errorf("%s: %+v, want one of process %d", h.Name, conns, p.Pid())
+		}
+	}
+	idle.Kill()
 	if out := l.smcr(l.B, "program", "list", "-o", "wide"); !strings.Contains(out, "the peer does not speak SMC") {
 		t.Errorf("%s", out)
 	}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package owner
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"smcr/internal/testing/testkind"
+)
+
+// TestFind finds this process, which has both ends of connections over IPv4, IPv6, and IPv4 in a socket of IPv6.
+func TestFind(t *testing.T) {
+	testkind.System(t)
+	comm, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	me := Process{uint32(os.Getpid()), strings.TrimSuffix(string(comm), "\n")}
+	var want []Socket
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0", ":0"} {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Skip(err)
+		}
+		defer l.Close()
+		to := l.Addr().(*net.TCPAddr).AddrPort()
+		if to.Addr().IsUnspecified() {
+			to = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), to.Port())
+		}
+		c, err := net.Dial("tcp", to.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		from := c.LocalAddr().(*net.TCPAddr).AddrPort()
+		want = append(want, Socket{from, to}, Socket{to, from})
+	}
+	none := Socket{netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("127.0.0.1:2")}
+	got := Find(append(want, none))
+	if len(got) != len(want) {
+		t.Errorf("%v", got)
+	}
+	for _, s := range want {
+		if got[s] != me {
+			t.Errorf("%v: %v, want %v", s, got[s], me)
+		}
+	}
+	if got := Find(nil); got != nil {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestShared has a socket that two processes have, and files that say nothing.
+func TestShared(t *testing.T) {
+	proc := t.TempDir()
+	for _, p := range []struct{ pid, comm, fd string }{
+		{"300", "later", "socket:[77]"}, {"200", "first\n", "socket:[77]"}, {"100", "other", "/dev/null"},
+		{"150", "odd", "socket:[x]"}, {"160", "large", "socket:[77777777777]"}, {"self", "no number", "socket:[77]"},
+	} {
+		dir := filepath.Join(proc, p.pid, "fd")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(p.fd, filepath.Join(dir, "3")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(proc, p.pid, "comm"), []byte(p.comm), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := Socket{netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.1:2")}
+	if got := of(map[uint32]Socket{77: s}, proc); len(got) != 1 || got[s] != (Process{200, "first"}) {
+		t.Errorf("%v", got)
+	}
+}
