@@ -54,7 +54,14 @@ func overWire(ctx context.Context, o *Options, log *slog.Logger) error {
 		}
 	}
 	c, err := wireStack(ctx, o)
-	if err != nil {
+	switch {
+	case err != nil && o.Boundary != wire:
+		log.Debug("with a launcher", "why", err)
+		return errLauncher // which finds out what is wrong
+	case err != nil && o.Mode == ModeAuto:
+		plainTCP(o, err)
+		return native(o)
+	case err != nil:
 		return err
 	}
 	a, err := enter(ctx, o, c, log)
