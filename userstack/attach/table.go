@@ -26,7 +26,7 @@ const (
 	maxRuns    = 256
 )
 
-// A Boundary takes the connections of the sockets of cgroups. *divert.Diverter is one.
+// A Boundary takes the connections of the sockets of cgroups.
 type Boundary interface {
 	// Attach has the sockets of a cgroup announce.
 	Attach(cgroup uint64, what divert.Does) error

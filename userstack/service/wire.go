@@ -77,7 +77,7 @@ func (w *boundary) open(c *Wire) error {
 	if err != nil {
 		return fmt.Errorf("service: %w", err)
 	}
-	if w.attached, err = attach.New(attach.Config{Top: c.Top, Namespace: ns, Boundary: w.d, Log: w.s.log, Guard: g}); err != nil {
+	if w.attached, err = attach.New(attach.Config{Top: c.Top, Namespace: ns, Boundary: w, Log: w.s.log, Guard: g}); err != nil {
 		return err
 	}
 	if err := w.attached.Find(); err != nil {
@@ -134,6 +134,7 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 		}
 	case f.Role == smc.Client && s.programs.NoAnswer(f.UID, f.Tuple.Remote, err) != nil:
 		log.Info("connection made again over TCP", "err", err)
+		w.tallies.count(f.Cgroup, f.Role, &userstack.DeclineError{Code: smc.DiagNoPath, Err: err})
 		w.quiet(f, divert.Silence{For: s.programs.Quiet(f.UID, f.Tuple.Remote), Why: smc.DiagNoPath})
 		f.Retry()
 	default:

@@ -78,7 +78,19 @@ func attachment(e attach.Entry, o nl.Outcomes) nl.Attachment {
 	return nl.Attachment{Path: e.Path, Cgroup: e.Cgroup, UID: e.UID, Run: e.Run, Connect: e.Connect, Accept: e.Accept, Always: e.Always, Outcomes: o}
 }
 
-// tallies counts what became of the connections that the Diverter has taken, for each cgroup.
+// Attach implements attach.Boundary.
+func (w *boundary) Attach(cgroup uint64, what divert.Does) error {
+	w.tallies.add(cgroup)
+	return w.d.Attach(cgroup, what)
+}
+
+// Detach implements attach.Boundary.
+func (w *boundary) Detach(cgroup uint64) error {
+	w.tallies.drop(cgroup)
+	return w.d.Detach(cgroup)
+}
+
+// tallies counts what became of the connections that the Diverter has taken, for each attached cgroup.
 type tallies struct {
 	mu sync.Mutex
 	of map[uint64]*tally
@@ -92,14 +104,30 @@ type tally struct {
 // maxReasons is how many reasons are counted for a cgroup: a peer chooses some of them. All beyond count as one.
 const maxReasons = 64
 
-// count counts a connection of a cgroup that uses SMC-R, or, if d is not nil, TCP.
+// add begins to count for a cgroup.
+func (t *tallies) add(cgroup uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of[cgroup] == nil {
+		t.of[cgroup] = &tally{tcp: map[stats.Fallback]uint64{}}
+	}
+}
+
+// drop forgets a cgroup.
+func (t *tallies) drop(cgroup uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.of, cgroup)
+}
+
+// count counts a connection of a cgroup that uses SMC-R, or, if d is not nil, TCP. One of a cgroup that is not attached
+// any more counts nowhere.
 func (t *tallies) count(cgroup uint64, side smc.Role, d *userstack.DeclineError) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.of[cgroup]
 	if c == nil {
-		c = &tally{tcp: map[stats.Fallback]uint64{}}
-		t.of[cgroup] = c
+		return
 	}
 	if d == nil {
 		c.smcr++
@@ -110,17 +138,6 @@ func (t *tallies) count(cgroup uint64, side smc.Role, d *userstack.DeclineError)
 		why.Reason = uint32(smc.DiagPeerDeclined)
 	}
 	c.tcp[why]++
-}
-
-// keep forgets all cgroups but some.
-func (t *tallies) keep(some map[uint64]bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for id := range t.of {
-		if !some[id] {
-			delete(t.of, id)
-		}
-	}
 }
 
 // get returns what was counted for a cgroup.
@@ -146,12 +163,9 @@ func (w *boundary) outcomes() (map[uint64]nl.Outcomes, error) {
 		return nil, err
 	}
 	of := map[uint64]nl.Outcomes{}
-	ids := map[uint64]bool{w.whole: true}
 	for _, e := range w.attached.Entries() {
-		ids[e.Cgroup] = true
 		of[e.Cgroup] = w.tallies.get(e.Cgroup)
 	}
-	w.tallies.keep(ids)
 	for _, c := range left {
 		if o, ok := of[c.Cgroup]; ok && c.Why != refused {
 			o.TCP = append(o.TCP, stats.Fallback{Side: smc.Client, Reason: uint32(c.Why), Count: c.N})
@@ -190,4 +204,4 @@ func (w *boundary) plain(f stats.Fallbacks) stats.Fallbacks {
 	return f.Add(add)
 }
 
-var _ attach.Boundary = (*divert.Diverter)(nil)
+var _ attach.Boundary = (*boundary)(nil)
