@@ -130,16 +130,33 @@ func enter(ctx context.Context, o *Options, c nl.Attacher, log *slog.Logger) (nl
 	return a, err
 }
 
-// passed are the signals that reach the program through its waiter. Those of a terminal reach both.
-var passed = []os.Signal{unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2}
+// passed are the signals that reach the program through its waiter.
+var passed = []os.Signal{unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGINT, unix.SIGQUIT}
+
+// both reports whether a signal reaches the program without its waiter: a terminal sends it to all in its foreground.
+func both(s os.Signal) bool {
+	if s != unix.SIGINT && s != unix.SIGQUIT {
+		return false
+	}
+	tty, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	if err != nil {
+		return false // there is none
+	}
+	defer unix.Close(tty)
+	group, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
 
 // waitFor runs the program, prints what became of its connections, and ends as the program has.
 func waitFor(ctx context.Context, o *Options, c *nl.Client, a nl.Attachment) error {
 	cmd := exec.Command(o.Argv[0], o.Argv[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, passed...)
-	signal.Ignore(unix.SIGINT, unix.SIGQUIT) // exec has the program not ignore them
+	for _, s := range passed {
+		if !signal.Ignored(s) { // the program ignores it, too
+			signal.Notify(signals, s)
+		}
+	}
 	if err := cmd.Start(); err != nil {
 		return startError(&launch.StartError{Program: o.Argv[0], Err: err})
 	}
@@ -148,7 +165,9 @@ func waitFor(ctx context.Context, o *Options, c *nl.Client, a nl.Attachment) err
 	for {
 		select {
 		case s := <-signals:
-			_ = cmd.Process.Signal(s)
+			if !both(s) {
+				_ = cmd.Process.Signal(s)
+			}
 			continue
 		case err := <-ended:
 			var exit *exec.ExitError
