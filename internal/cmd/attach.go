@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/user"
-	"strconv"
 	"strings"
 
 	"smcr/internal/cmdutil"
@@ -176,7 +174,7 @@ func newProgramList(f *cmdutil.Factory) *cobra.Command {
 			always: []column[nl.Attachment]{
 				col("CGROUP", func(a *nl.Attachment) any { return a.Path }),
 				col("KIND", func(a *nl.Attachment) any { return attachedKind(a) }),
-				col("USER", func(a *nl.Attachment) any { return userName(a.UID) }),
+				col("USER", func(a *nl.Attachment) any { return cmdutil.UserName(a.UID) }),
 				col(">SMC-R", func(a *nl.Attachment) any { return a.SMCR }),
 				col(">TCP", func(a *nl.Attachment) any { return allTCP(a) }),
 			},
@@ -239,13 +237,4 @@ func mostTCP(a *nl.Attachment) string {
 		return "-"
 	}
 	return cmp.Or(smc.Diagnosis(a.TCP[0].Reason).Text(), fmt.Sprintf("0x%08x", a.TCP[0].Reason))
-}
-
-// userName returns the name of a user, or its number.
-func userName(uid uint32) string {
-	id := strconv.FormatUint(uint64(uid), 10)
-	if u, err := user.LookupId(id); err == nil {
-		return u.Username
-	}
-	return id
 }

@@ -34,6 +34,10 @@ func Find(want []Socket) map[Socket]Process {
 
 // inodes returns the inode numbers of sockets.
 func inodes(want []Socket) map[uint32]Socket {
+	wanted := make(map[Socket]bool, len(want))
+	for _, s := range want {
+		wanted[s] = true
+	}
 	found := map[uint32]Socket{}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		all, err := netlink.SocketDiagTCP(family)
@@ -42,7 +46,7 @@ func inodes(want []Socket) map[uint32]Socket {
 		}
 		for _, s := range all {
 			k := Socket{end(s.ID.Source, s.ID.SourcePort), end(s.ID.Destination, s.ID.DestinationPort)}
-			if s.INode != 0 && slices.Contains(want, k) {
+			if s.INode != 0 && wanted[k] {
 				found[s.INode] = k
 			}
 		}

@@ -135,16 +135,7 @@ var passed = []os.Signal{unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, 
 
 // both reports whether a signal reaches the program without its waiter: a terminal sends it to all in its foreground.
 func both(s os.Signal) bool {
-	if s != unix.SIGINT && s != unix.SIGQUIT {
-		return false
-	}
-	tty, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
-	if err != nil {
-		return false // there is none
-	}
-	defer unix.Close(tty)
-	group, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
-	return err == nil && group == unix.Getpgrp()
+	return (s == unix.SIGINT || s == unix.SIGQUIT) && launch.InForeground()
 }
 
 // waitFor runs the program, prints what became of its connections, and ends as the program has.

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/user"
 	"slices"
-	"strconv"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/printable"
@@ -126,7 +124,7 @@ func (o *options) ofProcess(pid int, items []item, w *owners, isPort bool) ([]*i
 	case w.stacks[t.pid]:
 		return nil, cmdutil.Say(os.ErrNotExist, "%s is the SMC stack, and what it carries belongs to programs: see 'smcr connection list'", t.name())
 	case err != nil && notVisible(err):
-		return nil, cmdutil.Say(err, "%s belongs to user %s: its sockets are visible to that user and to root: 'sudo smcr why %s'", t.name(), userName(t.uid), o.arg)
+		return nil, cmdutil.Say(err, "%s belongs to user %s: its sockets are visible to that user and to root: 'sudo smcr why %s'", t.name(), cmdutil.UserName(t.uid), o.arg)
 	case err != nil:
 		return nil, cmdutil.Say(os.ErrNotExist, "process %d has just ended", pid)
 	default:
@@ -187,13 +185,4 @@ func (p *procs) children(pid int) (kids []int) {
 func (o *options) note(format string, args ...any) {
 	o.IO.Printing()
 	printable.Fprintf(o.IO.ErrOut, "smcr: "+format+"\n", args...)
-}
-
-// userName returns the name of a user, or the number of one without name.
-func userName(uid uint32) string {
-	n := strconv.FormatUint(uint64(uid), 10)
-	if u, err := user.LookupId(n); err == nil {
-		return u.Username
-	}
-	return n
 }

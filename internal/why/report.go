@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"smcr/internal/cmdutil"
 	"smcr/internal/output"
 	"smcr/internal/printable"
 	"smcr/smc"
@@ -181,7 +182,7 @@ func (v *Verdict) see() string {
 func processText(f *Facts) string {
 	p := f.Process
 	if p == nil {
-		owner := "of user " + userName(f.Conn.UID)
+		owner := "of user " + cmdutil.UserName(f.Conn.UID)
 		if f.Conn.Command != "" {
 			return fmt.Sprintf("%s, %s", f.Conn.Command, owner)
 		}
@@ -194,7 +195,7 @@ func processText(f *Facts) string {
 	if f.More > 0 {
 		text += fmt.Sprintf(" and %d more", f.More)
 	}
-	text += ", user " + userName(p.UID)
+	text += ", user " + cmdutil.UserName(p.UID)
 	if p.Unit != "" {
 		text += ", " + p.Unit
 	}

@@ -39,17 +39,14 @@ func newRun(namespace uint64) string {
 	return fmt.Sprintf("%s%d-%s", runPrefix, namespace, strings.ToLower(rand.Text()[:10]))
 }
 
-// namespace returns the inode number of the network namespace of the calling thread.
-func namespace() (uint64, error) {
+// Namespace returns the inode number of the network namespace of the calling thread: see [Config.Namespace].
+func Namespace() (uint64, error) {
 	st, err := os.Stat("/proc/thread-self/ns/net")
 	if err != nil {
 		return 0, err
 	}
 	return st.Sys().(*syscall.Stat_t).Ino, nil
 }
-
-// Namespace returns [Config.Namespace] for the network namespace of the calling thread.
-func Namespace() (uint64, error) { return namespace() }
 
 // EnterOwn has this process be in a new cgroup for a run, below its own, without the help of the stack. It is
 // permitted where a cgroup was delegated to the user, as that of a systemd user manager is, and to root. The error
@@ -66,7 +63,7 @@ func EnterOwn() (undo func() error, err error) {
 	if isRun(path.Base(own)) {
 		return func() error { return nil }, nil
 	}
-	ns, err := namespace()
+	ns, err := Namespace()
 	if err != nil {
 		return nil, err
 	}
@@ -107,8 +104,8 @@ func sweep(dir string) {
 }
 
 // Enter has a process of a user be in a cgroup for a run: in a new one below its own, unless it is in one by
-// [EnterOwn] already, or by a run that has started this one. always is that of the Entry. Errors: os.ErrPermission if the process is not one of
-// the user, cgroup.ErrOutside if the stack does not see its cgroup, syscall.EUSERS and syscall.ENOSPC for too many,
+// [EnterOwn] already, or by a run that has started this one. always is that of the Entry. Errors:
+// os.ErrPermission if the process is not one of the user, cgroup.ErrOutside if the stack does not see its cgroup, syscall.EUSERS and syscall.ENOSPC for too many,
 // or those of the cgroup tree.
 func (t *Table) Enter(pid int, uid uint32, always bool) (Entry, error) {
 	if pid <= 0 {

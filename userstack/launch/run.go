@@ -380,7 +380,7 @@ func forwardSignals(ch <-chan os.Signal, p *os.Process) (stop func()) {
 		for {
 			select {
 			case sig := <-ch:
-				if (sig == unix.SIGINT || sig == unix.SIGQUIT) && inForeground() {
+				if (sig == unix.SIGINT || sig == unix.SIGQUIT) && InForeground() {
 					continue
 				}
 				_ = p.Signal(sig)
@@ -395,9 +395,9 @@ func forwardSignals(ch <-chan os.Signal, p *os.Process) (stop func()) {
 	}
 }
 
-// inForeground reports whether this process is in the foreground group of its
+// InForeground reports whether this process is in the foreground group of its
 // terminal. Then the terminal also sends its signals to the program.
-func inForeground() bool {
+func InForeground() bool {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDONLY|unix.O_NOCTTY, 0)
 	if err != nil {
 		return false

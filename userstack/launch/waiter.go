@@ -215,7 +215,7 @@ func (w *standIn) pass(sig syscall.Signal, code int32, from int) {
 		w.early(sig)
 	case code == siKernel:
 		// The terminal has sent it to the program, too, which is in the same group.
-	case (sig == unix.SIGINT || sig == unix.SIGQUIT) && inForeground():
+	case (sig == unix.SIGINT || sig == unix.SIGQUIT) && InForeground():
 		// Probably, too: where these come from is not known.
 	case sig == unix.SIGCONT && from == w.launcher:
 		// The program goes on.
