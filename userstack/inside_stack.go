@@ -112,6 +112,9 @@ func (i insideStack) StaysTCPOf(o inside.Owner, cookie uint64, client bool, err 
 	return i.s.staysTCP(o, cookie, client, err)
 }
 
+// ListAlso implements inside.Stack.
+func (i insideStack) ListAlso(o inside.Others) { i.s.tcpSockets.ListAlso(o) }
+
 // CountFallback implements inside.Stack.
 func (i insideStack) CountFallback(client bool, code smc.Diagnosis) {
 	i.s.count(sideOf(client), nl.ConnFallback{Reason: uint32(code)})

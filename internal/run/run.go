@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/serve"
 	"smcr/internal/typo"
 	"smcr/userstack/broker"
 	"smcr/userstack/launch"
@@ -142,7 +143,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringVar(&o.Install, "install", "", "run no program: copy smcr to this `directory`, such as a volume of a pod, and end")
 	fl.StringArrayVar(&netdevs, "netdev", nil, "user, if smcr starts the stack: use only this `netdev` for RoCE; may be repeated")
 	fl.StringArrayVar(&assume, "assume-smc", nil, "user, if smcr starts the stack: assume that peers in this `prefix` use SMC; may be repeated")
-	fl.StringVar(&o.Boundary, "boundary", "", "user, if smcr starts the stack: its boundary")
+	fl.StringVar(&o.Boundary, "boundary", os.Getenv(serve.BoundaryEnv), "user, if smcr starts the stack: its boundary")
 	_ = fl.MarkHidden("boundary") // until the launcher goes
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))
 	return cmd

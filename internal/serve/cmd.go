@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"os"
@@ -25,6 +26,9 @@ const (
 	boundaryLauncher = "launcher"
 	boundaryWire     = "wire"
 )
+
+// BoundaryEnv is the environment variable that has another default of --boundary. It goes with the flag.
+const BoundaryEnv = "SMCR_BOUNDARY"
 
 // NewCmd returns the command smcr serve.
 func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
@@ -222,7 +226,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.IntVar(&reload, "reload", 0, "have process `PID`, the stack of a systemd unit, read its configuration again, or take over from it if another smcr is installed")
 	fl.BoolVar(&o.Start.OnDemand, "on-demand", false, "remove the log at the end (used by smcr run)")
 	fl.BoolVar(&o.Start.Report, reportFlag, false, "report the start on descriptor 3 (used by smcr run and --reload)")
-	fl.StringVar(&o.Boundary, "boundary", boundaryLauncher, "how connections of programs come to the stack: launcher (smcr run) or wire (the devices of the host; programs need nothing)")
+	fl.StringVar(&o.Boundary, "boundary", cmp.Or(os.Getenv(BoundaryEnv), boundaryLauncher), "how connections of programs come to the stack: launcher (smcr run) or wire (the devices of the host; programs need nothing)")
 	for _, name := range []string{"on-demand", reportFlag, "boundary"} {
 		if err := fl.MarkHidden(name); err != nil {
 			panic(err) // cannot happen: the flag is defined above

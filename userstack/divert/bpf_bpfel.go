@@ -108,6 +108,7 @@ const (
 	bpfMapAlive     = "alive"
 	bpfMapCgroups   = "cgroups"
 	bpfMapFlows     = "flows"
+	bpfMapPlains    = "plains"
 	bpfMapQuiet     = "quiet"
 	bpfMapRemoved   = "removed"
 	bpfMapScratches = "scratches"
@@ -182,6 +183,7 @@ type bpfMapSpecs struct {
 	Alive     *ebpf.MapSpec `ebpf:"alive"`
 	Cgroups   *ebpf.MapSpec `ebpf:"cgroups"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
+	Plains    *ebpf.MapSpec `ebpf:"plains"`
 	Quiet     *ebpf.MapSpec `ebpf:"quiet"`
 	Removed   *ebpf.MapSpec `ebpf:"removed"`
 	Scratches *ebpf.MapSpec `ebpf:"scratches"`
@@ -224,6 +226,7 @@ type bpfMaps struct {
 	Alive     *ebpf.Map `ebpf:"alive"`
 	Cgroups   *ebpf.Map `ebpf:"cgroups"`
 	Flows     *ebpf.Map `ebpf:"flows"`
+	Plains    *ebpf.Map `ebpf:"plains"`
 	Quiet     *ebpf.Map `ebpf:"quiet"`
 	Removed   *ebpf.Map `ebpf:"removed"`
 	Scratches *ebpf.Map `ebpf:"scratches"`
@@ -238,6 +241,7 @@ func (m *bpfMaps) Close() error {
 		m.Alive,
 		m.Cgroups,
 		m.Flows,
+		m.Plains,
 		m.Quiet,
 		m.Removed,
 		m.Scratches,

@@ -80,13 +80,28 @@ func (r inetDiagRequest) Serialize() []byte {
 	return b
 }
 
-// Each calls found for each TCP socket that a process has, with the socket's cookie.
-func (d SockDiag) Each(found func(cookie uint64, c nl.Connection)) error {
+// Each calls found for each TCP socket that a process has, with the socket's cookie, and the number of its cgroup (0 before
+// Linux 5.8).
+func (d SockDiag) Each(found func(cookie, cgroup uint64, c nl.Connection)) error {
 	return d.dump(0, func(m []byte) {
 		if cookie, c, ok := parseInetDiag(m); ok {
-			found(cookie, c)
+			found(cookie, cgroupOf(m), c)
 		}
 	})
+}
+
+// cgroupOf returns the attribute INET_DIAG_CGROUP_ID of a struct inet_diag_msg, or 0.
+func cgroupOf(m []byte) uint64 {
+	attrs, err := vnl.ParseRouteAttr(m[inetDiagMessageLen:])
+	if err != nil {
+		return 0
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == netlink.INET_DIAG_CGROUP_ID && len(a.Value) >= 8 {
+			return binary.NativeEndian.Uint64(a.Value)
+		}
+	}
+	return 0
 }
 
 // dump calls found with the struct inet_diag_msg, and its attributes, of each TCP socket. extensions

@@ -45,7 +45,7 @@ func TestSockDiag(t *testing.T) {
 			var rows []nl.Connection
 			collect := func() {
 				rows = nil
-				if err := d.Each(func(k uint64, c nl.Connection) {
+				if err := d.Each(func(k, _ uint64, c nl.Connection) {
 					if k == lcookie || k == cookie {
 						rows = append(rows, c)
 					}
@@ -74,7 +74,7 @@ func TestSockDiag(t *testing.T) {
 		}
 		c.Close()
 		l.Close()
-		if err := diag.Each(func(k uint64, c nl.Connection) {
+		if err := diag.Each(func(k, _ uint64, c nl.Connection) {
 			if k == lcookie || k == cookie {
 				t.Errorf("closed: %+v", c)
 			}

@@ -41,7 +41,9 @@ type boundary struct {
 	s        *Service
 	d        *divert.Diverter
 	attached *attach.Table
+	top      string // where the cgroup tree is
 	whole    uint64 // the number of Wire.Cgroup, or 0
+	wholeDir string
 	tallies  tallies
 	shorts   shorts
 }
@@ -61,6 +63,7 @@ func (s *Service) openWire(c *Wire) error {
 
 func (w *boundary) open(c *Wire) error {
 	g := w.s.programs.Guard()
+	w.top, w.wholeDir = c.Top, c.Cgroup
 	var err error
 	if w.d, err = divert.New(divert.Config{Handle: w.handle, Log: w.s.log, Guard: g}); err != nil {
 		return err
@@ -83,6 +86,7 @@ func (w *boundary) open(c *Wire) error {
 	if err := w.attached.Find(); err != nil {
 		return fmt.Errorf("service: cgroups of programs that run: %w", err)
 	}
+	w.s.programs.ListAlso(w.list)
 	return w.d.Follow(func(name string) bool { return len(c.NetDevs) == 0 || slices.Contains(c.NetDevs, name) })
 }
 

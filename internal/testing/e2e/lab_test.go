@@ -33,9 +33,9 @@ func bin(name string) string { return filepath.Join(binDir, name) }
 // for normal runs.
 var raceDetector = os.Getenv("SMCR_E2E_RACE") != ""
 
-// wired has the stacks take connections at the devices, in place of launchers, in all tests: for those
-// that need nothing of a launcher.
-var wired = os.Getenv("SMCR_E2E_BOUNDARY") == "wire"
+// wired is set if the stacks take connections at the devices, in place of launchers, in all tests: they do, by the same
+// variable (serve.BoundaryEnv).
+var wired = os.Getenv("SMCR_BOUNDARY") == "wire"
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
@@ -160,11 +160,7 @@ func (l *lab) joined(stack *netnstest.Process) {
 // underArgv is the command line of a program under smcr run. All its connections try SMC-R,
 // also short ones.
 func underArgv(argv ...string) []string {
-	run := []string{bin("smcr"), "run", "--mode", "user", "-v", "--no-adapt", "--"}
-	if wired {
-		run = slices.Insert(run, len(run)-1, "--boundary", "wire")
-	}
-	return append(run, argv...)
+	return append([]string{bin("smcr"), "run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)
 }
 
 // under starts the program of underArgv, with --local if joined was called.
@@ -190,11 +186,8 @@ func (l *lab) serve(h *netnstest.Host, args ...string) *netnstest.Process {
 // serveAsIs is serve for a stack with the default enterprise ID.
 func (l *lab) serveAsIs(h *netnstest.Host, args ...string) *netnstest.Process {
 	l.t.Helper()
-	if l.wired || wired {
-		args = append(args, "--boundary", "wire")
-	}
 	if l.wired {
-		args = append(args, "--cgroup", cgroupTop(l.t))
+		args = append(args, "--boundary", "wire", "--cgroup", cgroupTop(l.t))
 	}
 	p := h.Go(l.t, bin("smcr"), append([]string{"serve"}, args...)...)
 	err := netnstest.Until(startTime, func() error {

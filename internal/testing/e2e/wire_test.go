@@ -178,10 +178,13 @@ func (s *seen) wantDissection(t testing.TB) {
 			t.Errorf("tshark sees no %s; CLC %v, LLC and CDC %v", want.name, head(clc), head(llc))
 		}
 	}
+	// tshark does not call a frame malformed that the capture has cut. It takes the data of an RDMA write for a message
+	// if the first bytes look like one: random data does, now and then.
+	const malformed = "_ws.malformed && !(infiniband.bth.opcode >= 6 && infiniband.bth.opcode <= 11)"
 	for _, file := range []string{s.wire.rest.File, s.wire.roce.File} {
-		// tshark does not call a frame malformed that the capture has cut.
-		if bad := tshark(t, file, "_ws.malformed", "frame.number"); len(bad) > 0 {
-			t.Errorf("tshark finds frames %v of %s malformed", head(bad), file)
+		if bad := tshark(t, file, malformed, "frame.number"); len(bad) > 0 {
+			text, err := exec.CommandContext(t.Context(), "tshark", "-n", "-r", file, "-Y", "frame.number == "+bad[0], "-V", "-x").Output()
+			t.Errorf("tshark finds frames %v of %s malformed; the first one (%v):\n%s", head(bad), file, err, text)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package netnstest
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -41,19 +42,33 @@ const (
 
 // SetLoss makes the i-th link of the host drop a share of the packets that it receives, at
 // random: 0 is none, 1 is all. It attaches an XDP program, which runs before packet sockets
-// and protocols get a packet, so nothing on the host receives what it drops.
+// and protocols get a packet, so nothing on the host receives what it drops. What a stack gives to the programs of the
+// host there did not come by the link, and passes: its destination is another address.
 func (h *Host) SetLoss(i int, share float64) error {
 	fd := -1 // -1 detaches the program
 	if share > 0 {
+		mac := h.Links[i].MAC
 		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 			Type: ebpf.XDP,
 			Instructions: asm.Instructions{
-				asm.FnGetPrandomU32.Call(),
+				asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), // data
+				asm.LoadMem(asm.R3, asm.R1, 4, asm.Word), // data_end
+				asm.Mov.Reg(asm.R4, asm.R2),
+				asm.Add.Imm(asm.R4, 6),
+				asm.JGT.Reg(asm.R4, asm.R3, "pass"),
+				asm.LoadMem(asm.R5, asm.R2, 0, asm.Byte),
+				asm.And.Imm(asm.R5, 1), // multicast
+				asm.JNE.Imm(asm.R5, 0, "from the link"),
+				asm.LoadMem(asm.R5, asm.R2, 0, asm.Word),
+				asm.JNE.Imm32(asm.R5, int32(binary.NativeEndian.Uint32(mac)), "pass"),
+				asm.LoadMem(asm.R5, asm.R2, 4, asm.Half),
+				asm.JNE.Imm(asm.R5, int32(binary.NativeEndian.Uint16(mac[4:])), "pass"),
+				asm.FnGetPrandomU32.Call().WithSymbol("from the link"),
 				asm.RSh.Imm(asm.R0, 1), // 31 bits: immediate values have a sign
 				asm.Mov.Reg(asm.R1, asm.R0),
 				asm.Mov.Imm(asm.R0, xdpDrop),
 				asm.JLE.Imm(asm.R1, int32(min(share, 1)*(1<<31-1)), "end"),
-				asm.Mov.Imm(asm.R0, xdpPass),
+				asm.Mov.Imm(asm.R0, xdpPass).WithSymbol("pass"),
 				asm.Return().WithSymbol("end"),
 			},
 			License: "Apache-2.0",

@@ -85,6 +85,7 @@ struct peer {
 #define NO_MEMORY 0x01010000
 #define NO_OPTION 0x03010000
 #define COPIED 0x03fb0000
+#define UNFIT_SOCKET 0x03060000	/* options of TCP that SMC does not go with */
 #define SHORT 0x03fe0000
 struct tally {
 	__u64 cgroup;
@@ -107,6 +108,8 @@ struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 4096); __uint(map_
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, __u64); } users SEC(".maps"); /* flows of a user that were ever announced; of these, what programs forgot is taken off */
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, __u64); } removed SEC(".maps"); /* those that user space has removed */
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tally); __type(value, __u64); } tallies SEC(".maps"); /* how often; user space deletes those of cgroups that are not attached any more */
+
+struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, __u64); __type(value, __u32); } plains SEC(".maps"); /* why the connection of a socket, by its cookie, is TCP: for listings */
 
 /* What options finds. It is in memory, so that the verifier does not follow each value that it can have. */
 struct found {
@@ -134,10 +137,12 @@ static __always_inline int dead(void)
 	return !until || bpf_ktime_get_ns() > *until;
 }
 
-/* count counts a connection that is TCP. */
-static __always_inline void count(__u64 cgroup, __u32 why)
+/* count counts a connection that is TCP, and notes that for its socket. */
+static __always_inline void count(__u64 cgroup, __u64 cookie, __u32 why)
 {
 	struct tally t = { .cgroup = cgroup, .why = why };
+	if (why)
+		bpf_map_update_elem(&plains, &cookie, &why, BPF_ANY);
 	__u64 *n = bpf_map_lookup_elem(&tallies, &t);
 	if (!n) {
 		__u64 zero = 0;
@@ -444,23 +449,27 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	__u32 does = 0;
 	if (connecting(skb, server) && !dead())
 		f->cgroup = attached(skb, &does);
-	if (!(does & (server ? ACCEPTS : CONNECTS)) || has & (UNFIT | ANNOUNCES) || (server && !syn)) {
-		if (has & ANNOUNCES)
-			erase(skb, p, s->found.where);
+	if (has & ANNOUNCES)
+		erase(skb, p, s->found.where);
+	if (!(does & (server ? ACCEPTS : CONNECTS)) || has & ANNOUNCES)
+		return;
+	f->cookie = bpf_get_socket_cookie(skb);
+	f->uid = bpf_get_socket_uid(skb);
+	if (server && !syn) {
+		__u32 why = NO_OPTION; /* or one that it does not go with; not counted: many clients are not meant for SMC */
+		bpf_map_update_elem(&plains, &f->cookie, &why, BPF_ANY);
 		return;
 	}
-	f->uid = bpf_get_socket_uid(skb);
-	__u32 why = server ? 0 : silent(f->uid, &p->t);
+	__u32 why = has & UNFIT ? UNFIT_SOCKET : server ? 0 : silent(f->uid, &p->t);
 	if (why && !(why == SHORT && does & ALWAYS)) {
-		count(f->cgroup, why);
+		count(f->cgroup, f->cookie, why);
 		return;
 	}
 	if (!charge(f->uid)) {
-		count(f->cgroup, NO_MEMORY);
+		count(f->cgroup, f->cookie, NO_MEMORY);
 		return;
 	}
 	f->id = bpf_ktime_get_ns() << 1 | server; /* never 0, and another one for the next flow of the tuple */
-	f->cookie = bpf_get_socket_cookie(skb);
 	f->dev = skb->ifindex;
 	f->isn = bpf_ntohl(p->h.seq);
 	f->server = server;
@@ -470,7 +479,7 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	}
 	if (bpf_map_update_elem(&flows, &p->t, f, BPF_NOEXIST)) {
 		uncharge(f->uid);
-		count(f->cgroup, NO_MEMORY);
+		count(f->cgroup, f->cookie, NO_MEMORY);
 		return;
 	}
 	if (!announce(skb, p, server))
@@ -571,9 +580,9 @@ static __always_inline int came_synack(struct __sk_buff *skb, const struct packe
 		struct silence until = { .until = bpf_ktime_get_ns() + COPIED_FOR, .why = COPIED };
 		__builtin_memcpy(peer.addr, p->t.remote, sizeof(peer.addr));
 		bpf_map_update_elem(&quiet, &peer, &until, BPF_ANY);
-		count(f->cgroup, COPIED);
+		count(f->cgroup, f->cookie, COPIED);
 	} else {
-		count(f->cgroup, NO_OPTION);
+		count(f->cgroup, f->cookie, NO_OPTION);
 	}
 	forget(&p->t, f->uid);
 	return 0;
@@ -603,7 +612,7 @@ int arriving(struct __sk_buff *skb)
 	if (!f)
 		return TC_ACT_UNSPEC;
 	if (p.h.rst) {
-		count(f->cgroup, REFUSED);
+		count(f->cgroup, 0, REFUSED);
 		forget(&p.t, f->uid);
 		return TC_ACT_UNSPEC;
 	}

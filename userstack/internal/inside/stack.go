@@ -83,6 +83,8 @@ type Stack[C any] interface {
 	StaysTCP(o Owner, fd int, client bool, err error) (reason, peer uint32)
 	// StaysTCPOf is StaysTCP for the socket with this cookie.
 	StaysTCPOf(o Owner, cookie uint64, client bool, err error) (reason, peer uint32)
+	// ListAlso has listings of connections include TCP sockets that were not noted.
+	ListAlso(Others)
 	// CountFallback counts a connection that stays TCP.
 	CountFallback(client bool, code smc.Diagnosis)
 	// Note remembers a socket that the stack does not carry, for listings. The
@@ -109,6 +111,10 @@ type TCPSocket struct {
 	// noted.
 	Connected bool
 }
+
+// Others is called at the begin of a listing, and returns what says of a socket whether it is listed although it was not
+// noted, and as what.
+type Others func() func(cookie, cgroup uint64, c nl.Connection) (TCPSocket, bool)
 
 // An EngineEnd is a reader or writer that stands for a socket of the engine.
 type EngineEnd interface {

@@ -224,6 +224,9 @@ func (p *Programs) StaysTCPOf(o inside.Owner, cookie uint64, client bool, err er
 	p.in.StaysTCPOf(o, cookie, client, err)
 }
 
+// ListAlso has listings of connections include TCP sockets of programs that were not noted.
+func (p *Programs) ListAlso(o inside.Others) { p.in.ListAlso(o) }
+
 // LeftToTCP is StaysTCP for a connection that the stack was not asked about. The cookie
 // of its socket identifies it. With short, connections to the peer were too short for
 // SMC; otherwise the peer does not speak it.

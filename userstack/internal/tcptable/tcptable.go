@@ -38,11 +38,12 @@ type entry struct {
 // who owns it is asked of the kernel (sock_diag) for each listing, so a listing is never
 // out of date.
 type Table struct {
-	scan  func(found func(cookie uint64, c nl.Connection)) error // asks the kernel
+	scan  Scan // asks the kernel
 	guard *guard.Guard
 
 	scanMu sync.Mutex // one scan at a time; before mu
 	mu     sync.Mutex
+	others inside.Others // or nil
 	socks  map[uint64]entry
 	most   int // the number of sockets since socks was made
 	users  map[uint32]int
@@ -51,10 +52,19 @@ type Table struct {
 	closed bool
 }
 
-// New returns a table. scan calls found for each TCP socket of the network namespace. g
-// handles panics in the timer of the table.
-func New(g *guard.Guard, scan func(found func(cookie uint64, c nl.Connection)) error) *Table {
+// A Scan calls found for each TCP socket of the network namespace, with its cookie and the number of its cgroup.
+type Scan func(found func(cookie, cgroup uint64, c nl.Connection)) error
+
+// New returns a table. g handles panics in the timer of the table.
+func New(g *guard.Guard, scan Scan) *Table {
 	return &Table{guard: g, scan: scan, socks: map[uint64]entry{}, users: map[uint32]int{}}
+}
+
+// ListAlso has Rows list sockets that are not noted.
+func (t *Table) ListAlso(o inside.Others) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.others = o
 }
 
 // Note remembers a socket, unless there is no room. A second call for the same socket
@@ -129,18 +139,27 @@ func (t *Table) Rows() ([]nl.Connection, error) {
 	for cookie, p := range t.socks {
 		known[cookie] = p
 	}
-	closed := t.closed
+	closed, others := t.closed, t.others
 	t.mu.Unlock()
-	if len(known) == 0 || closed {
+	if len(known) == 0 && others == nil || closed {
 		return nil, nil
+	}
+	other := func(cookie, cgroup uint64, c nl.Connection) (s inside.TCPSocket, ok bool) { return s, false }
+	if others != nil {
+		other = others()
 	}
 	var out []nl.Connection
 	found := map[uint64]bool{}
-	err := t.scan(func(cookie uint64, c nl.Connection) {
+	err := t.scan(func(cookie, cgroup uint64, c nl.Connection) {
 		p, ok := known[cookie]
 		// A launcher may only tell about sockets of its own user.
-		if !ok || found[cookie] || p.Owner.UID != 0 && p.Owner.UID != c.UID {
+		if found[cookie] || ok && p.Owner.UID != 0 && p.Owner.UID != c.UID {
 			return
+		}
+		if !ok {
+			if p.TCPSocket, ok = other(cookie, cgroup, c); !ok {
+				return
+			}
 		}
 		found[cookie] = true
 		c.Cookie, c.PID, c.Command = cookie, p.Owner.PID, p.Owner.Command

@@ -21,9 +21,9 @@ import (
 // sockets is a kernel with TCP sockets, by cookie.
 type sockets struct{ sync.Map }
 
-func (k *sockets) scan(found func(uint64, nl.Connection)) error {
+func (k *sockets) scan(found func(cookie, cgroup uint64, c nl.Connection)) error {
 	k.Range(func(cookie, c any) bool {
-		found(cookie.(uint64), c.(nl.Connection))
+		found(cookie.(uint64), 0, c.(nl.Connection))
 		return true
 	})
 	return nil

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import "smcr/smc"
+
+// Plain returns why the connection of a socket of an attached cgroup is TCP, by the cookie of the socket. It is not ok if that
+// is not known: the connection is taken, is older than the attachment, stays within the host, or is one of very many.
+func (d *Diverter) Plain(cookie uint64) (why smc.Diagnosis, ok bool) {
+	var v uint32
+	err := d.bpf.Plains.Lookup(cookie, &v)
+	return smc.Diagnosis(v), err == nil
+}
+
+// Taken returns the cookies of the sockets of programs whose connections are taken.
+func (d *Diverter) Taken() map[uint64]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := make(map[uint64]bool, len(d.flows))
+	for _, f := range d.flows {
+		all[f.Cookie] = true
+	}
+	return all
+}
