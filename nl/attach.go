@@ -54,6 +54,31 @@ type Outcomes struct {
 	// TCP is how many became TCP, by side and reason. Of connections that this host accepts, only those count whose
 	// peer announces SMC.
 	TCP []Fallback
+	// Resets is how many of SMCR the stack has reset by itself, by reason.
+	Resets []Reset
+}
+
+// A Reset says how many connections a stack has reset for one reason.
+type Reset struct {
+	Why   string
+	Count uint64
+}
+
+func (r *Reset) encode(ae *attrEncoder) {
+	ae.String(attrResetWhy, r.Why)
+	ae.Uint64(attrResetCount, r.Count)
+}
+
+func (r *Reset) decode(ad *attrDecoder) error {
+	for ad.Next() {
+		switch ad.Type() {
+		case attrResetWhy:
+			r.Why = rawText(ad)
+		case attrResetCount:
+			r.Count = number(ad)
+		}
+	}
+	return ad.Err()
 }
 
 func (a *Attachment) encode(ae *attrEncoder) {
@@ -67,6 +92,9 @@ func (a *Attachment) encode(ae *attrEncoder) {
 	uintAttr(ae, attrAttachSMCR, a.SMCR)
 	for i := range a.TCP {
 		ae.Nested(attrAttachTCP, (*reasonAttrs)(&a.TCP[i]))
+	}
+	for i := range a.Resets {
+		ae.Nested(attrAttachReset, &a.Resets[i])
 	}
 }
 
@@ -93,6 +121,10 @@ func (a *Attachment) decode(ad *attrDecoder) error {
 			var r reasonAttrs
 			ad.Nested(&r)
 			a.TCP = append(a.TCP, Fallback(r))
+		case attrAttachReset:
+			var r Reset
+			ad.Nested(&r)
+			a.Resets = append(a.Resets, r)
 		}
 	}
 	return ad.Err()

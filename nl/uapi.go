@@ -85,7 +85,14 @@ const (
 	attrAttachAccept
 	attrAttachAlways
 	attrAttachSMCR
-	attrAttachTCP // a nest for each reason
+	attrAttachTCP   // a nest for each reason
+	attrAttachReset // likewise
+)
+
+// Attributes of the nest of connections that the stack has reset.
+const (
+	attrResetWhy = iota + 1
+	attrResetCount
 )
 
 // Attributes of the nests of a trace.

@@ -412,7 +412,7 @@ func TestOutcomes(t *testing.T) {
 		},
 	} {
 		var got outcome
-		got.kernel(&test.row)
+		got.listed(&test.row)
 		if got != test.want {
 			t.Errorf("%+v: %+v, want %+v", test.row, got, test.want)
 		}

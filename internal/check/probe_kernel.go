@@ -55,7 +55,7 @@ func probeKernel(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (ou
 	if c == nil {
 		return out, errors.New("the kernel does not list the connection: try 'modprobe smc_diag'")
 	}
-	out.kernel(c)
+	out.listed(c)
 	return out, nil
 }
 
@@ -90,8 +90,8 @@ func connect(ctx context.Context, fd int, sa unix.Sockaddr) (sockErr, err error)
 	}
 }
 
-// kernel sets the outcome from the socket's row.
-func (o *outcome) kernel(c *nl.Connection) {
+// listed sets the outcome from the socket's row.
+func (o *outcome) listed(c *nl.Connection) {
 	if c.Mode != nl.ModeTCP {
 		o.Announced, o.SMC = true, true
 		o.LinkGroup = c.LinkGroup
@@ -107,6 +107,6 @@ func (o *outcome) kernel(c *nl.Connection) {
 		o.Reason = smc.Diagnosis(c.Fallback.Peer)
 	}
 	if o.Reason == 0 {
-		o.Text = "the connection is plain TCP and the kernel gives no reason"
+		o.Text = "the connection is plain TCP, and no reason is given"
 	}
 }

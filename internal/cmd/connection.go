@@ -102,11 +102,14 @@ func owned(source source[nl.Connection]) source[nl.Connection] {
 		}
 		socket := func(c *nl.Connection) owner.Socket {
 			plain := func(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+			if !c.Remote.IsValid() { // it listens: the stack has asked the kernel for it
+				return owner.Socket{Inode: uint32(c.Inode)}
+			}
 			return owner.Socket{Local: plain(c.Local), Remote: plain(c.Remote)}
 		}
 		var want []owner.Socket
 		for i := range rows {
-			if c := &rows[i].Value; c.PID == 0 && c.Remote.IsValid() && rows[i].Stack == ownStack {
+			if c := &rows[i].Value; c.PID == 0 && rows[i].Stack == ownStack {
 				want = append(want, socket(c))
 			}
 		}

@@ -14,8 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Socket is a connected TCP socket. IPv4 addresses are not IPv4-mapped.
-type Socket struct{ Local, Remote netip.AddrPort }
+// A Socket is a TCP socket: a connected one by its addresses, any by the number of its inode. IPv4 addresses are not IPv4-mapped.
+type Socket struct {
+	Local, Remote netip.AddrPort
+	Inode         uint32 // or 0
+}
 
 // A Process has a socket.
 type Process struct {
@@ -35,17 +38,24 @@ func Find(want []Socket) map[Socket]Process {
 // inodes returns the inode numbers of sockets.
 func inodes(want []Socket) map[uint32]Socket {
 	wanted := make(map[Socket]bool, len(want))
-	for _, s := range want {
-		wanted[s] = true
-	}
 	found := map[uint32]Socket{}
+	for _, s := range want {
+		if s.Inode != 0 {
+			found[s.Inode] = s
+		} else {
+			wanted[s] = true
+		}
+	}
+	if len(wanted) == 0 {
+		return found
+	}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		all, err := netlink.SocketDiagTCP(family)
 		if err != nil {
 			continue // a kernel without the module shows none
 		}
 		for _, s := range all {
-			k := Socket{end(s.ID.Source, s.ID.SourcePort), end(s.ID.Destination, s.ID.DestinationPort)}
+			k := Socket{Local: end(s.ID.Source, s.ID.SourcePort), Remote: end(s.ID.Destination, s.ID.DestinationPort)}
 			if s.INode != 0 && wanted[k] {
 				found[s.INode] = k
 			}

@@ -43,9 +43,9 @@ func TestFind(t *testing.T) {
 		}
 		defer s.Close()
 		from := c.LocalAddr().(*net.TCPAddr).AddrPort()
-		want = append(want, Socket{from, to}, Socket{to, from})
+		want = append(want, Socket{Local: from, Remote: to}, Socket{Local: to, Remote: from})
 	}
-	none := Socket{netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("127.0.0.1:2")}
+	none := Socket{Local: netip.MustParseAddrPort("127.0.0.1:1"), Remote: netip.MustParseAddrPort("127.0.0.1:2")}
 	got := Find(append(want, none))
 	if len(got) != len(want) {
 		t.Errorf("%v", got)
@@ -78,7 +78,7 @@ func TestShared(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := Socket{netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.1:2")}
+	s := Socket{Local: netip.MustParseAddrPort("10.0.0.1:1"), Remote: netip.MustParseAddrPort("10.0.0.1:2")}
 	if got := of(map[uint32]Socket{77: s}, proc); len(got) != 1 || got[s] != (Process{200, "first"}) {
 		t.Errorf("%v", got)
 	}

@@ -64,7 +64,7 @@ func overWire(ctx context.Context, o *Options, log *slog.Logger) error {
 	case err != nil:
 		return err
 	}
-	a, err := enter(ctx, o, c, log)
+	a, err := Enter(ctx, c, o.NoAdapt, log)
 	switch {
 	case err != nil && o.Mode == ModeAuto:
 		_ = c.Close()
@@ -113,15 +113,16 @@ func wireStack(ctx context.Context, o *Options) (*nl.Client, error) {
 	return dial()
 }
 
-// enter has this process be in an attached cgroup of its own.
-func enter(ctx context.Context, o *Options, c nl.Attacher, log *slog.Logger) (nl.Attachment, error) {
+// Enter has this process be in an attached cgroup of its own, so its connections are those of a program under smcr run. always
+// is that of nl.Attacher.
+func Enter(ctx context.Context, c nl.Attacher, always bool, log *slog.Logger) (nl.Attachment, error) {
 	// Whoever may make a cgroup here does: the stack has no right to where a user manager has.
 	leave, err := attach.EnterOwn()
 	if err != nil {
 		log.Debug("the stack makes the cgroup", "err", err)
 		leave = func() error { return nil }
 	}
-	a, err := c.Enter(ctx, nl.Peer{}, o.NoAdapt)
+	a, err := c.Enter(ctx, nl.Peer{}, always)
 	if err != nil {
 		if lerr := leave(); lerr != nil {
 			log.Debug("the cgroup stays", "err", lerr)
@@ -212,10 +213,13 @@ func outcomesOf(ctx context.Context, c nl.Attacher, a nl.Attachment) (s launch.S
 		return s, os.ErrNotExist
 	}
 	s.ByMode = map[broker.Mode]uint64{broker.ModeSMCR: all[i].SMCR}
-	s.TCP = map[string]uint64{}
+	s.TCP, s.Resets = map[string]uint64{}, map[string]uint64{}
 	for _, r := range all[i].TCP {
 		why := smc.Diagnosis(r.Reason)
 		s.TCP[cmp.Or(why.Text(), fmt.Sprintf("the reason 0x%08x", r.Reason))] += r.Count
+	}
+	for _, r := range all[i].Resets {
+		s.Resets[r.Why] += r.Count
 	}
 	return s, nil
 }

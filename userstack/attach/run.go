@@ -48,6 +48,26 @@ func Namespace() (uint64, error) {
 	return st.Sys().(*syscall.Stat_t).Ino, nil
 }
 
+// below is the cgroup below which the runs of processes are that are in the topmost one: without a service manager, many are.
+// The folder of that one gives nobody a right to write, so only root with all rights can make a cgroup there.
+const below = "/smcr"
+
+// makeBelow makes it, if that is needed and possible: a stack has the right to at its start only.
+func (t *Table) makeBelow() {
+	st, err := os.Stat(t.cfg.Top)
+	if err != nil || st.Mode().Perm()&0o200 != 0 {
+		return // a part of the tree, as in a container
+	}
+	if err := os.Mkdir(t.dir(below), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.cfg.Log.Debug("programs of the topmost cgroup stay TCP", "err", err)
+	}
+}
+
+func (t *Table) hasBelow() bool {
+	_, err := cgroup.ID(t.dir(below))
+	return err == nil
+}
+
 // EnterOwn has this process be in a new cgroup for a run, below its own, without the help of the stack. It is
 // permitted where a cgroup was delegated to the user, as that of a systemd user manager is, and to root. The error
 // matches os.ErrPermission elsewhere: then [Table.Enter] does it. undo leaves the cgroup again.
@@ -130,7 +150,11 @@ func (t *Table) Enter(pid int, uid uint32, always bool) (Entry, error) {
 		}
 		return t.enter(e)
 	}
-	e.Path = path.Join(own, newRun(t.cfg.Namespace))
+	parent := own
+	if own == "/" && t.hasBelow() {
+		parent = below
+	}
+	e.Path = path.Join(parent, newRun(t.cfg.Namespace))
 	dir := t.dir(e.Path)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return Entry{}, err

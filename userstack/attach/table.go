@@ -83,6 +83,7 @@ func New(cfg Config) (*Table, error) {
 	if t.watch, err = newWatch(); err != nil {
 		return nil, err
 	}
+	t.makeBelow()
 	go cfg.Guard.Func("the watch on cgroups", func() { t.watch.run(t.changed, cfg.Log) })()
 	return t, nil
 }

@@ -5,6 +5,7 @@ package divert
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 
@@ -78,4 +79,11 @@ func (d *Diverter) linkChanged(u netlink.LinkUpdate, want func(name string) bool
 	if err != nil {
 		d.cfg.Log.Warn("connections of a device stay TCP", "device", u.Attrs().Name, "err", err)
 	}
+}
+
+// delivers reports whether a device takes packets for the programs of this host: while it is down, the kernel drops them. One
+// that is gone takes none any more, and nothing is to be waited for.
+func (d *Diverter) delivers(index uint32) bool {
+	l, err := d.host.LinkByIndex(int(index))
+	return err != nil || l.Attrs().Flags&net.FlagUp != 0
 }

@@ -51,6 +51,7 @@ type Flow struct {
 	waiting [][]byte // held frames for outer
 	inner   *stream
 	over    bool // Finish or Reset was called
+	unheard bool // the program is to be reset, and its device is down
 	renewed bool // a new connection of the tuple waits for the end of this one
 }
 
@@ -178,15 +179,43 @@ func (f *Flow) Finish(reset bool) {
 	}
 	f.outer.finish()
 	if reset {
-		inner.close()
-	} else {
+		f.resetInner(inner)
+	} else if !f.isUnheard() {
 		inner.finish()
 	}
 	f.d.ends(f)
 }
 
 // ResetProgram resets the connection for the program, after Split. Finish or Reset follows.
-func (f *Flow) ResetProgram() { f.program().close() }
+func (f *Flow) ResetProgram() { f.resetInner(f.program()) }
+
+// resetInner resets the program's connection. If the device at which the program has it is down, nothing reaches the program, so
+// that waits until the device is up again: a reset that is lost would leave the program waiting for ever.
+func (f *Flow) resetInner(inner *stream) {
+	if inner == nil || f.d.delivers(f.dev) {
+		inner.close()
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unheard = true
+}
+
+func (f *Flow) isUnheard() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.unheard
+}
+
+// heard resets the connection of a program that could not be reset before, if its device is up now.
+func (f *Flow) heard(up func(dev uint32) bool) {
+	if f.isUnheard() && up(f.dev) {
+		f.program().close()
+		f.mu.Lock()
+		f.unheard = false
+		f.mu.Unlock()
+	}
+}
 
 // Reset resets the connection for both programs. Later calls, and one after Finish, do nothing.
 func (f *Flow) Reset() {
@@ -198,7 +227,7 @@ func (f *Flow) Reset() {
 	if inner == nil {
 		f.refuse()
 	} else {
-		inner.close()
+		f.resetInner(inner)
 	}
 	f.d.ends(f)
 }

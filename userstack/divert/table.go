@@ -170,11 +170,21 @@ func (d *Diverter) live() error {
 
 func (d *Diverter) sweepEnding(now time.Time) {
 	var over []*Flow
+	known := map[uint32]bool{}
+	up := func(dev uint32) bool {
+		is, ok := known[dev]
+		if !ok {
+			is = d.delivers(dev)
+			known[dev] = is
+		}
+		return is
+	}
 	d.mu.Lock()
 	for f, e := range d.ending {
 		if now.Sub(e.since) >= peerTime {
 			f.outer.close() // the kernel ends it, as for programs that have ended
 		}
+		f.heard(up)
 		switch {
 		case e.past.IsZero() && f.past():
 			e.past = now

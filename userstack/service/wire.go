@@ -121,7 +121,7 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 	} else {
 		conn, err = s.programs.Serve(ctx, tcp, nil)
 	}
-	var d *userstack.DeclineError
+	var d, copied *userstack.DeclineError
 	switch {
 	case err == nil:
 		w.tallies.count(f.Cgroup, f.Role, nil)
@@ -136,10 +136,11 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 		if err := f.Splice(); err != nil {
 			log.Info("connection lost", "err", err)
 		}
-	case f.Role == smc.Client && s.programs.NoAnswer(f.UID, f.Tuple.Remote, err) != nil:
+	case f.Role == smc.Client && errors.As(s.programs.NoAnswer(f.UID, f.Tuple.Remote, err), &copied):
 		log.Info("connection made again over TCP", "err", err)
-		w.tallies.count(f.Cgroup, f.Role, &userstack.DeclineError{Code: smc.DiagNoPath, Err: err})
-		w.quiet(f, divert.Silence{For: s.programs.Quiet(f.UID, f.Tuple.Remote), Why: smc.DiagNoPath})
+		w.tallies.count(f.Cgroup, f.Role, copied)
+		s.programs.StaysTCPOf(owner, f.Cookie, true, copied)
+		w.quiet(f, divert.Silence{For: s.programs.Quiet(f.UID, f.Tuple.Remote), Why: copied.Code})
 		f.Retry()
 	default:
 		log.Info("rendezvous failed", "err", err)
@@ -220,6 +221,7 @@ func (w *boundary) carry(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
 	over := func(reset bool, err error) {
 		defer leave()
 		w.learn(f, began, made, carried)
+		w.tallies.reset(f.Cgroup, carriage.ResetReason())
 		if err != nil { // a panic
 			f.Reset()
 			return

@@ -97,8 +97,9 @@ type tallies struct {
 }
 
 type tally struct {
-	smcr uint64
-	tcp  map[stats.Fallback]uint64 // the keys have no Count
+	smcr   uint64
+	tcp    map[stats.Fallback]uint64 // the keys have no Count
+	resets map[string]uint64
 }
 
 // maxReasons is how many reasons are counted for a cgroup: a peer chooses some of them. All beyond count as one.
@@ -109,7 +110,7 @@ func (t *tallies) add(cgroup uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.of[cgroup] == nil {
-		t.of[cgroup] = &tally{tcp: map[stats.Fallback]uint64{}}
+		t.of[cgroup] = &tally{tcp: map[stats.Fallback]uint64{}, resets: map[string]uint64{}}
 	}
 }
 
@@ -140,6 +141,20 @@ func (t *tallies) count(cgroup uint64, side smc.Role, d *userstack.DeclineError)
 	c.tcp[why]++
 }
 
+// reset counts a connection of a cgroup that the stack has reset by itself.
+func (t *tallies) reset(cgroup uint64, why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.of[cgroup]
+	if c == nil || why == "" {
+		return
+	}
+	if _, known := c.resets[why]; !known && len(c.resets) >= maxReasons {
+		why = "other reasons"
+	}
+	c.resets[why]++
+}
+
 // get returns what was counted for a cgroup.
 func (t *tallies) get(cgroup uint64) (o nl.Outcomes) {
 	t.mu.Lock()
@@ -153,6 +168,10 @@ func (t *tallies) get(cgroup uint64) (o nl.Outcomes) {
 		why.Count = n
 		o.TCP = append(o.TCP, why)
 	}
+	for why, n := range c.resets {
+		o.Resets = append(o.Resets, nl.Reset{Why: why, Count: n})
+	}
+	slices.SortFunc(o.Resets, func(a, b nl.Reset) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Why, b.Why)) })
 	return o
 }
 
