@@ -30,6 +30,17 @@ type Attacher interface {
 
 var _ Attacher = (*Client)(nil)
 
+// AttacherOf returns a Control as an [Attacher]. The error matches ErrNotSupported if it is none.
+func AttacherOf(c Control) (Attacher, error) {
+	if b, ok := c.(Backend); ok {
+		c = b.Control
+	}
+	if a, ok := c.(Attacher); ok {
+		return a, nil
+	}
+	return nil, ErrNotSupported
+}
+
 // An Attachment is a cgroup whose programs use SMC, and what became of their connections.
 type Attachment struct {
 	// Path is that of the cgroup, from the top of the tree of version 2 on; it begins with "/".
@@ -130,16 +141,8 @@ func (a *Attachment) decode(ad *attrDecoder) error {
 	return ad.Err()
 }
 
-// attacher returns the Control of the server as an Attacher.
-func (s *Server) attacher() (Attacher, error) {
-	if a, ok := s.ctl.(Attacher); ok {
-		return a, nil
-	}
-	return nil, ErrNotSupported
-}
-
 func (s *Server) dumpAttachments(ctx context.Context, req *request, out *replies) error {
-	ctl, err := s.attacher()
+	ctl, err := AttacherOf(s.ctl)
 	if err != nil {
 		return err
 	}
@@ -155,7 +158,7 @@ func (s *Server) dumpAttachments(ctx context.Context, req *request, out *replies
 
 // doAttach attaches or detaches a cgroup.
 func (s *Server) doAttach(ctx context.Context, req *request, _ *replies) error {
-	ctl, err := s.attacher()
+	ctl, err := AttacherOf(s.ctl)
 	if err != nil {
 		return err
 	}
@@ -174,7 +177,7 @@ func (s *Server) dumpEnter(ctx context.Context, req *request, out *replies) erro
 	if !req.dump() {
 		return syscall.EOPNOTSUPP
 	}
-	ctl, err := s.attacher()
+	ctl, err := AttacherOf(s.ctl)
 	if err != nil {
 		return err
 	}

@@ -76,10 +76,20 @@ func parseOf(b []byte) (string, error) {
 	return "", errors.New("the process has no cgroup of version 2")
 }
 
-// Valid reports whether a path is one of a cgroup.
+// Mount is where the tree is mounted on most machines: systemd and container runtimes do so.
+const Mount = "/sys/fs/cgroup"
+
+// Valid reports whether a path is one of a cgroup, and not of its folder below [Mount].
 func Valid(p string) bool {
-	return strings.HasPrefix(p, "/") && path.Clean(p) == p && !strings.HasPrefix(p, "/..") && !strings.ContainsRune(p, 0)
+	return strings.HasPrefix(p, "/") && path.Clean(p) == p && !strings.HasPrefix(p, "/..") && !strings.ContainsRune(p, 0) &&
+		!strings.HasPrefix(p+"/", Mount+"/")
 }
+
+// RunPrefix is how the names of the cgroups begin that are made for programs under 'smcr run'.
+const RunPrefix = "smcr-run-"
+
+// IsRun reports whether a path is that of a cgroup of 'smcr run'.
+func IsRun(p string) bool { return strings.HasPrefix(path.Base(p), RunPrefix) }
 
 // ID returns the number of the cgroup whose folder is dir.
 func ID(dir string) (uint64, error) {

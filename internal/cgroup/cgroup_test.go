@@ -114,3 +114,20 @@ func TestEnter(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestValid(t *testing.T) {
+	for p, want := range map[string]bool{
+		"/": true, "/a": true, "/system.slice/x@y.service": true, "/sys/fs/cgroups": true, "/sys/fs": true,
+		"": false, "a": false, "/a/": false, "//a": false, "/..": false, "/../a": false, "/a/../b": false, "/a\x00": false,
+		"/sys/fs/cgroup": false, "/sys/fs/cgroup/a": false,
+	} {
+		if got := Valid(p); got != want {
+			t.Errorf("%q: %t", p, got)
+		}
+	}
+	for p, want := range map[string]bool{"/smcr-run-1-x": true, "/a/smcr-run-": true, "/smcr-run-1-x/a": false, "/a-smcr-run-1": false, "/": false} {
+		if got := IsRun(p); got != want {
+			t.Errorf("%q: %t", p, got)
+		}
+	}
+}

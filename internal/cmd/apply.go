@@ -98,6 +98,9 @@ func apply(ctx context.Context, opts *applyOptions) error {
 			}
 		}
 		opts.IO.Printing()
+		for _, s := range plan.Ignored {
+			printable.Fprintf(opts.IO.ErrOut, "smcr: ignored: %s\n", s)
+		}
 		return reportChanges(opts, plan.Changes)
 	})
 }
@@ -192,13 +195,17 @@ type changeJSON struct {
 	NetDev string `json:"netdev,omitempty"`
 	IBDev  string `json:"ibdev,omitempty"`
 	IBPort uint8  `json:"ibport,omitempty"`
+	*programJSON
 }
 
 func reportChanges(opts *applyOptions, changes []config.Change) error {
 	if opts.format == cmdutil.FormatJSON {
 		list := make([]changeJSON, len(changes))
 		for i, c := range changes {
-			list[i] = changeJSON{c, c.PNET.ID, c.PNET.NetDev, c.PNET.IBDev, c.PNET.IBPort}
+			list[i] = changeJSON{c, c.PNET.ID, c.PNET.NetDev, c.PNET.IBDev, c.PNET.IBPort, nil}
+			if c.Object == "program" {
+				list[i].programJSON = newProgramJSON(c.Program)
+			}
 		}
 		return output.JSON(opts.IO.Out, list)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/config"
 	"smcr/nl"
 	"smcr/smc"
 
@@ -125,11 +126,8 @@ func (o *attachOptions) each(ctx context.Context, do func(ctx context.Context, c
 
 // withAttacher calls do if the programs of a stack keep their sockets.
 func withAttacher(c nl.Control, do func(nl.Attacher) error) error {
-	if b, ok := c.(nl.Backend); ok {
-		c = b.Control
-	}
-	err := nl.ErrNotSupported
-	if a, ok := c.(nl.Attacher); ok {
+	a, err := nl.AttacherOf(c)
+	if err == nil {
 		err = do(a)
 	}
 	if errors.Is(err, nl.ErrNotSupported) {
@@ -151,6 +149,18 @@ type attachmentJSON struct {
 	SMCR    uint64           `json:"smcr"`
 	TCP     uint64           `json:"tcp"`
 	Reasons []attachedReason `json:"reasons"`
+}
+
+// A programJSON is the cgroup of a change by 'smcr apply'.
+type programJSON struct {
+	Cgroup  string `json:"cgroup"`
+	Connect bool   `json:"connect"`
+	Accept  bool   `json:"accept"`
+	Adapt   bool   `json:"adapt"`
+}
+
+func newProgramJSON(p config.Program) *programJSON {
+	return &programJSON{p.Cgroup, p.Connect, p.Accept, !p.Always}
 }
 
 // An attachedReason is how many connections of a cgroup are TCP for a reason.

@@ -44,15 +44,19 @@ type Config struct {
 	// LocalJoin says which programs of one machine are joined directly. Only a
 	// user-space stack has it, and takes it only from its configuration file.
 	LocalJoin []LocalJoin
+	// Programs are the cgroups whose programs use SMC, in the order of the file. Only a user-space
+	// stack that takes connections at the devices has it.
+	Programs []Program
 }
 
 // file is the YAML form.
 type file struct {
-	PNETs        *[]entry  `yaml:"pnetids,omitempty"`
-	UEIDs        *[]string `yaml:"ueids,omitempty"`
-	SEID         *bool     `yaml:"seid,omitempty"`
-	HSLimitation *bool     `yaml:"handshake_limitation,omitempty"`
-	Local        *local    `yaml:"local,omitempty"`
+	PNETs        *[]entry   `yaml:"pnetids,omitempty"`
+	UEIDs        *[]string  `yaml:"ueids,omitempty"`
+	SEID         *bool      `yaml:"seid,omitempty"`
+	HSLimitation *bool      `yaml:"handshake_limitation,omitempty"`
+	Local        *local     `yaml:"local,omitempty"`
+	Programs     *[]program `yaml:"programs,omitempty"`
 }
 
 type entry struct {
@@ -182,7 +186,7 @@ func plain(s string) string {
 		}
 	}
 	return strings.NewReplacer(
-		"into []config.entry", "as a list of pnetids", "into config.entry", "as an entry of a pnetid",
+		"into []config.entry", "as a list of pnetids", "into []config.program", "as a list of programs", "into config.program", "as an entry of programs", "into config.entry", "as an entry of a pnetid",
 		"into config.file", "as a configuration", "into config.joined", "as an entry of join", "into config.local", "as the section local", "into []string", "as a list", "into string", "as text",
 		"into bool", "as true or false", "into uint8", "as a port number", "into uint16", "as a port number", "!!", "",
 	).Replace(s)
@@ -190,8 +194,14 @@ func plain(s string) string {
 
 // meant returns the key that was probably meant, as the end of a message, or "".
 func meant(key string) string {
+	switch key { // flags of 'smcr attach'
+	case "unit":
+		return ": write the path of its cgroup, for example cgroup: /system.slice/nginx.service"
+	case "no-adapt", "no_adapt":
+		return ": write adapt: false"
+	}
 	var keys []string
-	for _, t := range []reflect.Type{reflect.TypeFor[file](), reflect.TypeFor[entry](), reflect.TypeFor[local](), reflect.TypeFor[joined]()} {
+	for _, t := range []reflect.Type{reflect.TypeFor[file](), reflect.TypeFor[entry](), reflect.TypeFor[local](), reflect.TypeFor[joined](), reflect.TypeFor[program]()} {
 		for i := range t.NumField() {
 			name, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
 			keys = append(keys, name)
@@ -245,7 +255,7 @@ func (p *parser) line(key string, i int) int {
 func (p *parser) config(f *file) *Config {
 	// A key without a value is an error, because it could mean an empty list, which
 	// empties a table, or a missing section, which changes nothing.
-	for _, key := range []string{"pnetids", "ueids", "seid", "handshake_limitation", "local"} {
+	for _, key := range []string{"pnetids", "ueids", "seid", "handshake_limitation", "local", "programs"} {
 		if n := p.find(key); n != nil && n.Tag == "!!null" {
 			p.fail(n.Line, "%s has no value: remove the key, or write [] for an empty list", key)
 		}
@@ -259,6 +269,9 @@ func (p *parser) config(f *file) *Config {
 	}
 	if f.Local != nil {
 		c.LocalJoin = p.joins(f.Local.Join)
+	}
+	if f.Programs != nil {
+		c.Programs = p.programs(*f.Programs)
 	}
 	if f.SEID != nil && !*f.SEID && f.UEIDs != nil && len(*f.UEIDs) == 0 {
 		p.fail(p.line("seid", -1), "the system enterprise ID can be disabled only if there is a user-defined one")
@@ -356,6 +369,9 @@ func (c *Config) Complete(ueids ...string) *Config {
 	if d.LocalJoin == nil {
 		d.LocalJoin = []LocalJoin{}
 	}
+	if d.Programs == nil {
+		d.Programs = []Program{}
+	}
 	return &d
 }
 
@@ -379,6 +395,10 @@ func (c *Config) AppendYAML(b []byte) ([]byte, error) {
 	}
 	if c.LocalJoin != nil {
 		f.Local = &local{Join: joinedOf(c.LocalJoin)}
+	}
+	if c.Programs != nil {
+		list := programsOf(c.Programs)
+		f.Programs = &list
 	}
 	if f == (file{}) {
 		return b, nil

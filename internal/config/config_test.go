@@ -31,6 +31,9 @@ ueids:
   - "NO"
 seid: false
 handshake_limitation: true
+programs:
+  - cgroup: /system.slice/nginx.service
+    accept: false
 `
 
 func TestParse(t *testing.T) {
@@ -49,6 +52,7 @@ func TestParse(t *testing.T) {
 				{ID: "12", NetDev: "eth1"},
 			},
 			UEIDs: []string{"EXAMPLE.COM-1", "NO"}, SEID: on(false), HSLimitation: on(true),
+			Programs: []Program{{Cgroup: "/system.slice/nginx.service", Connect: true}},
 		}},
 		{"empty tables", "pnetids: []\nueids: []\n", Config{PNETs: []nl.PNET{}, UEIDs: []string{}}},
 		{"one section", "handshake_limitation: false", Config{HSLimitation: on(false)}},
@@ -193,6 +197,14 @@ func anyConfig(t *rapid.T) *Config {
 			}
 		}).Filter(func(x LocalJoin) bool { return x != LocalJoin{} }), 0, 5, rapid.ID[LocalJoin]).Draw(t, "join")...)
 	}
+	if rapid.Bool().Draw(t, "programs") {
+		c.Programs = append([]Program{}, rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) Program {
+			x := Program{Cgroup: "/" + rapid.SampledFrom([]string{"", "a", "system.slice/nginx.service", "no: x", "ü\"\n\u202e", "\xff"}).Draw(t, "cgroup")}
+			x.Connect, x.Always = rapid.Bool().Draw(t, "connect"), rapid.Bool().Draw(t, "always")
+			x.Accept = !x.Connect || rapid.Bool().Draw(t, "accept")
+			return x
+		}), 0, 5, func(x Program) string { return x.Cgroup }).Draw(t, "cgroups")...)
+	}
 	c.SEID, c.HSLimitation = draw("seid"), draw("limitation")
 	if c.SEID != nil && c.UEIDs != nil && len(c.UEIDs) == 0 {
 		c.SEID = on(true)
@@ -223,6 +235,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("pnetids: []\n"))
 	f.Add([]byte("- &a [*a]"))
 	f.Add([]byte("local: {join: [{program: a, port: 1, prefix: 10.0.0.0/8}]}"))
+	f.Add([]byte("programs: [{cgroup: /a, connect: false}, {cgroup: \"/\\xff\", accept: false, adapt: false}]"))
 	f.Add([]byte("pnetids: &x [{pnetid: A, netdev: e}]\nueids: *x"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := Parse(b)

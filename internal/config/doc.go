@@ -17,6 +17,9 @@
 //	local:                        # joined as with smcr run --local
 //	  join:
 //	    - {port: 6379, prefix: 127.0.0.0/8}
+//	programs:                     # smcr attach
+//	  - cgroup: /system.slice/nginx.service
+//	  - {cgroup: /user.slice, accept: false, adapt: false}
 //
 // A section describes a whole table: "pnetids: []" removes all pnetids. A missing
 // section changes nothing.

@@ -54,7 +54,8 @@ func Export(ctx context.Context, ctl nl.Control) (*Config, error) {
 	if c.LocalJoin, err = parseLocalJoin(info.LocalJoin); err != nil {
 		return nil, err
 	}
-	return c, nil
+	c.Programs, err = attached(ctx, ctl)
+	return c, err
 }
 
 // known drops the error of a stack that does not support the request.
@@ -77,10 +78,11 @@ const (
 
 // A Change is one difference between a stack and a configuration, as users see it.
 type Change struct {
-	Action Action  `json:"action"`
-	Object string  `json:"object"`          // "pnetid", "ueid", "seid" or "handshake_limitation"
-	PNET   nl.PNET `json:"-"`               // of a pnetid
-	Value  string  `json:"value,omitempty"` // the enterprise ID, or true or false
+	Action  Action  `json:"action"`
+	Object  string  `json:"object"`          // "pnetid", "ueid", "seid", "handshake_limitation" or "program"
+	PNET    nl.PNET `json:"-"`               // of a pnetid
+	Program Program `json:"-"`               // of a program
+	Value   string  `json:"value,omitempty"` // the enterprise ID, or true or false
 }
 
 // String returns the change in one line: "+" adds, "-" removes, "=" sets.
@@ -91,6 +93,10 @@ func (c Change) String() string {
 		return fmt.Sprintf("%s pnetid %s netdev %s", sign, c.PNET.ID, c.PNET.NetDev)
 	case c.Object == "pnetid":
 		return fmt.Sprintf("%s pnetid %s ibdev %s ibport %d", sign, c.PNET.ID, c.PNET.IBDev, c.PNET.IBPort)
+	case c.Object == "program" && c.Action == Remove:
+		return fmt.Sprintf("%s program %s", sign, c.Program.Cgroup)
+	case c.Object == "program":
+		return fmt.Sprintf("%s program %s", sign, c.Program.value())
 	}
 	return fmt.Sprintf("%s %s %s", sign, c.Object, c.Value)
 }
@@ -106,6 +112,8 @@ type Plan struct {
 	// Changes are the differences, removals first. Empty means that the stack
 	// already has the configuration.
 	Changes []Change
+	// Ignored says in a sentence each which sections mean nothing to the stack.
+	Ignored []string
 
 	before *Config
 	steps  []step
@@ -141,6 +149,12 @@ func (c *Config) Plan(ctx context.Context, ctl nl.Control) (*Plan, error) {
 	}
 	if hs := c.HSLimitation; hs != nil && (now.HSLimitation == nil || *now.HSLimitation != *hs) {
 		p.set("handshake_limitation", *hs, nl.Control.SetHSLimitation)
+	}
+	switch {
+	case now.Programs != nil && c.Programs != nil:
+		p.programs(now.Programs, c.Programs)
+	case len(c.Programs) > 0:
+		p.Ignored = append(p.Ignored, noPrograms)
 	}
 	return p, nil
 }

@@ -23,10 +23,11 @@ import (
 // stack is a fake with a system enterprise ID whose changes can be made to fail.
 type stack struct {
 	nl.Control
-	changes int   // the number of changes so far
-	failAt  int   // the number of the change that fails, from 1; 0 for none
-	broken  bool  // all changes after that one fail too
-	err     error // the error of a change that fails
+	programs nl.Attacher
+	changes  int   // the number of changes so far
+	failAt   int   // the number of the change that fails, from 1; 0 for none
+	broken   bool  // all changes after that one fail too
+	err      error // the error of a change that fails
 }
 
 func newStack(t interface{ Fatal(...any) }, c *Config) *stack {
@@ -34,7 +35,7 @@ func newStack(t interface{ Fatal(...any) }, c *Config) *stack {
 		SysInfo: nl.SysInfo{Version: 2}, SEID: nl.SEID{Value: "IBM-SYSZ-ISMSEID00000000", Enabled: true},
 		Devices: []nl.Device{{Name: "mlx5_0"}},
 	})
-	s := &stack{Control: &kernelLike{fake}}
+	s := &stack{Control: &kernelLike{fake}, programs: fake}
 	if _, err := c.Apply(context.Background(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -72,6 +73,22 @@ func (s *stack) SetSEID(ctx context.Context, on bool) error {
 
 func (s *stack) SetHSLimitation(ctx context.Context, on bool) error {
 	return s.change(func() error { return s.Control.SetHSLimitation(ctx, on) })
+}
+
+func (s *stack) Attachments(ctx context.Context) ([]nl.Attachment, error) {
+	return s.programs.Attachments(ctx)
+}
+
+func (s *stack) Attach(ctx context.Context, a nl.Attachment) error {
+	return s.change(func() error { return s.programs.Attach(ctx, a) })
+}
+
+func (s *stack) Detach(ctx context.Context, path string) error {
+	return s.change(func() error { return s.programs.Detach(ctx, path) })
+}
+
+func (s *stack) Enter(ctx context.Context, who nl.Peer, always bool) (nl.Attachment, error) {
+	return s.programs.Enter(ctx, who, always)
 }
 
 // kernelLike enables the system enterprise ID when the last user-defined one is removed,
@@ -121,6 +138,7 @@ pnetids: [{pnetid: A, netdev: eth0}, {pnetid: A, netdev: eth1}, {pnetid: B, ibde
 ueids: [X, Y]
 seid: false
 handshake_limitation: true
+programs: [{cgroup: /a, accept: false}, {cgroup: /b}]
 `
 	for _, test := range []struct {
 		name, in string
@@ -132,10 +150,15 @@ handshake_limitation: true
 		{"another pnetid", "pnetids: [{pnetid: C, netdev: eth0}, {pnetid: A, netdev: eth1}, {pnetid: B, ibdev: mlx5_0, ibport: 2}]", []string{
 			"- pnetid A netdev eth0", "- pnetid B ibdev mlx5_0 ibport 1", "+ pnetid C netdev eth0", "+ pnetid B ibdev mlx5_0 ibport 2",
 		}},
-		{"all gone", "pnetids: []\nueids: []\nseid: true\nhandshake_limitation: false", []string{
+		{"all gone", "pnetids: []\nueids: []\nseid: true\nhandshake_limitation: false\nprograms: []", []string{
 			"- pnetid A netdev eth0", "- pnetid A netdev eth1", "- pnetid B ibdev mlx5_0 ibport 1",
 			"= seid true", "- ueid X", "- ueid Y", "= handshake_limitation false",
+			"- program /a", "- program /b",
 		}},
+		{"other programs", "programs: [{cgroup: /d, connect: false, adapt: false}, {cgroup: /a}, {cgroup: /c}]", []string{
+			"- program /b", "+ program /d accept no-adapt", "= program /a", "+ program /c",
+		}},
+		{"the same program", "programs: [{cgroup: /b, adapt: true}, {cgroup: /a, connect: true, accept: false}]", nil},
 		{"four other enterprise IDs", "ueids: [K, L, M, N]", []string{"- ueid X", "- ueid Y", "+ ueid K", "+ ueid L", "+ ueid M", "+ ueid N"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -175,6 +198,12 @@ handshake_limitation: true
 				func() {
 					if c.HSLimitation != nil {
 						want.HSLimitation = c.HSLimitation
+					}
+				},
+				func() {
+					if c.Programs != nil {
+						want.Programs = slices.AppendSeq([]Program{}, slices.Values(c.Programs))
+						slices.SortFunc(want.Programs, func(a, b Program) int { return strings.Compare(a.Cgroup, b.Cgroup) })
 					}
 				},
 			} {

@@ -64,6 +64,18 @@ var root = kind{
 				},
 			},
 		},
+		"programs": {
+			rule: "programs must be a list, for example [{cgroup: /system.slice/nginx.service}]", ok: isList,
+			item: &kind{
+				rule: "each entry of programs must consist of keys and values, for example {cgroup: /system.slice/nginx.service}", ok: isMap,
+				keys: map[string]kind{
+					"cgroup":  {rule: "cgroup must be a path, for example /system.slice/nginx.service", ok: decodes[string]},
+					"connect": {rule: "connect must be true or false", ok: decodes[bool]},
+					"accept":  {rule: "accept must be true or false", ok: decodes[bool]},
+					"adapt":   {rule: "adapt must be true or false", ok: decodes[bool]},
+				},
+			},
+		},
 	},
 }
 

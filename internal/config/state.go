@@ -33,7 +33,9 @@ type stateFile struct {
 	Namespace uint64    `yaml:"namespace"`
 	Base      yaml.Node `yaml:"base"`
 	Now       yaml.Node `yaml:"now"`
-	Whole     bool      `yaml:"whole"`
+	// UIDs are the users other than root that have asked for programs of now, by cgroup.
+	UIDs  map[string]uint32 `yaml:"uids,omitempty"`
+	Whole bool              `yaml:"whole"`
 }
 
 const stateComment = `# Changes by commands in the SMC stack of a network namespace. The stack writes
@@ -42,7 +44,12 @@ const stateComment = `# Changes by commands in the SMC stack of a network namesp
 
 // AppendYAML appends the YAML form of s. ParseState of the result returns s.
 func (s *State) AppendYAML(b []byte) ([]byte, error) {
-	f := stateFile{File: s.File, Namespace: s.Namespace, Whole: true}
+	f := stateFile{File: s.File, Namespace: s.Namespace, UIDs: map[string]uint32{}, Whole: true}
+	for _, x := range s.Now.Programs {
+		if x.UID != 0 {
+			f.UIDs[x.Cgroup] = x.UID
+		}
+	}
 	for node, c := range map[*yaml.Node]*Config{&f.Base: s.Base, &f.Now: s.Now} {
 		text, err := c.AppendYAML(nil)
 		if err == nil {
@@ -60,6 +67,9 @@ func (s *State) AppendYAML(b []byte) ([]byte, error) {
 	text, err := yaml.Marshal(&f)
 	if err != nil {
 		return nil, fmt.Errorf("config: state: %w", err)
+	}
+	if n := len(stateComment) + len(text); n > MaxSize {
+		return nil, fmt.Errorf("config: state: it is larger than %d KiB", MaxSize>>10)
 	}
 	return append(append(b, stateComment...), text...), nil
 }
@@ -91,13 +101,17 @@ func ParseState(b []byte) (*State, error) {
 			return nil, err
 		}
 	}
+	for i, x := range s.Now.Programs {
+		s.Now.Programs[i].UID = f.UIDs[x.Cgroup]
+	}
 	return s, nil
 }
 
 // Changed reports whether s holds a change.
 func (s *State) Changed() bool {
 	return !slices.Equal(s.Base.PNETs, s.Now.PNETs) || !slices.Equal(s.Base.UEIDs, s.Now.UEIDs) ||
-		!sameFlag(s.Base.SEID, s.Now.SEID) || !sameFlag(s.Base.HSLimitation, s.Now.HSLimitation)
+		!sameFlag(s.Base.SEID, s.Now.SEID) || !sameFlag(s.Base.HSLimitation, s.Now.HSLimitation) ||
+		!slices.EqualFunc(s.Base.Programs, s.Now.Programs, Program.same)
 }
 
 // On returns the configuration of a stack that has read live from the same file: live
@@ -105,12 +119,12 @@ func (s *State) Changed() bool {
 func (s *State) On(live *Config) *Config {
 	c := *live
 	if s.Now.PNETs != nil {
-		c.PNETs = changed(live.PNETs, s.Base.PNETs, s.Now.PNETs, func(a, b nl.PNET) bool {
+		c.PNETs = changed(live.PNETs, s.Base.PNETs, s.Now.PNETs, equal, func(a, b nl.PNET) bool {
 			return a.NetDev == b.NetDev && a.IBDev == b.IBDev
 		})
 	}
 	if s.Now.UEIDs != nil {
-		c.UEIDs = changed(live.UEIDs, s.Base.UEIDs, s.Now.UEIDs, func(a, b string) bool { return a == b })
+		c.UEIDs = changed(live.UEIDs, s.Base.UEIDs, s.Now.UEIDs, equal, equal)
 		c.UEIDs = c.UEIDs[:min(len(c.UEIDs), nl.MaxUEIDs)]
 	}
 	if !sameFlag(s.Base.SEID, s.Now.SEID) {
@@ -119,28 +133,46 @@ func (s *State) On(live *Config) *Config {
 	if !sameFlag(s.Base.HSLimitation, s.Now.HSLimitation) {
 		c.HSLimitation = s.Now.HSLimitation
 	}
+	if s.Now.Programs != nil {
+		c.Programs = changed(live.Programs, s.Base.Programs, s.Now.Programs, Program.same, Program.samePath)
+	}
 	return &c
 }
 
+// Attached returns the programs of a stack that reads another file after s: those of the file,
+// and those that commands have added to the file of s.
+func (s *State) Attached(file []Program) []Program {
+	all := slices.Clone(file)
+	for _, x := range s.Now.Programs {
+		if !hasProgram(s.Base.Programs, x.Cgroup) && !hasProgram(file, x.Cgroup) {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
 // changed returns live, without the elements that are in base but not in now, and with
-// those that are in now but not in base. These replace elements of live for which same
-// returns true.
-func changed[T comparable](live, base, now []T, same func(a, b T) bool) []T {
+// those that are in now but not in base, as equal compares them. These replace elements of
+// live for which same returns true.
+func changed[T any](live, base, now []T, equal, same func(a, b T) bool) []T {
+	in := func(list []T, x T) bool { return slices.ContainsFunc(list, func(y T) bool { return equal(x, y) }) }
 	out := []T{}
 	for _, x := range live {
-		gone := slices.Contains(base, x) && !slices.Contains(now, x)
-		replaced := slices.ContainsFunc(now, func(n T) bool { return same(n, x) && !slices.Contains(base, n) })
+		gone := in(base, x) && !in(now, x)
+		replaced := slices.ContainsFunc(now, func(n T) bool { return same(n, x) && !in(base, n) })
 		if !gone && !replaced {
 			out = append(out, x)
 		}
 	}
 	for _, n := range now {
-		if !slices.Contains(base, n) {
+		if !in(base, n) {
 			out = append(out, n)
 		}
 	}
 	return out
 }
+
+func equal[T comparable](a, b T) bool { return a == b }
 
 func sameFlag(a, b *bool) bool {
 	return a == b || a != nil && b != nil && *a == *b

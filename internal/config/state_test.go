@@ -4,6 +4,8 @@ package config
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"smcr/nl"
@@ -15,8 +17,10 @@ func sampleState() *State {
 	on, off := true, false
 	return &State{
 		File: "abc", Namespace: 4026531840,
-		Base: &Config{PNETs: []nl.PNET{{ID: "A", NetDev: "eth0"}, {ID: "B", NetDev: "eth1"}}, UEIDs: []string{"OLD"}, HSLimitation: &off},
-		Now:  &Config{PNETs: []nl.PNET{{ID: "A", NetDev: "eth0"}, {ID: "C", IBDev: "soft-eth1", IBPort: 1}}, UEIDs: []string{"NEW"}, HSLimitation: &on},
+		Base: &Config{PNETs: []nl.PNET{{ID: "A", NetDev: "eth0"}, {ID: "B", NetDev: "eth1"}}, UEIDs: []string{"OLD"}, HSLimitation: &off,
+			Programs: []Program{{Cgroup: "/a", Connect: true, Accept: true}, {Cgroup: "/b", Connect: true, Accept: true}}},
+		Now: &Config{PNETs: []nl.PNET{{ID: "A", NetDev: "eth0"}, {ID: "C", IBDev: "soft-eth1", IBPort: 1}}, UEIDs: []string{"NEW"}, HSLimitation: &on,
+			Programs: []Program{{Cgroup: "/b", Accept: true, Always: true, UID: 1000}, {Cgroup: "/c", Connect: true, Accept: true}}},
 	}
 }
 
@@ -55,6 +59,17 @@ func TestStateRoundTrip(t *testing.T) {
 	}
 }
 
+// TestStateTooLarge: what ParseState would not read is not written.
+func TestStateTooLarge(t *testing.T) {
+	s := sampleState()
+	for i := range 300 {
+		s.Now.Programs = append(s.Now.Programs, Program{Cgroup: fmt.Sprintf("/%d%s", i, strings.Repeat("/a", 2000)), Connect: true})
+	}
+	if b, err := s.AppendYAML(nil); err == nil {
+		t.Errorf("%d bytes", len(b))
+	}
+}
+
 // TestStateOn checks how changes apply to another configuration file.
 func TestStateOn(t *testing.T) {
 	s := sampleState()
@@ -66,7 +81,7 @@ func TestStateOn(t *testing.T) {
 	live := &Config{PNETs: []nl.PNET{{ID: "A", NetDev: "eth0"}, {ID: "B", NetDev: "eth1"}, {ID: "D", NetDev: "eth2"}}, UEIDs: []string{"OLD"}, HSLimitation: &off}
 	want := &Config{
 		PNETs: []nl.PNET{{ID: "A", NetDev: "eth0"}, {ID: "D", NetDev: "eth2"}, {ID: "C", IBDev: "soft-eth1", IBPort: 1}},
-		UEIDs: []string{"NEW"}, HSLimitation: &on,
+		UEIDs: []string{"NEW"}, HSLimitation: &on, Programs: s.Now.Programs,
 	}
 	if diff := cmp.Diff(want, s.On(live)); diff != "" {
 		t.Errorf("on more than the base (-want +got):\n%s", diff)

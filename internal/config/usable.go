@@ -11,8 +11,8 @@ import (
 )
 
 // Usable returns c without the entries that the stack behind ctl cannot use, and one
-// line of text for each of them. These are entries of devices that do not exist, and of a
-// version of SMC that the stack does not support. A file may be used for several stacks
+// line of text for each of them. These are entries of devices that do not exist, of a
+// version of SMC that the stack does not support, and programs if it takes no connections of cgroups. A file may be used for several stacks
 // and network namespaces, and at boot the order in which devices appear should not
 // matter. netdev reports whether a network device exists in the stack's network
 // namespace.
@@ -35,6 +35,16 @@ func (c *Config) Usable(ctx context.Context, ctl nl.Control, netdev func(string)
 	if d.SEID != nil && info.Stack != "" {
 		left = append(left, "seid: a user-space stack has no system enterprise ID")
 		d.SEID = nil
+	}
+	if len(d.Programs) > 0 {
+		now, err := attached(ctx, ctl)
+		if err != nil {
+			return nil, nil, err
+		}
+		if now == nil {
+			left = append(left, noPrograms)
+			d.Programs = nil
+		}
 	}
 	if len(d.PNETs) == 0 {
 		return &d, left, nil

@@ -293,7 +293,7 @@ func (f *Fake) Attach(ctx context.Context, a nl.Attachment) error {
 		if path.Clean("/"+a.Path) != a.Path || !a.Connect && !a.Accept {
 			return fmt.Errorf("cgroup %q: %w", a.Path, os.ErrInvalid)
 		}
-		a := nl.Attachment{Path: a.Path, Connect: a.Connect, Accept: a.Accept, Always: a.Always}
+		a := nl.Attachment{Path: a.Path, UID: a.UID, Connect: a.Connect, Accept: a.Accept, Always: a.Always}
 		s.Attachments = append(without(s.Attachments, a.Path), a)
 		return nil
 	})

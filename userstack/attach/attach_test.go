@@ -237,7 +237,7 @@ func TestByPath(t *testing.T) {
 
 func TestWrongPaths(t *testing.T) {
 	b := newBed(t)
-	for _, p := range []string{"", "a", "/a/../b", "/a/", "//a", "/..", "/a\x00b", b.part + "/smcr-run-1-x"} {
+	for _, p := range []string{"", "a", "/a/../b", "/a/", "//a", "/..", "/a\x00b", "/sys/fs/cgroup/a", b.part + "/smcr-run-1-x"} {
 		if err := b.tree.Attach(Entry{Path: p, Does: divert.Does{Accept: true}}); !errors.Is(err, os.ErrInvalid) {
 			t.Errorf("%q: %v", p, err)
 		}
@@ -258,7 +258,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(e.Path, b.part+"/"+runPrefix) || !e.Run || e.UID != 1234 || b.a.get(e.Cgroup) != "true true" {
+	if !strings.HasPrefix(e.Path, b.part+"/"+cgroup.RunPrefix) || !e.Run || e.UID != 1234 || b.a.get(e.Cgroup) != "true true" {
 		t.Errorf("%+v", e)
 	}
 	if p, err := cgroup.Of(pid); p != e.Path || err != nil {
@@ -336,7 +336,7 @@ func TestFind(t *testing.T) {
 	b.want(e.Cgroup, "")
 	sweep(next.dir(b.part))
 	eventually(t, "no cgroup of a run is left", func() error {
-		all, err := filepath.Glob(next.dir(b.part) + "/" + runPrefix + "*")
+		all, err := filepath.Glob(next.dir(b.part) + "/" + cgroup.RunPrefix + "*")
 		if len(all) > 0 {
 			return fmt.Errorf("%q", all)
 		}
@@ -346,7 +346,7 @@ func TestFind(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	for _, ns := range []uint64{0, 4026531840, 1<<64 - 1} {
-		if n := newRun(ns); !isRun(n) || !ofNamespace(n, ns) || ofNamespace(n, ns+1) || n == newRun(ns) {
+		if n := newRun(ns); !cgroup.IsRun(n) || !ofNamespace(n, ns) || ofNamespace(n, ns+1) || n == newRun(ns) {
 			t.Error(n)
 		}
 	}

@@ -20,23 +20,17 @@ import (
 	"smcr/userstack/divert"
 )
 
-// runPrefix is how the names of the cgroups of runs begin. The network namespace follows, and a random part.
-const runPrefix = "smcr-run-"
-
-// isRun reports whether the name of a cgroup is one of a run.
-func isRun(name string) bool { return strings.HasPrefix(name, runPrefix) }
-
 // ofNamespace reports whether the name of a cgroup is one of a run in a network namespace.
 func ofNamespace(name string, namespace uint64) bool {
-	rest, ok := strings.CutPrefix(name, runPrefix)
+	rest, ok := strings.CutPrefix(name, cgroup.RunPrefix)
 	ns, _, both := strings.Cut(rest, "-")
 	n, err := strconv.ParseUint(ns, 10, 64)
 	return ok && both && err == nil && n == namespace
 }
 
-// newRun returns a name for the cgroup of a run.
+// newRun returns a name for the cgroup of a run: the network namespace, and a random part.
 func newRun(namespace uint64) string {
-	return fmt.Sprintf("%s%d-%s", runPrefix, namespace, strings.ToLower(rand.Text()[:10]))
+	return fmt.Sprintf("%s%d-%s", cgroup.RunPrefix, namespace, strings.ToLower(rand.Text()[:10]))
 }
 
 // Namespace returns the inode number of the network namespace of the calling thread: see [Config.Namespace].
@@ -80,7 +74,7 @@ func EnterOwn() (undo func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if isRun(path.Base(own)) {
+	if cgroup.IsRun(own) {
 		return func() error { return nil }, nil
 	}
 	ns, err := Namespace()
@@ -117,7 +111,7 @@ func sweep(dir string) {
 		return
 	}
 	for _, e := range all {
-		if e.IsDir() && isRun(e.Name()) {
+		if e.IsDir() && cgroup.IsRun(e.Name()) {
 			_ = unix.Rmdir(filepath.Join(dir, e.Name())) // EBUSY: it has processes
 		}
 	}
@@ -141,7 +135,7 @@ func (t *Table) Enter(pid int, uid uint32, always bool) (Entry, error) {
 	e := Entry{Path: own, UID: uid, Run: true, Does: divert.Does{Connect: true, Accept: true, Always: always}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if isRun(path.Base(own)) {
+	if cgroup.IsRun(own) {
 		if have := t.entries[own]; have != nil {
 			return have.Entry, nil
 		}

@@ -105,7 +105,7 @@ func (t *Table) Attach(e Entry) error {
 	if !cgroup.Valid(e.Path) || !e.Connect && !e.Accept {
 		return fmt.Errorf("attach cgroup %q: %w", e.Path, os.ErrInvalid)
 	}
-	if name := path.Base(e.Path); isRun(name) {
+	if cgroup.IsRun(e.Path) {
 		return fmt.Errorf("attach cgroup %q: the name is one of 'smcr run': %w", e.Path, os.ErrInvalid)
 	}
 	e.Cgroup, e.Run = 0, false
