@@ -46,11 +46,11 @@ func (c *configurator) start(ctx context.Context) error {
 	defer cancel()
 	c.control.mu.Lock()
 	defer c.control.mu.Unlock()
-	digest, _, err := c.load(ctx)
+	read, err := c.load(ctx, &config.State{Base: &config.Config{}, Now: &config.Config{}})
 	if err != nil {
 		return err
 	}
-	if err := c.control.setBase(ctx, digest); err != nil {
+	if err := c.control.setBase(ctx, read.digest, read.programs); err != nil {
 		return err
 	}
 	c.control.restore(ctx, func(file *config.Config) (*config.Config, error) {
@@ -59,7 +59,8 @@ func (c *configurator) start(ctx context.Context) error {
 	return nil
 }
 
-// reload applies the file, which replaces the changes that commands have made.
+// reload applies the file, which replaces the changes that commands have made. What they have
+// attached beside the programs of the file stays so.
 func (c *configurator) reload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, configTimeout)
 	defer cancel()
@@ -68,36 +69,55 @@ func (c *configurator) reload(ctx context.Context) error {
 	if c.control.over {
 		return errOver
 	}
-	digest, found, err := c.load(ctx)
-	if err != nil || !found {
+	now, err := config.Export(ctx, c.control.Control)
+	if err != nil {
 		return err
 	}
-	c.control.removeState()
-	return c.control.setBase(ctx, digest)
+	read, err := c.load(ctx, &config.State{Base: c.control.base, Now: now})
+	if err != nil || !read.found {
+		return err
+	}
+	if err := c.control.setBase(ctx, read.digest, read.programs); err != nil {
+		return err
+	}
+	c.control.keep(ctx)
+	return nil
 }
 
-// load applies the file, if there is one, and returns its digest. Missing sections get
-// the values of a stack that was just started, so that a reload leads to the same
-// state as a restart.
-func (c *configurator) load(ctx context.Context) (digest string, found bool, err error) {
+// A loaded is what load has applied.
+type loaded struct {
+	found    bool // there is a file
+	digest   string
+	programs []config.Program // of the file
+}
+
+// load applies the file, if there is one. Missing sections get the values of a stack that was
+// just started, so that a reload leads to the same state as a restart. before is the state of
+// the stack.
+func (c *configurator) load(ctx context.Context, before *config.State) (read loaded, err error) {
 	path := c.path
 	if path == "" {
 		path = config.DefaultPath
 	}
 	file, digest, err := readConfig(path)
 	if errors.Is(err, fs.ErrNotExist) && c.path == "" {
-		return "", false, c.addEIDs(ctx)
+		return read, c.addEIDs(ctx)
 	}
 	if err != nil {
-		return "", false, fmt.Errorf("%s: %w", path, err)
+		return read, fmt.Errorf("%s: %w", path, err)
 	}
 	usable, err := c.usable(ctx, file, path)
 	if err != nil {
-		return "", false, fmt.Errorf("%s: %w", path, err)
+		return read, fmt.Errorf("%s: %w", path, err)
 	}
-	changes, err := usable.Complete(c.eids...).Apply(ctx, c.control.Control)
+	for i := range usable.Programs {
+		usable.Programs[i].UID = uint32(os.Geteuid()) // who asks for them
+	}
+	target := usable.Complete(c.eids...)
+	target.Programs = before.Attached(target.Programs)
+	changes, err := target.Apply(ctx, c.control.Control)
 	if err != nil {
-		return "", false, fmt.Errorf("%s: %w", path, err)
+		return read, fmt.Errorf("%s: %w", path, err)
 	}
 	n := len(changes)
 	for _, ch := range changes {
@@ -108,7 +128,7 @@ func (c *configurator) load(ctx context.Context) (digest string, found bool, err
 		c.log.Info("configuration", "change", change)
 	}
 	c.log.Info("configuration read", "file", path, "changes", n)
-	return digest, true, nil
+	return loaded{true, digest, usable.Programs}, nil
 }
 
 // setJoin replaces the policy for joins, after all of the file was applied. It returns what has

@@ -3,11 +3,13 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -41,7 +43,10 @@ type persistentControl struct {
 	over   bool // another process is the stack
 }
 
-var _ nl.Control = (*persistentControl)(nil)
+var (
+	_ nl.Control  = (*persistentControl)(nil)
+	_ nl.Attacher = (*persistentControl)(nil)
+)
 
 // newPersistentControl returns the persistentControl of ctl. Its file is in dir, or in
 // sockets, the directory of the sockets, if the user of the stack cannot write to dir.
@@ -92,30 +97,23 @@ func (p *persistentControl) notSaved() error {
 	return p.err
 }
 
-// setBase notes that the stack now has what the configuration file with the digest says.
-// p.mu is held.
-func (p *persistentControl) setBase(ctx context.Context, digest string) error {
+// setBase notes that the stack now has what the configuration file with the digest says, and
+// programs beside those of the file. p.mu is held.
+func (p *persistentControl) setBase(ctx context.Context, digest string, programs []config.Program) error {
 	base, err := config.Export(ctx, p.Control)
 	if err != nil {
 		return err
 	}
+	base.Programs = slices.DeleteFunc(base.Programs, func(x config.Program) bool {
+		return !slices.ContainsFunc(programs, func(y config.Program) bool { return x.Cgroup == y.Cgroup })
+	})
 	p.base, p.digest = base, digest
 	return nil
 }
 
-// removeState removes the file, because a configuration file has replaced the state. p.mu
-// is held.
-func (p *persistentControl) removeState() {
-	if p.file == nil {
-		return
-	}
-	if err := p.file.remove(); err != nil {
-		p.log.Warn("cannot remove the state of the stack", "err", err)
-	}
-}
-
 // restore changes the stack, which has what the configuration file says, to the state
-// that the stack before it saved. If that is not possible, it logs why and changes
+// that the stack before it saved. If that was with another file, only the cgroups that
+// commands have attached beside those of the file count. If that is not possible, it logs why and changes
 // nothing. p.mu is held.
 func (p *persistentControl) restore(ctx context.Context, usable func(*config.Config) (*config.Config, error)) {
 	if p.file == nil {
@@ -129,13 +127,21 @@ func (p *persistentControl) restore(ctx context.Context, usable func(*config.Con
 	if err == nil {
 		s, err = config.ParseState(b)
 	}
-	if err == nil && s.File != p.digest {
-		p.log.Warn("the configuration file has changed since the last change by a command: all changes by commands are dropped", "file", p.file.path)
-		p.removeState()
-		return
-	}
 	var target *config.Config
-	if err == nil {
+	another := err == nil && s.File != p.digest
+	switch {
+	case err != nil:
+	case another:
+		text := "all changes by commands are dropped"
+		target = new(*p.base)
+		if target.Programs != nil {
+			target.Programs = s.Attached(p.base.Programs)
+		}
+		if len(target.Programs) > len(p.base.Programs) {
+			text += ", but for the cgroups that they have attached"
+		}
+		p.log.Warn("the configuration file has changed since the last change by a command: "+text, "file", p.file.path)
+	default:
 		target, err = usable(s.On(p.base))
 	}
 	var changes []config.Change
@@ -149,6 +155,9 @@ func (p *persistentControl) restore(ctx context.Context, usable func(*config.Con
 	}
 	for _, ch := range changes {
 		p.log.Info("state", "change", ch.String())
+	}
+	if another {
+		p.keep(ctx)
 	}
 	p.log.Info("state read", "file", p.file.path, "changes", len(changes))
 }
@@ -177,7 +186,13 @@ func (p *persistentControl) change(ctx context.Context, do func() error) error {
 	if err != nil && !errors.Is(err, syscall.EAGAIN) { // EAGAIN: the change is done
 		return err
 	}
-	// The change is done, so it is saved even if nobody waits for the answer any more.
+	p.keep(ctx)
+	return err
+}
+
+// keep saves the state after a change, which is done: also if nobody waits for the answer any
+// more. p.mu is held.
+func (p *persistentControl) keep(ctx context.Context) {
 	serr := p.save(context.WithoutCancel(ctx))
 	p.errMu.Lock()
 	p.err = serr
@@ -190,7 +205,6 @@ func (p *persistentControl) change(ctx context.Context, do func() error) error {
 		p.log.Warn("changes by commands last only as long as this stack", "why", serr)
 	}
 	p.logged = text
-	return err
 }
 
 // save writes the state of the stack to the file.
@@ -204,10 +218,8 @@ func (p *persistentControl) save(ctx context.Context) error {
 	}
 	s := config.State{File: p.digest, Namespace: p.file.ino, Base: p.base, Now: now}
 	if !s.Changed() {
-		if err := p.file.place(); err != nil {
-			return err
-		}
-		return p.file.remove()
+		err := p.file.remove()
+		return cmp.Or(p.file.place(), err)
 	}
 	b, err := s.AppendYAML(nil)
 	if err != nil {
@@ -254,4 +266,40 @@ func (p *persistentControl) SetSEID(ctx context.Context, on bool) error {
 // SetHSLimitation implements nl.Control.
 func (p *persistentControl) SetHSLimitation(ctx context.Context, on bool) error {
 	return p.change(ctx, func() error { return p.Control.SetHSLimitation(ctx, on) })
+}
+
+// Attachments implements nl.Attacher.
+func (p *persistentControl) Attachments(ctx context.Context) ([]nl.Attachment, error) {
+	a, err := nl.AttacherOf(p.Control)
+	if err != nil {
+		return nil, err
+	}
+	return a.Attachments(ctx)
+}
+
+// Attach implements nl.Attacher.
+func (p *persistentControl) Attach(ctx context.Context, x nl.Attachment) error {
+	a, err := nl.AttacherOf(p.Control)
+	if err != nil {
+		return err
+	}
+	return p.change(ctx, func() error { return a.Attach(ctx, x) })
+}
+
+// Detach implements nl.Attacher.
+func (p *persistentControl) Detach(ctx context.Context, path string) error {
+	a, err := nl.AttacherOf(p.Control)
+	if err != nil {
+		return err
+	}
+	return p.change(ctx, func() error { return a.Detach(ctx, path) })
+}
+
+// Enter implements nl.Attacher. The kernel keeps the cgroup of a run, and the next stack finds it.
+func (p *persistentControl) Enter(ctx context.Context, who nl.Peer, always bool) (nl.Attachment, error) {
+	a, err := nl.AttacherOf(p.Control)
+	if err != nil {
+		return nl.Attachment{}, err
+	}
+	return a.Enter(ctx, who, always)
 }

@@ -28,6 +28,7 @@ type lab struct {
 	dir  string // of the state file
 	conf string // configuration file
 	log  strings.Builder
+	wrap func(*nltest.Fake) nl.Control // or nil
 }
 
 func newLab(t *testing.T) *lab {
@@ -47,7 +48,11 @@ func (l *lab) start() (*persistentControl, *configurator) {
 	l.log.Reset()
 	log := slog.New(slog.NewTextHandler(&l.log, nil))
 	fake := nltest.NewFake(nltest.State{SysInfo: nl.SysInfo{Version: 2, Stack: "smcr"}})
-	k := newPersistentControl(fake, l.dir, l.dir, log)
+	var ctl nl.Control = fake
+	if l.wrap != nil {
+		ctl = l.wrap(fake)
+	}
+	k := newPersistentControl(ctl, l.dir, l.dir, log)
 	c := &configurator{path: l.conf, control: k, log: log}
 	if _, err := os.Stat(l.conf); err != nil {
 		c.path = "" // the file of the host, which does not exist
@@ -217,7 +222,7 @@ func TestStateBroken(t *testing.T) {
 	l, ctx := newLab(t), t.Context()
 	l.configure("ueids: [FILE]\n")
 	k, _ := l.start()
-	l.must(k.AddUEID(ctx, "HAND"))
+	l.must(k.AddUEID(ctx, "HAND"), k.Attach(ctx, both("/hand", 1000)))
 	path := k.file.path
 	whole, err := os.ReadFile(path)
 	l.must(err)
@@ -241,6 +246,7 @@ func TestStateBroken(t *testing.T) {
 			}
 			k, _ := l.start()
 			l.want(k, []string{"FILE"})
+			l.wantAttached(k)
 			if _, err := os.Lstat(path + ".broken"); err != nil || !strings.Contains(l.log.String(), "cannot restore") {
 				t.Errorf("kept aside: %v; log:\n%s", err, l.log.String())
 			}

@@ -150,7 +150,7 @@ func run(ctx context.Context, o *Options) error {
 			cfg.Log.Warn("cannot remove the sockets of network namespaces that are gone", "err", err)
 		}
 	}
-	control := newPersistentControl(s.Stack().Control(), logDir, s.Dir(), cfg.Log)
+	control := newPersistentControl(s.Control(), logDir, s.Dir(), cfg.Log)
 	control.release = o.Takeover.Release
 	control.v1, control.v2 = o.RoCE != "v2", o.RoCE != "v1"
 	if !o.NoOption {
@@ -158,7 +158,8 @@ func run(ctx context.Context, o *Options) error {
 	}
 	lacks.dead = s.Dead
 	control.lacks = lacks
-	web := newWebServer(o.Process.Metrics, o.Takeover.Release, s.SetControl(control), cfg.Log)
+	s.SetControl(control)
+	web := newWebServer(o.Process.Metrics, o.Takeover.Release, control, cfg.Log)
 	defer web.end()
 	next := &successor{control: control, manager: manager, web: web, log: cfg.Log}
 	s.OnHandOver(next.freeze, next.commit)

@@ -214,7 +214,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if err = s.openWire(cfg.Wire); err != nil {
 		return nil, errors.Join(err, s.stack.Close())
 	}
-	s.SetControl(s.stack.Control())
+	s.SetControl(s.Control())
 	return s, nil
 }
 
@@ -256,13 +256,13 @@ func (s *Service) Dir() string { return s.claim.Dir() }
 // ended: see [place.Claim.Dead].
 func (s *Service) Dead() []int { return s.claim.Dead() }
 
-// SetControl makes ctl answer commands instead of the stack's own Control. It must be
-// called before Run. It returns what answers from now on: ctl, with the statistics of the
-// stacks from which this one has taken over.
-func (s *Service) SetControl(ctl nl.Control) nl.Control {
-	s.answer = continued{ctl, &s.history, s.wire}
-	return s.answer
-}
+// Control returns the Control of the stack, with the statistics of the stacks from which this
+// one has taken over. It is an [nl.Attacher].
+func (s *Service) Control() nl.Control { return continued{s.stack.Control(), &s.history, s.wire} }
+
+// SetControl makes ctl answer commands instead of [Service.Control], which it uses. It must be
+// called before Run.
+func (s *Service) SetControl(ctl nl.Control) { s.answer = ctl }
 
 func (s *Service) count(d int) {
 	s.mu.Lock()
