@@ -126,11 +126,12 @@ func TestWireRun(t *testing.T) {
 }
 
 // TestWireAttach has a server that listens already when it is attached: without a restart, its next connections use
-// SMC-R, until it is detached. A cgroup may be attached before there is one.
+// SMC-R, until it is detached: also beneath the next stack if this one is killed.
 func TestWireAttach(t *testing.T) {
 	l := newLab(t, "/usr/bin/python3", "tshark")
+	stacks := map[*netnstest.Host]*netnstest.Process{}
 	for _, h := range []*netnstest.Host{l.A, l.B} {
-		l.serve(h, "--boundary", "wire")
+		stacks[h] = l.serve(h, "--boundary", "wire")
 	}
 	dir := session(t)
 	argv := append(inCgroup(dir), "/usr/bin/python3", "-u", "-c", wireServer, l.A.Addr())
@@ -184,10 +185,35 @@ func TestWireAttach(t *testing.T) {
 	if out := l.smcr(l.B, "program", "list", "-o", "wide"); !strings.Contains(out, "the peer does not speak SMC") {
 		t.Errorf("%s", out)
 	}
+	for _, h := range []*netnstest.Host{l.A, l.B} {
+		stacks[h].Kill()
+		stacks[h] = l.serve(h, "--boundary", "wire")
+		l.wireHalf(true, inCgroup(dir)...)
+	}
 	l.smcr(l.A, "detach", "--cgroup", dir)
+	l.smcr(l.B, "attach", "--cgroup", path+"/none")
 	l.wireHalf(false, inCgroup(dir)...)
+	// What was detached is so beneath the next stack. Its configuration file attaches as well.
+	conf := filepath.Join(t.TempDir(), "smcr.yaml")
+	if err := os.WriteFile(conf, []byte("programs:\n  - cgroup: "+path+"\n    connect: false\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, last := range []struct {
+		carried bool
+		args    []string
+	}{{false, nil}, {true, []string{"--config", conf}}} {
+		stacks[l.A].Kill()
+		stacks[l.A] = l.serve(l.A, append(last.args, "--boundary", "wire")...)
+		l.wireHalf(last.carried, inCgroup(dir)...)
+	}
+	if out := l.smcr(l.B, "export"); !strings.Contains(out, "programs:\n  - cgroup: "+path+"\n    accept: false\n  - cgroup: "+path+"/none\n") {
+		t.Errorf("%s", out)
+	}
+	for _, p := range []string{path, path + "/none"} {
+		l.smcr(l.B, "detach", "--cgroup", p)
+	}
 	for _, wrong := range []struct{ args, says string }{
-		{"detach --cgroup " + path, "is not attached: see 'smcr program list'"},
+		{"detach --cgroup " + path + "/none", "is not attached: see 'smcr program list'"},
 		{"attach --pid 1", "at the top of the cgroups"},
 		{"attach --cgroup x", "must be a path that begins with /"},
 		{"attach", "say which programs"},
