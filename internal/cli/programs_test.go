@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"smcr/nl"
+	"smcr/nl/nltest"
 )
 
 // attacher is keepOpen for a stack that takes the connections of cgroups.
@@ -74,5 +75,23 @@ func TestExportApplyPrograms(t *testing.T) {
 	}
 	if status, out, errOut := w.run("export"); status != 0 || strings.Contains(out, "programs") || errOut != "" {
 		t.Errorf("%d, %s, %s", status, out, errOut)
+	}
+}
+
+// TestAttachVolatile: a user learns that a change will not outlast the stack.
+func TestAttachVolatile(t *testing.T) {
+	for name, says := range map[string]string{"": "", "no space left": "smcr: done, but the change lasts only as long as the stack (no space left): " +
+		"to keep it, write the output of 'smcr export' to the configuration file\n"} {
+		s := nltest.SampleState()
+		if s.SysInfo.StateError = name; name != "" {
+			s.SysInfo.StateFile = ""
+		}
+		c := stack(t, "x"+name, nltest.NewFake(s)).Control.(keepOpen).Control.(*nl.Client)
+		w := &world{t: t, stacks: nl.Multi{{Name: "user", Control: attacher{c}}}}
+		for _, verb := range []string{"attach", "detach"} {
+			if status, out, errOut := w.run(verb, "--cgroup", "/system.slice/x.service"); status != 0 || out != "" || errOut != says {
+				t.Errorf("smcr %s: %d, %q, %q, want %q", verb, status, out, errOut, says)
+			}
+		}
 	}
 }

@@ -120,7 +120,11 @@ func (o *attachOptions) each(ctx context.Context, do func(ctx context.Context, c
 		return err
 	}
 	return o.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
-		return withAttacher(c, func(a nl.Attacher) error { return do(ctx, a, path) })
+		err := withAttacher(c, func(a nl.Attacher) error { return do(ctx, a, path) })
+		if err == nil {
+			o.NoteVolatile(ctx, c)
+		}
+		return err
 	})
 }
 
