@@ -13,9 +13,9 @@ import (
 func All(f *cmdutil.Factory) []*cobra.Command {
 	return []*cobra.Command{
 		newApply(f, nil),
-		newAttach(f, nil),
+		newAttach(f),
 		newConnection(f),
-		newDetach(f, nil),
+		newDetach(f),
 		newDevice(f),
 		newExplain(f, nil),
 		newExport(f),

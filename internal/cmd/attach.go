@@ -26,9 +26,9 @@ type attachOptions struct {
 	always          bool
 }
 
-func newAttach(f *cmdutil.Factory, runF func(*attachOptions) error) *cobra.Command {
+func newAttach(f *cmdutil.Factory) *cobra.Command {
 	o := &attachOptions{Factory: f}
-	cmd := &cobra.Command{
+	cmd := o.command(o.attach, &cobra.Command{
 		Use:   "attach {--unit UNIT | --cgroup CGROUP | --pid PID | --pod UID}",
 		Short: "Have programs that run already use SMC-R",
 		Long: "Attach a cgroup: from now on, connections of all programs in it and below it use SMC-R\n" +
@@ -37,22 +37,7 @@ func newAttach(f *cmdutil.Factory, runF func(*attachOptions) error) *cobra.Comma
 			"and go, as that of a unit does when it is restarted.\n\n" +
 			"'smcr program list' shows what is attached, and what became of the connections.",
 		Example: "  smcr attach --unit nginx.service\n  smcr attach --pid 4711 --accept\n  smcr program list",
-		Args:    cmdutil.NoArgs,
-		Hidden:  true, // until the launcher goes
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.target.check(cmd); err != nil {
-				return err
-			}
-			if !o.connect && !o.accept {
-				o.connect, o.accept = true, true
-			}
-			if runF != nil {
-				return runF(o)
-			}
-			return o.attach(cmd.Context())
-		},
-	}
-	o.target.addFlags(cmd)
+	})
 	cmd.Flags().BoolVar(&o.connect, "connect", false, "only connections that the programs make")
 	cmd.Flags().BoolVar(&o.always, "no-adapt", false, "try SMC-R for every connection, even if many short ones in a row did not benefit")
 	cmd.Flags().BoolVar(&o.accept, "accept", false, "only connections that the programs accept")
@@ -73,31 +58,34 @@ func newProgram(f *cmdutil.Factory) *cobra.Command {
 	return cmd
 }
 
-func newDetach(f *cmdutil.Factory, runF func(*attachOptions) error) *cobra.Command {
+func newDetach(f *cmdutil.Factory) *cobra.Command {
 	o := &attachOptions{Factory: f}
-	cmd := &cobra.Command{
+	return o.command(o.detach, &cobra.Command{
 		Use:   "detach {--unit UNIT | --cgroup CGROUP | --pid PID | --pod UID}",
 		Short: "Have new connections of attached programs be TCP",
 		Long: "Detach a cgroup, which is the inverse of 'smcr attach'. Connections over SMC-R stay\n" +
 			"as they are.",
 		Example: "  smcr detach --unit nginx.service",
-		Args:    cmdutil.NoArgs,
-		Hidden:  true, // until the launcher goes
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.target.check(cmd); err != nil {
-				return err
-			}
-			if runF != nil {
-				return runF(o)
-			}
-			return o.detach(cmd.Context())
-		},
+	})
+}
+
+// command completes a command that does something with the cgroup of a target.
+func (o *attachOptions) command(do func(context.Context) error, cmd *cobra.Command) *cobra.Command {
+	cmd.Args, cmd.Hidden = cmdutil.NoArgs, true // until the launcher goes
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.target.check(cmd); err != nil {
+			return err
+		}
+		return do(cmd.Context())
 	}
 	o.target.addFlags(cmd)
 	return cmd
 }
 
 func (o *attachOptions) attach(ctx context.Context) error {
+	if !o.connect && !o.accept {
+		o.connect, o.accept = true, true
+	}
 	return o.each(ctx, func(ctx context.Context, c nl.Attacher, path string) error {
 		return c.Attach(ctx, nl.Attachment{Path: path, Connect: o.connect, Accept: o.accept, Always: o.always})
 	})

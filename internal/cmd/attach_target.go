@@ -7,14 +7,13 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"smcr/internal/cgroup"
 	"smcr/internal/cmdutil"
+	"smcr/internal/services"
 
 	"github.com/spf13/cobra"
 )
@@ -24,9 +23,6 @@ type target struct {
 	unit, cgroup, pod string
 	pid               int
 }
-
-// unitTime limits a question to systemd.
-const unitTime = 30 * time.Second
 
 func (t *target) addFlags(cmd *cobra.Command) {
 	fl := cmd.Flags()
@@ -93,49 +89,16 @@ func pidCgroup(pid int) (string, error) {
 
 // unitCgroup returns the cgroup of a unit of systemd. One that does not run has the cgroup that it will have.
 func unitCgroup(ctx context.Context, unit string) (string, error) {
-	if path.Ext(unit) == "" {
-		unit += ".service"
+	p, err := services.Cgroup(ctx, unit)
+	switch {
+	case errors.Is(err, services.ErrNoSystemd):
+		return "", cmdutil.Say(err, "no systemd runs here: say which programs with --cgroup or --pid")
+	case errors.Is(err, services.ErrNotFound):
+		return "", cmdutil.Say(errors.Join(fs.ErrNotExist, err), "no unit %q: see 'systemctl list-units'", unit)
+	case errors.Is(err, services.ErrNoProgram):
+		return "", cmdutil.Say(errors.Join(os.ErrInvalid, err), "unit %q has no processes", unit)
 	}
-	ctx, cancel := context.WithTimeout(ctx, unitTime)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "systemctl", "show", "--property=LoadState,Id,Slice,ControlGroup", "--", unit)
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
-	out, err := cmd.Output()
-	if err != nil {
-		return "", cmdutil.Say(err, "systemd does not say what unit %q is: %v", unit, err)
-	}
-	return parseUnit(unit, string(out))
-}
-
-// parseUnit returns the cgroup of a unit by its properties.
-func parseUnit(unit, properties string) (string, error) {
-	has := map[string]string{}
-	for line := range strings.Lines(properties) {
-		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
-		has[key] = value
-	}
-	if p := has["ControlGroup"]; cgroup.Valid(p) && p != "/" {
-		return p, nil
-	}
-	if state := has["LoadState"]; state == "not-found" || has["Id"] == "" {
-		return "", cmdutil.Say(fs.ErrNotExist, "no unit %q: see 'systemctl list-units'", unit)
-	}
-	if has["Slice"] == "" {
-		return "", cmdutil.Say(os.ErrInvalid, "unit %q has no processes", unit)
-	}
-	// A slice is below those whose names its name begins with (systemd.slice(5)).
-	p, name := "/", strings.TrimSuffix(has["Slice"], ".slice")
-	if name != "-" {
-		parts := strings.Split(name, "-")
-		for i := range parts {
-			p = path.Join(p, strings.Join(parts[:i+1], "-")+".slice")
-		}
-	}
-	p = path.Join(p, has["Id"])
-	if !cgroup.Valid(p) {
-		return "", cmdutil.Say(os.ErrInvalid, "unit %q has no cgroup", unit)
-	}
-	return p, nil
+	return p, err
 }
 
 // podCgroup looks for the cgroup of a pod, whose name has the UID: with underscores if systemd makes the cgroups.

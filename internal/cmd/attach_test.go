@@ -8,24 +8,6 @@ import (
 	"testing"
 )
 
-func TestParseUnit(t *testing.T) {
-	for _, test := range []struct{ properties, want string }{
-		{"LoadState=loaded\nId=nginx.service\nSlice=system.slice\nControlGroup=/system.slice/nginx.service\n", "/system.slice/nginx.service"},
-		{"ControlGroup=\nId=nginx.service\nSlice=system.slice\nLoadState=loaded\n", "/system.slice/nginx.service"},
-		{"ControlGroup=\nId=a@b.service\nSlice=x-y-z.slice\nLoadState=loaded\n", "/x.slice/x-y.slice/x-y-z.slice/a@b.service"},
-		{"ControlGroup=\nId=init.scope\nSlice=-.slice\nLoadState=loaded\n", "/init.scope"},
-		{"ControlGroup=\nId=none.service\nSlice=\nLoadState=not-found\n", ""},
-		{"ControlGroup=\nId=x.device\nSlice=\nLoadState=loaded\n", ""},
-		{"ControlGroup=/\nId=\nLoadState=loaded\n", ""},
-		{"", ""},
-	} {
-		got, err := parseUnit("u", test.properties)
-		if got != test.want || (err == nil) != (test.want != "") {
-			t.Errorf("%q: %q, %v; want %q", test.properties, got, err, test.want)
-		}
-	}
-}
-
 func TestPodCgroup(t *testing.T) {
 	top := t.TempDir()
 	const uid = "9e1b0c3a-6a5f-4c0e-9d0c-0e6f3b0f0001"
