@@ -50,6 +50,7 @@ type segment struct {
 	sack       bool
 	timestamps bool
 	tsval      uint32
+	tsecr      uint32 // 0: none
 }
 
 // parseSegment reads the TCP header at the begin of b, which may go on with payload. The error is
@@ -91,7 +92,7 @@ func (s *segment) option(kind byte, value []byte) {
 	case kind == optSACK && len(value) == 0:
 		s.sack = true
 	case kind == optTimestamps && len(value) == 8:
-		s.timestamps, s.tsval = true, binary.BigEndian.Uint32(value)
+		s.timestamps, s.tsval, s.tsecr = true, binary.BigEndian.Uint32(value), binary.BigEndian.Uint32(value[4:])
 	}
 }
 
@@ -108,6 +109,7 @@ type end struct {
 	timestamps         bool
 	tsval              uint32        // the other end has seen this timestamp of it
 	tsAge              time.Duration // so long ago
+	tsSeen             uint32        // the latest that it has seen, of what was sent again
 	sndWindow          uint32        // what the other end takes, in bytes, as of the segment sndSeq
 	sndSeq             uint32
 	rcvWindow          uint32 // what the other end may send, in bytes
@@ -131,24 +133,30 @@ func ends(mine, theirs segment, ack *segment) (inner, outer end) {
 	}
 	outer.sndWindow, outer.sndSeq, outer.rcvWindow = uint32(theirs.window), theirs.seq, uint32(mine.window)
 	inner.sndWindow, inner.sndSeq, inner.rcvWindow = uint32(mine.window), mine.seq, uint32(theirs.window)
+	last := theirs
 	if ack != nil {
 		outer.sndWindow, outer.sndSeq = ack.scaled(outer.sndScale), ack.seq
 		inner.rcvWindow = outer.sndWindow
 		if ack.timestamps {
 			inner.tsval = ack.tsval
 		}
+		last = *ack
+	}
+	inner.tsSeen, outer.tsSeen = inner.tsval, outer.tsval
+	if last.tsecr != 0 {
+		outer.tsSeen = last.tsecr
 	}
 	return inner, outer
 }
 
 // timestamp returns the timestamp with which the socket goes on. Linux takes even ones only, as
-// milliseconds. It is not before tsval, or the other end would drop what it sends (RFC 7323, section
+// milliseconds. It is not before tsSeen, or the other end would drop what it sends (RFC 7323, section
 // 5.3), and not later than the clock of the one that it stands for, or that could not use the ports
 // again at once; where both cannot be, it is a millisecond later.
 func (e end) timestamp() uint32 {
 	now := (e.tsval + uint32(e.tsAge.Milliseconds())) &^ 1
-	if int32(now-e.tsval) < 0 {
-		now += 2
+	if int32(now-e.tsSeen) < 0 {
+		now = (e.tsSeen + 1) &^ 1
 	}
 	return now
 }

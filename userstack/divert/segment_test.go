@@ -38,7 +38,7 @@ func TestParseSegment(t *testing.T) {
 		}, 52},
 		{"SYN-ACK", goldenSYNACK, segment{
 			seq: 0x5e772a40, ack: 0x1e8377ae, flags: flagSYN | flagACK, window: 65160, mss: 1460, scale: 10,
-			scales: true, sack: true, timestamps: true, tsval: 0x8eaa9c25,
+			scales: true, sack: true, timestamps: true, tsval: 0x8eaa9c25, tsecr: 0x9b85e72a,
 		}, 48},
 		{"no options, data behind", "000100020000000300000004501800050000000068656c6c6f", segment{seq: 3, ack: 4, flags: flagACK | flagPSH, window: 5}, 20},
 		{"a scale above 14 (RFC 7323, section 2.3)", "00010002000000030000000460020005000000000303ff00", segment{seq: 3, ack: 4, flags: flagSYN, window: 5, scale: 14, scales: true}, 24},
@@ -71,17 +71,21 @@ func TestEndsOf(t *testing.T) {
 	synack, _, _ := parseSegment(fromHex(t, goldenSYNACK))
 	synack.scale, synack.mss = 7, 1400
 	t.Run("client", func(t *testing.T) {
+		synack := synack
+		synack.tsecr = syn.tsval + 1000 // that of a SYN that was sent again
 		inner, outer := ends(syn, synack, nil)
 		common := end{scales: true, sack: true, timestamps: true}
 		want := common
 		want.snd, want.rcv, want.mss, want.sndScale, want.rcvScale = 0x1e8377ae, 0x5e772a41, 1400, 7, 10
 		want.tsval, want.sndWindow, want.sndSeq, want.rcvWindow = 0x9b85e72a, 65160, 0x5e772a40, 64240
+		want.tsSeen = want.tsval + 1000
 		if d := cmp.Diff(want, outer, opt); d != "" {
 			t.Error("outer: " + d)
 		}
 		want = common
 		want.snd, want.rcv, want.mss, want.sndScale, want.rcvScale = 0x5e772a41, 0x1e8377ae, 1460, 10, 7
 		want.tsval, want.sndWindow, want.sndSeq, want.rcvWindow = 0x8eaa9c25, 64240, 0x1e8377ad, 65160
+		want.tsSeen = want.tsval
 		if d := cmp.Diff(want, inner, opt); d != "" {
 			t.Error("inner: " + d)
 		}
@@ -89,7 +93,7 @@ func TestEndsOf(t *testing.T) {
 	t.Run("server", func(t *testing.T) {
 		ack := segment{seq: syn.seq + 1, ack: synack.seq + 1, flags: flagACK, window: 63, timestamps: true, tsval: syn.tsval + 5}
 		inner, outer := ends(synack, syn, &ack)
-		if outer.sndWindow != 63<<10 || outer.sndSeq != ack.seq || inner.rcvWindow != 63<<10 || inner.tsval != ack.tsval {
+		if outer.sndWindow != 63<<10 || outer.sndSeq != ack.seq || inner.rcvWindow != 63<<10 || inner.tsval != ack.tsval || inner.tsSeen != ack.tsval || outer.tsSeen != synack.tsval {
 			t.Errorf("the window of the last ACK does not count: outer %+v, inner %+v", outer, inner)
 		}
 	})
@@ -109,13 +113,15 @@ func TestEndsOf(t *testing.T) {
 func TestTimestamp(t *testing.T) {
 	for _, test := range []struct {
 		tsval uint32
+		later uint32 // how much later the last one is that the other end has seen
 		age   time.Duration
 		want  uint32
 	}{
-		{10, 0, 10}, {11, 0, 12}, {11, time.Millisecond, 12}, {11, 2 * time.Millisecond, 12}, {11, 3 * time.Millisecond, 14},
-		{10, 999 * time.Microsecond, 10}, {10, time.Millisecond, 10}, {0xffffffff, 0, 0}, {0xfffffffe, 4 * time.Millisecond, 2},
+		{10, 0, 0, 10}, {11, 0, 0, 12}, {11, 0, time.Millisecond, 12}, {11, 0, 2 * time.Millisecond, 12}, {11, 0, 3 * time.Millisecond, 14},
+		{10, 0, 999 * time.Microsecond, 10}, {10, 0, time.Millisecond, 10}, {0xffffffff, 0, 0, 0}, {0xfffffffe, 0, 4 * time.Millisecond, 2},
+		{10, 3, 2 * time.Millisecond, 14}, {10, 3, 5 * time.Millisecond, 14}, {0xfffffffe, 1, 0, 0},
 	} {
-		if got := (end{tsval: test.tsval, tsAge: test.age}).timestamp(); got != test.want {
+		if got := (end{tsval: test.tsval, tsAge: test.age, tsSeen: test.tsval + test.later}).timestamp(); got != test.want {
 			t.Errorf("%d, %v ago: %d, want %d", test.tsval, test.age, got, test.want)
 		}
 	}
