@@ -105,13 +105,14 @@ type bpfWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	bpfMapAlive     = "alive"
 	bpfMapCgroups   = "cgroups"
+	bpfMapEarlier   = "earlier"
 	bpfMapFlows     = "flows"
 	bpfMapPlains    = "plains"
 	bpfMapQuiet     = "quiet"
 	bpfMapRemoved   = "removed"
 	bpfMapScratches = "scratches"
+	bpfMapStates    = "states"
 	bpfMapSyns      = "syns"
 	bpfMapTallies   = "tallies"
 	bpfMapUsers     = "users"
@@ -180,13 +181,14 @@ type bpfProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfMapSpecs struct {
-	Alive     *ebpf.MapSpec `ebpf:"alive"`
 	Cgroups   *ebpf.MapSpec `ebpf:"cgroups"`
+	Earlier   *ebpf.MapSpec `ebpf:"earlier"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
 	Plains    *ebpf.MapSpec `ebpf:"plains"`
 	Quiet     *ebpf.MapSpec `ebpf:"quiet"`
 	Removed   *ebpf.MapSpec `ebpf:"removed"`
 	Scratches *ebpf.MapSpec `ebpf:"scratches"`
+	States    *ebpf.MapSpec `ebpf:"states"`
 	Syns      *ebpf.MapSpec `ebpf:"syns"`
 	Tallies   *ebpf.MapSpec `ebpf:"tallies"`
 	Users     *ebpf.MapSpec `ebpf:"users"`
@@ -223,13 +225,14 @@ func (o *bpfObjects) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfMaps struct {
-	Alive     *ebpf.Map `ebpf:"alive"`
 	Cgroups   *ebpf.Map `ebpf:"cgroups"`
+	Earlier   *ebpf.Map `ebpf:"earlier"`
 	Flows     *ebpf.Map `ebpf:"flows"`
 	Plains    *ebpf.Map `ebpf:"plains"`
 	Quiet     *ebpf.Map `ebpf:"quiet"`
 	Removed   *ebpf.Map `ebpf:"removed"`
 	Scratches *ebpf.Map `ebpf:"scratches"`
+	States    *ebpf.Map `ebpf:"states"`
 	Syns      *ebpf.Map `ebpf:"syns"`
 	Tallies   *ebpf.Map `ebpf:"tallies"`
 	Users     *ebpf.Map `ebpf:"users"`
@@ -238,13 +241,14 @@ type bpfMaps struct {
 
 func (m *bpfMaps) Close() error {
 	return _BpfClose(
-		m.Alive,
 		m.Cgroups,
+		m.Earlier,
 		m.Flows,
 		m.Plains,
 		m.Quiet,
 		m.Removed,
 		m.Scratches,
+		m.States,
 		m.Syns,
 		m.Tallies,
 		m.Users,

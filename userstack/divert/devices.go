@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -23,13 +22,9 @@ func (d *Diverter) Follow(want func(name string) bool) error {
 		return fmt.Errorf("divert: %w", os.NewSyscallError("open", err))
 	}
 	defer ns.Close()
-	links, err := d.host.LinkList()
-	if err != nil {
-		return fmt.Errorf("divert: list devices: %w", err)
-	}
 	updates := make(chan netlink.LinkUpdate, 64)
 	if err := netlink.LinkSubscribeWithOptions(updates, d.ctx.Done(), netlink.LinkSubscribeOptions{
-		Namespace: &ns, ListExisting: true,
+		Namespace: &ns,
 		ErrorCallback: func(err error) {
 			if d.ctx.Err() == nil {
 				d.cfg.Log.Warn("new devices are not seen any more: their connections stay TCP", "err", err)
@@ -38,7 +33,12 @@ func (d *Diverter) Follow(want func(name string) bool) error {
 	}); err != nil {
 		return fmt.Errorf("divert: follow devices: %w", err)
 	}
-	var errs []error
+	links, err := d.host.LinkList() // not by the subscription: other stacks would receive its question, and be warned
+	if err != nil {
+		return fmt.Errorf("divert: list devices: %w", err)
+	}
+	// What a stack has left that was killed until now: what goes later is reported.
+	errs := []error{d.collect()}
 	for _, l := range links {
 		if d.fits(l, want) {
 			errs = append(errs, d.AddDevice(l.Attrs().Index))
@@ -55,7 +55,7 @@ func (d *Diverter) Follow(want func(name string) bool) error {
 // fits reports whether a device is one at which connections are announced.
 func (d *Diverter) fits(l netlink.Link, want func(name string) bool) bool {
 	a := l.Attrs()
-	return a.EncapType == "ether" && a.MasterIndex == 0 && !strings.HasPrefix(a.Name, vethName) && want(a.Name)
+	return a.EncapType == "ether" && a.MasterIndex == 0 && !isOurs(a.Name) && want(a.Name)
 }
 
 func (d *Diverter) linkChanged(u netlink.LinkUpdate, want func(name string) bool) {
@@ -66,6 +66,11 @@ func (d *Diverter) linkChanged(u netlink.LinkUpdate, want func(name string) bool
 		delete(d.devices, index)
 	}
 	d.mu.Unlock()
+	if u.Header.Type == unix.RTM_DELLINK && isOurs(u.Attrs().Name) {
+		if err := d.collect(); err != nil {
+			d.cfg.Log.Warn("what a stack has left that was killed stays", "err", err)
+		}
+	}
 	if u.Header.Type != unix.RTM_NEWLINK {
 		return
 	}

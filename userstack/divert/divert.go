@@ -29,6 +29,8 @@ type Config struct {
 	// talks with the peer over [Flow.Outer], and must call one of [Flow.Split] and [Flow.Reset].
 	// The context ends when the Diverter is closed.
 	Handle func(context.Context, *Flow)
+	// Drained has it begin as after [Diverter.Drain]: another stack still takes the new connections.
+	Drained bool
 	// PerUser bounds the connections that are announced or taken for each user. Beyond it, a
 	// connection is TCP. 0 means 4096.
 	PerUser int
@@ -48,6 +50,8 @@ type Diverter struct {
 	veth int
 	tap  *os.File
 	bpf  *bpfObjects
+	// id is the handle of its filters.
+	id uint32
 
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -58,6 +62,7 @@ type Diverter struct {
 	flows   map[Tuple]*Flow
 	ending  map[*Flow]*ending
 	devices map[int]bool
+	earlier map[uint32]uint32 // the key in map earlier of each stack before this one, by the handle of its filters
 	// attached are the cgroups of map cgroups; past is what was counted for others.
 	attached map[uint64]bool
 	past     map[smc.Diagnosis]uint64
@@ -67,7 +72,7 @@ type Diverter struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}, attached: map[uint64]bool{}, past: map[smc.Diagnosis]uint64{}}
+	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}, earlier: map[uint32]uint32{}, attached: map[uint64]bool{}, past: map[smc.Diagnosis]uint64{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())
@@ -84,10 +89,11 @@ func (d *Diverter) make() (err error) {
 	if d.ns, d.veth, err = newNamespace(d.host); err != nil {
 		return err
 	}
-	if d.tap, err = openTAP(tapName); err != nil {
+	d.id = filterHandle(d.veth)
+	if d.tap, err = openTAP(d.ns.tap); err != nil {
 		return err
 	}
-	tap, err := up(d.host, tapName)
+	tap, err := up(d.host, d.ns.tap)
 	if err != nil {
 		return err
 	}
@@ -99,10 +105,18 @@ func (d *Diverter) make() (err error) {
 	if err := d.live(); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
-	if err := attach(d.host, d.veth, ingress, d.bpf.Sent, "smcr_sent"); err != nil {
+	if err := errors.Join(d.collect(), d.learn()); err != nil {
 		return err
 	}
-	if err := attach(d.host, tap, ingress, d.bpf.LetGo, "smcr_let_go"); err != nil {
+	if !d.cfg.Drained {
+		if err := d.Resume(); err != nil {
+			return err
+		}
+	}
+	if err := attach(d.host, d.veth, ingress, d.id, d.bpf.Sent, "smcr_sent"); err != nil {
+		return err
+	}
+	if err := attach(d.host, tap, ingress, d.id, d.bpf.LetGo, "smcr_let_go"); err != nil {
 		return err
 	}
 	return d.ns.do(func() error {
@@ -111,7 +125,7 @@ func (d *Diverter) make() (err error) {
 			return fmt.Errorf("divert: %w", err)
 		}
 		defer h.Close()
-		return attach(h, d.ns.zone, ingress, d.bpf.Received, "smcr_received")
+		return attach(h, d.ns.zone, ingress, d.id, d.bpf.Received, "smcr_received")
 	})
 }
 
@@ -126,11 +140,11 @@ func (d *Diverter) AddDevice(index int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	// First what takes: nothing is announced that would not be taken.
-	if err := attach(d.host, index, ingress, d.bpf.Arriving, "smcr_arriving"); err != nil {
+	if err := attach(d.host, index, ingress, d.id, d.bpf.Arriving, "smcr_arriving"); err != nil {
 		return err
 	}
-	if err := attach(d.host, index, egress, d.bpf.Leaving, "smcr_leaving"); err != nil {
-		return errors.Join(err, detach(d.host, index, ingress))
+	if err := attach(d.host, index, egress, d.id, d.bpf.Leaving, "smcr_leaving"); err != nil {
+		return errors.Join(err, detach(d.host, index, ingress, d.id))
 	}
 	d.devices[index] = true
 	return nil
@@ -141,7 +155,7 @@ func (d *Diverter) RemoveDevice(index int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.devices, index)
-	return errors.Join(detach(d.host, index, egress), detach(d.host, index, ingress))
+	return errors.Join(detach(d.host, index, egress, d.id), detach(d.host, index, ingress, d.id))
 }
 
 // Does says which sockets of a cgroup announce.
@@ -285,7 +299,7 @@ func (d *Diverter) release() error {
 	var errs []error
 	d.mu.Lock()
 	for index := range d.devices {
-		errs = append(errs, detach(d.host, index, egress), detach(d.host, index, ingress))
+		errs = append(errs, detach(d.host, index, egress, d.id), detach(d.host, index, ingress, d.id))
 	}
 	clear(d.devices)
 	d.mu.Unlock()
@@ -296,7 +310,7 @@ func (d *Diverter) release() error {
 		errs = append(errs, d.bpf.Close())
 	}
 	if d.ns != nil {
-		if link, err := d.host.LinkByName(vethName); err == nil {
+		if link, err := d.host.LinkByName(d.ns.veth); err == nil {
 			errs = append(errs, d.host.LinkDel(link))
 		}
 		d.ns.close()

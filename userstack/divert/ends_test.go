@@ -49,31 +49,34 @@ func (b *bed) wantTaken(a, c int64) {
 func (b *bed) gone() {
 	b.t.Helper()
 	testkind.Eventually(b.t, "nothing is left of the connections", func() (any, bool) {
-		left := ""
-		for _, d := range b.d {
-			d.mu.Lock()
-			for t := range d.flows {
-				left += t.String() + " "
-			}
-			d.mu.Unlock()
-			var key bpfTuple
-			var k bpfFlow
-			for all := d.bpf.Flows.Iterate(); all.Next(&key, &k); {
-				left += "(" + tupleOf(key).String() + ") "
-			}
-			var w bpfWay
-			for all := d.bpf.Ways.Iterate(); all.Next(&key, &w); {
-				left += "[" + tupleOf(key).String() + "] "
-			}
-			var had, removed uint64
-			_ = d.bpf.Users.Lookup(uint32(0), &had)
-			_ = d.bpf.Removed.Lookup(uint32(0), &removed)
-			if had != removed {
-				left += "a count "
-			}
-		}
+		left := left(b.d[0]) + left(b.d[1])
 		return left, left == ""
 	})
+}
+
+// left says what a Diverter knows of connections.
+func left(d *Diverter) (left string) {
+	d.mu.Lock()
+	for t := range d.flows {
+		left += t.String() + " "
+	}
+	d.mu.Unlock()
+	var key bpfTuple
+	var k bpfFlow
+	for all := d.bpf.Flows.Iterate(); all.Next(&key, &k); {
+		left += "(" + tupleOf(key).String() + ") "
+	}
+	var w bpfWay
+	for all := d.bpf.Ways.Iterate(); all.Next(&key, &w); {
+		left += "[" + tupleOf(key).String() + "] "
+	}
+	var had, removed uint64
+	_ = d.bpf.Users.Lookup(uint32(0), &had)
+	_ = d.bpf.Removed.Lookup(uint32(0), &removed)
+	if had != removed {
+		left += "a count "
+	}
+	return left
 }
 
 // TestEnds has every way to end a connection.
@@ -460,7 +463,7 @@ func TestClose(t *testing.T) {
 	b.must(b.A.Do(func() error {
 		links, err := net.Interfaces()
 		for _, l := range links {
-			if strings.HasPrefix(l.Name, vethName) {
+			if isOurs(l.Name) {
 				t.Errorf("device %s is left", l.Name)
 			}
 		}

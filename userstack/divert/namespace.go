@@ -20,15 +20,9 @@ import (
 type namespace struct {
 	work chan func()
 	gone chan struct{}
+	names
 	zone int // index of the device there
 }
-
-// The names of the devices. Users see those of the host.
-const (
-	vethName   = "smcr0"     // this end of the way to the stack's sockets
-	insideName = "smcr0in"   // the other one, in the stack's namespace
-	tapName    = "smcr0hold" // of held packets
-)
 
 // mtu of these devices: no packet of another device is larger.
 const mtu = 65535
@@ -36,8 +30,8 @@ const mtu = 65535
 // localTable is the routing table of what comes by the device.
 const localTable = 100
 
-// newNamespace makes the namespace and the devices, of which one is in the namespace of the calling
-// thread: host is a handle for that.
+// newNamespace makes the namespace and the pair of devices, of which one is in the namespace of the calling
+// thread: host is a handle for that. veth is its index.
 func newNamespace(host *netlink.Handle) (n *namespace, veth int, err error) {
 	n = &namespace{work: make(chan func()), gone: make(chan struct{})}
 	made := make(chan error)
@@ -55,20 +49,12 @@ func newNamespace(host *netlink.Handle) (n *namespace, veth int, err error) {
 		return nil, 0, err
 	}
 	defer ns.Close()
-	pair := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: vethName, MTU: mtu},
-		PeerName:  insideName, PeerNamespace: netlink.NsFd(int(ns.Fd())), PeerMTU: mtu,
-	}
-	if old, err := host.LinkByName(vethName); err == nil {
-		_ = host.LinkDel(old) // of a stack that was killed just now
-	}
-	if err := host.LinkAdd(pair); err != nil {
-		return nil, 0, fmt.Errorf("divert: make device %s: %w", vethName, err)
-	}
-	if err := n.do(n.setUp); err != nil {
+	if n.names, err = addPair(host, ns); err != nil {
 		return nil, 0, err
 	}
-	veth, err = up(host, vethName)
+	if err = n.do(n.setUp); err == nil {
+		veth, err = up(host, n.veth)
+	}
 	return n, veth, err
 }
 
@@ -144,7 +130,7 @@ func (n *namespace) setUp() error {
 	defer h.Close()
 	for _, name := range []string{
 		// The addresses of both ends of a connection come and go by one device.
-		"ipv4/conf/all/rp_filter", "ipv4/conf/default/rp_filter", "ipv4/conf/" + insideName + "/rp_filter",
+		"ipv4/conf/all/rp_filter", "ipv4/conf/default/rp_filter", "ipv4/conf/" + n.inside + "/rp_filter",
 		// A connection that is over leaves nothing: the program, or the peer, may use its ports again.
 		"ipv4/tcp_max_tw_buckets",
 		// The ports are those of others.
@@ -158,7 +144,7 @@ func (n *namespace) setUp() error {
 	if err != nil {
 		return err
 	}
-	if n.zone, err = up(h, insideName); err != nil {
+	if n.zone, err = up(h, n.inside); err != nil {
 		return err
 	}
 	for _, f := range []struct {
@@ -190,7 +176,7 @@ func (n *namespace) route(h *netlink.Handle, lo, family int, to net.IPNet, by ne
 		return err
 	}
 	rule := netlink.NewRule()
-	rule.Family, rule.IifName, rule.Table, rule.Priority = family, insideName, localTable, 100
+	rule.Family, rule.IifName, rule.Table, rule.Priority = family, n.inside, localTable, 100
 	return errors.Join(
 		h.RuleAdd(rule),
 		h.RouteAdd(&netlink.Route{LinkIndex: lo, Dst: &to, Table: localTable, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Family: family}),

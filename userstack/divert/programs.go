@@ -19,6 +19,12 @@ const (
 	waySplit        // those of the peer go to outer, those of the program to inner
 )
 
+// Keys of map states, as in divert.bpf.c.
+const (
+	stateAlive = uint32(iota) // until when the stack counts as alive, as monotonic has it
+	stateTakes                // 1 if it takes new connections
+)
+
 // Bits of the values of map cgroups, as in divert.bpf.c.
 const (
 	connects = 1 << iota
@@ -53,16 +59,21 @@ const (
 	egress  = netlink.HANDLE_MIN_EGRESS
 )
 
-// The filters of this package among those of others: first, and with a handle of its own.
+// The filters of this package among those of others: first, and with handles of their own. The handle of a stack has
+// the index of its device to its sockets, which the kernel does not use again soon: if that is gone, so is the stack.
 const (
 	filterPriority = 1
-	filterHandle   = 0x534d4352
+	filterTag      = 0x53000000
+	filterIndex    = 0x00ffffff
 )
+
+// filterHandle returns the handle of the filters of a stack.
+func filterHandle(veth int) uint32 { return filterTag | uint32(veth)&filterIndex }
 
 // attach has a program see the packets of one side of a device. It is a filter of the clsact qdisc,
 // which is there since Linux 4.5 and outlives the process: what the kernel still sends for sockets of a
 // process that has ended has its way.
-func attach(h *netlink.Handle, index int, side uint32, p *ebpf.Program, name string) error {
+func attach(h *netlink.Handle, index int, side, handle uint32, p *ebpf.Program, name string) error {
 	qdisc := &netlink.GenericQdisc{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
 		QdiscType:  "clsact",
@@ -70,7 +81,7 @@ func attach(h *netlink.Handle, index int, side uint32, p *ebpf.Program, name str
 	if err := ignored(h.QdiscAdd(qdisc), unix.EEXIST); err != nil {
 		return fmt.Errorf("divert: qdisc of device %d: %w", index, err)
 	}
-	f := filter(index, side)
+	f := filter(index, side, handle)
 	f.Fd, f.Name, f.DirectAction = p.FD(), name, true
 	if err := h.FilterReplace(f); err != nil {
 		return fmt.Errorf("divert: program %s at device %d: %w", name, index, err)
@@ -79,12 +90,12 @@ func attach(h *netlink.Handle, index int, side uint32, p *ebpf.Program, name str
 }
 
 // detach is the inverse of attach. The qdisc stays, with the filters of others.
-func detach(h *netlink.Handle, index int, side uint32) error {
-	return ignored(h.FilterDel(filter(index, side)), unix.ENOENT, unix.ENODEV, unix.EINVAL)
+func detach(h *netlink.Handle, index int, side, handle uint32) error {
+	return ignored(h.FilterDel(filter(index, side, handle)), unix.ENOENT, unix.ENODEV, unix.EINVAL)
 }
 
-func filter(index int, side uint32) *netlink.BpfFilter {
+func filter(index int, side, handle uint32) *netlink.BpfFilter {
 	return &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{
-		LinkIndex: index, Parent: side, Handle: filterHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL,
+		LinkIndex: index, Parent: side, Handle: handle, Priority: filterPriority, Protocol: unix.ETH_P_ALL,
 	}}
 }

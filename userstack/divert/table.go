@@ -165,7 +165,7 @@ func (d *Diverter) sweep() {
 
 // live says to the programs that the stack is alive.
 func (d *Diverter) live() error {
-	return d.bpf.Alive.Put(uint32(0), uint64(monotonic()+aliveFor))
+	return d.bpf.States.Put(stateAlive, uint64(monotonic()+aliveFor))
 }
 
 func (d *Diverter) sweepEnding(now time.Time) {

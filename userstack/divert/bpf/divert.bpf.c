@@ -4,6 +4,10 @@
  * The programs that stand in the path of a host's own TCP connections: doc.go of package divert
  * has the whole. Maps that a program writes are not written by user space, and the reverse, but for
  * deletion, so neither overwrites what the other has just written.
+ *
+ * While a stack takes over from another one, or after one was killed, a device has the programs of several, one after
+ * the other in any order (TC_ACT_UNSPEC goes on to the next). One of them takes new connections. Each leaves alone what
+ * has no entry in its tables.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -101,7 +105,10 @@ struct silence {
 	__u32 unused;
 };
 
-struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct flow); } flows SEC(".maps");
+struct flow_table { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct flow); };
+struct flow_table flows SEC(".maps");
+#define STACKS 16
+struct { __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS); __uint(max_entries, STACKS); __type(key, __u32); __array(values, struct flow_table); } earlier SEC(".maps"); /* flows of the stacks before this one; user space writes it */
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct way); } ways SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct tuple); __type(value, struct syn); } syns SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 4096); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u64); __type(value, __u32); } cgroups SEC(".maps");
@@ -119,7 +126,9 @@ struct found {
 };
 
 struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct peer); __type(value, struct silence); } quiet SEC(".maps"); /* both sides write it */
-struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } alive SEC(".maps"); /* until when the stack counts as alive, as bpf_ktime_get_ns has it; it writes that again and again */
+/* Until when the stack counts as alive, as bpf_ktime_get_ns has it, which it writes again and again; and whether it takes new connections. */
+enum { ALIVE, TAKES, STATES };
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, STATES); __type(key, __u32); __type(value, __u64); } states SEC(".maps");
 
 /* Larger than what the stack of a program should have. */
 struct scratch {
@@ -132,9 +141,17 @@ struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type
 /* dead reports whether the stack has ended without a word, or stands still: it takes nothing new. */
 static __always_inline int dead(void)
 {
-	__u32 zero = 0;
-	__u64 *until = bpf_map_lookup_elem(&alive, &zero);
+	__u32 key = ALIVE;
+	__u64 *until = bpf_map_lookup_elem(&states, &key);
 	return !until || bpf_ktime_get_ns() > *until;
+}
+
+/* takes reports whether the stack takes new connections. One that another stack has taken over from goes on with those that it has announced. */
+static __always_inline int takes(void)
+{
+	__u32 key = TAKES;
+	__u64 *on = bpf_map_lookup_elem(&states, &key);
+	return on && *on && !dead();
 }
 
 /* count counts a connection that is TCP, and notes that for its socket. */
@@ -334,21 +351,23 @@ static __always_inline int announce(struct __sk_buff *skb, const struct packet *
 	return server ? append(skb, p, of_synack, sizeof(of_synack)) : append(skb, p, of_syn, sizeof(of_syn));
 }
 
-/*
- * connecting reports whether a packet is of a TCP socket at the begin of its handshake: a raw socket has
- * another state. A SYN that is sent again is not announced if the first one was not: its SYN-ACK may be
- * on the way.
- */
+/* connecting reports whether a packet is of a TCP socket at the begin of its handshake: a raw socket has another state. */
 static __always_inline int connecting(struct __sk_buff *skb, int server)
 {
 	struct bpf_sock *sk = skb->sk;
 	if (!sk)
 		return 0; /* of SYN cookies, or of another host */
-	__u32 state = sk->state;
-	if (server)
-		return state == BPF_TCP_NEW_SYN_RECV;
+	return sk->state == (server ? BPF_TCP_NEW_SYN_RECV : BPF_TCP_SYN_SENT);
+}
+
+/* first reports whether a SYN of a connecting socket is its first one: if that was not announced, its SYN-ACK may be on the way. */
+static __always_inline int first(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	if (!sk)
+		return 0;
 	sk = bpf_sk_fullsock(sk);
-	if (state != BPF_TCP_SYN_SENT || !sk)
+	if (!sk)
 		return 0;
 	struct bpf_tcp_sock *tp = bpf_tcp_sock(sk);
 	return tp && !tp->total_retrans;
@@ -432,7 +451,25 @@ static __always_inline __u32 silent(__u32 uid, const struct tuple *t)
 	return told(&p);
 }
 
-/* begin announces a connection: its SYN, or SYN-ACK, has the option from now on. */
+/* elsewhere reports whether a stack before this one has announced the SYN, or SYN-ACK, with a sequence number: the connection is that one's. */
+static __always_inline int elsewhere(const struct tuple *t, __u32 isn)
+{
+	for (__u32 i = 0; i < STACKS; i++) {
+		__u32 key = i;
+		void *table = bpf_map_lookup_elem(&earlier, &key);
+		if (!table)
+			continue;
+		struct flow *f = bpf_map_lookup_elem(table, t);
+		if (f && f->isn == isn)
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * begin announces a connection: its SYN, or SYN-ACK, has the option from now on. The option of a packet that is of no
+ * connecting socket is erased. That of one that is was announced by another stack at this device, or by the kernel.
+ */
 static __always_inline void begin(struct __sk_buff *skb, const struct packet *p, struct scratch *s, int server)
 {
 	struct flow *f = &s->flow;
@@ -447,11 +484,12 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 			syn = 0;
 	}
 	__u32 does = 0;
-	if (connecting(skb, server) && !dead())
+	int mine = takes(), real = connecting(skb, server);
+	if (mine && real && (server || first(skb)))
 		f->cgroup = attached(skb, &does);
-	if (has & ANNOUNCES)
+	if (has & ANNOUNCES && mine && !real)
 		erase(skb, p, s->found.where);
-	if (!(does & (server ? ACCEPTS : CONNECTS)) || has & ANNOUNCES)
+	if (!(does & (server ? ACCEPTS : CONNECTS)) || has & ANNOUNCES || elsewhere(&p->t, bpf_ntohl(p->h.seq)))
 		return;
 	f->cookie = bpf_get_socket_cookie(skb);
 	f->uid = bpf_get_socket_uid(skb);
@@ -517,8 +555,8 @@ int leaving(struct __sk_buff *skb)
 	struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
 	if (f) {
 		if (f->isn == bpf_ntohl(p.h.seq) && f->server == p.h.ack) {
-			/* Sent again; or a device below the one that has announced it. */
-			if (f->dev == skb->ifindex)
+			/* Sent again; or a device below the one that has announced it; or an earlier stack has held it. */
+			if (f->dev == skb->ifindex && load(skb, &p, &s->flow.own) && !(options(&s->flow.own, &s->found) & ANNOUNCES))
 				announce(skb, &p, f->server);
 			return TC_ACT_UNSPEC;
 		}
@@ -555,7 +593,7 @@ static __always_inline void came_syn(struct __sk_buff *skb, const struct packet 
 		if (!server) /* both connect at once */
 			return;
 	}
-	if (!announces || !s) {
+	if (!announces || !s || !takes()) {
 		bpf_map_delete_elem(&syns, &p->t); /* the same one may have come with the option before */
 		return;
 	}
@@ -612,6 +650,9 @@ int arriving(struct __sk_buff *skb)
 	if (!f)
 		return TC_ACT_UNSPEC;
 	if (p.h.rst) {
+		/* The end of an earlier stack's connection with the same ports is not that of this one. */
+		if (!f->server && bpf_ntohl(p.h.ack_seq) != f->isn + 1)
+			return TC_ACT_UNSPEC;
 		count(f->cgroup, 0, REFUSED);
 		forget(&p.t, f->uid);
 		return TC_ACT_UNSPEC;

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A network namespace can have several Diverters, of which one takes new connections: the others go on with those that
+// they have announced until these end, because another process has taken over, or the kernel still resets those of a
+// process that was killed.
+//
+//	of each          | told apart by
+//	-----------------+------------------------------------------------------------
+//	devices          | their names: the first number that no other stack has
+//	filters          | their handle, which has the index of the device: see filterHandle
+//	connections      | the tables of its programs, and map earlier of the later ones
+
+// maxStacks is how many there can be, as in divert.bpf.c.
+const maxStacks = 16
+
+// names are those of the devices of a stack. Users see those of the host.
+type names struct {
+	veth   string // this end of the way to the stack's sockets
+	inside string // the other one, in the stack's namespace
+	tap    string // of held packets
+}
+
+const (
+	devicePrefix = "smcr"
+	insideSuffix = "in"
+	tapSuffix    = "hold"
+)
+
+func namesOf(n int) names {
+	veth := devicePrefix + strconv.Itoa(n)
+	return names{veth: veth, inside: veth + insideSuffix, tap: veth + tapSuffix}
+}
+
+// isOurs reports whether a device is one of a stack.
+func isOurs(name string) bool {
+	n, ok := strings.CutPrefix(name, devicePrefix)
+	if !ok {
+		return false
+	}
+	n = strings.TrimSuffix(strings.TrimSuffix(n, insideSuffix), tapSuffix)
+	_, err := strconv.ParseUint(n, 10, 8)
+	return err == nil
+}
+
+// addPair makes the pair of devices with names that no other stack has. ns is the namespace of the other end.
+func addPair(host *netlink.Handle, ns *os.File) (names, error) {
+	for first := true; ; first = false {
+		for i := range maxStacks {
+			n := namesOf(i)
+			err := host.LinkAdd(&netlink.Veth{
+				LinkAttrs: netlink.LinkAttrs{Name: n.veth, MTU: mtu},
+				PeerName:  n.inside, PeerNamespace: netlink.NsFd(int(ns.Fd())), PeerMTU: mtu,
+			})
+			switch {
+			case err == nil:
+				return n, nil
+			case !errors.Is(err, unix.EEXIST):
+				return n, fmt.Errorf("divert: make device %s: %w", n.veth, err)
+			}
+		}
+		if !first || !removeKilled(host) {
+			return names{}, fmt.Errorf("divert: this network namespace has %d stacks, which is the most: end one of them: %w", maxStacks, unix.EUSERS)
+		}
+	}
+}
+
+// removeKilled removes the device of a stack that was killed: its device of held packets has gone with the process.
+// What the kernel still sends for its sockets is lost.
+func removeKilled(host *netlink.Handle) bool {
+	for i := range maxStacks {
+		n := namesOf(i)
+		if _, err := host.LinkByName(n.tap); !errors.As(err, new(netlink.LinkNotFoundError)) {
+			continue
+		}
+		if veth, err := host.LinkByName(n.veth); err == nil && host.LinkDel(veth) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Drain has the Diverter take no new connections from now on, because another one does. It goes on with those that it
+// has, and with those that it has announced: see [Diverter.Busy]. Close does not harm the other one.
+func (d *Diverter) Drain() error { return d.take(0) }
+
+// Resume is the inverse of Drain.
+func (d *Diverter) Resume() error { return d.take(1) }
+
+func (d *Diverter) take(on uint64) error {
+	if err := d.bpf.States.Put(stateTakes, on); err != nil {
+		return fmt.Errorf("divert: %w", err)
+	}
+	return nil
+}
+
+// Busy reports whether there is a connection that it has taken, or has announced and not yet heard of.
+func (d *Diverter) Busy() bool {
+	d.mu.Lock()
+	n := len(d.flows)
+	d.mu.Unlock()
+	if n > 0 {
+		return true
+	}
+	var key bpfTuple
+	return d.bpf.Flows.NextKey(nil, &key) == nil
+}
+
+// placed is a filter of a stack.
+type placed struct {
+	device       int
+	side, handle uint32
+	program      ebpf.ProgramID
+}
+
+// collect removes what stacks have left whose devices are gone.
+func (d *Diverter) collect() error {
+	// First the filters: those of a stack that begins meanwhile have a device in the later list.
+	all, err := d.filters()
+	if err != nil {
+		return err
+	}
+	links, err := d.host.LinkList()
+	if err != nil {
+		return fmt.Errorf("divert: list devices: %w", err)
+	}
+	there := map[uint32]bool{}
+	for _, l := range links {
+		if isOurs(l.Attrs().Name) {
+			there[filterHandle(l.Attrs().Index)] = true
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	for _, f := range all {
+		if !there[f.handle] {
+			errs = append(errs, detach(d.host, f.device, f.side, f.handle))
+		}
+	}
+	for handle, slot := range d.earlier {
+		if !there[handle] {
+			delete(d.earlier, handle)
+			errs = append(errs, d.bpf.Earlier.Delete(slot))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// filters returns those of all stacks of the network namespace.
+func (d *Diverter) filters() (found []placed, err error) {
+	links, err := d.host.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("divert: list devices: %w", err)
+	}
+	for _, l := range links {
+		for _, side := range []uint32{ingress, egress} {
+			all, err := d.host.FilterList(l, side)
+			if err := ignored(err, unix.ENODEV, unix.EINVAL); err != nil {
+				return nil, fmt.Errorf("divert: filters of device %s: %w", l.Attrs().Name, err)
+			}
+			for _, f := range all {
+				if b, ok := f.(*netlink.BpfFilter); ok && b.Handle&^filterIndex == filterTag {
+					found = append(found, placed{l.Attrs().Index, side, b.Handle, ebpf.ProgramID(b.Id)})
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+// learn has the programs know the connections of the stacks that there are, by their filters. The process may give up
+// the right to do so afterwards.
+func (d *Diverter) learn() error {
+	all, err := d.filters()
+	if err != nil {
+		return err
+	}
+	for _, f := range all {
+		if _, known := d.earlier[f.handle]; known || f.side != egress {
+			continue
+		}
+		slot := uint32(len(d.earlier))
+		table, err := flowsOf(f.program)
+		if err == nil {
+			err = d.bpf.Earlier.Put(slot, table)
+			_ = table.Close()
+		}
+		if err != nil { // it may have just ended
+			d.cfg.Log.Debug("the connections of another stack are not known", "err", err)
+			continue
+		}
+		d.earlier[f.handle] = slot
+	}
+	return nil
+}
+
+// flowsOf returns the table of the connections that a program has announced.
+func flowsOf(id ebpf.ProgramID) (*ebpf.Map, error) {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return nil, err
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return nil, err
+		}
+		if i, err := m.Info(); err == nil && i.Name == bpfMapFlows {
+			return m, nil
+		}
+		_ = m.Close()
+	}
+	return nil, os.ErrNotExist
+}
