@@ -35,6 +35,13 @@ import (
 // wire is the boundary of a stack that takes connections at the devices: see --boundary of smcr serve.
 const wire = "wire"
 
+// While one stack takes over from another, neither takes programs, for no longer than takeoverPatience: smcr run tries
+// again after takeoverPause each time.
+const (
+	takeoverPatience = 5 * time.Second
+	takeoverPause    = 10 * time.Millisecond
+)
+
 // errLauncher means that the stack needs a launcher.
 var errLauncher = errors.New("the stack of this network namespace needs a launcher")
 
@@ -65,6 +72,17 @@ func overWire(ctx context.Context, o *Options, log *slog.Logger) error {
 		return err
 	}
 	a, err := Enter(ctx, c, o.NoAdapt, log)
+	for end := time.Now().Add(takeoverPatience); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); {
+		// Another stack takes over, and has its sockets in a moment.
+		time.Sleep(takeoverPause)
+		next, derr := wireStack(ctx, o)
+		if derr != nil {
+			break // the new stack is another one
+		}
+		_ = c.Close()
+		c = next
+		a, err = Enter(ctx, c, o.NoAdapt, log)
+	}
 	switch {
 	case err != nil && o.Mode == ModeAuto:
 		_ = c.Close()

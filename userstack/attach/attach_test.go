@@ -378,3 +378,52 @@ func FuzzEvents(f *testing.F) {
 		}
 	})
 }
+
+// TestHandOver: while another table has the cgroups, this one changes nothing; if it takes them back, it has missed
+// nothing.
+func TestHandOver(t *testing.T) {
+	b := newBed(t)
+	pid, stop := b.process(0)
+	run, err := b.tree.Enter(pid, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := Entry{Path: b.part + "/a", Does: divert.Does{Accept: true}}
+	if err := b.tree.Attach(e); err != nil {
+		t.Fatal(err)
+	}
+	b.tree.HandOver()
+	_, enter := b.tree.Enter(pid, 0, false)
+	for _, err := range []error{enter, b.tree.Attach(e), b.tree.Detach(e.Path)} {
+		if !errors.Is(err, syscall.EBUSY) {
+			t.Error(err)
+		}
+	}
+	next := b.table()
+	if err := next.Find(); err != nil {
+		t.Fatal(err)
+	}
+	if got := next.Entries(); len(got) != 1 || got[0] != run {
+		t.Errorf("%+v, want %+v", got, run)
+	}
+	id := b.mkdir("/a")
+	stop()
+	eventually(t, "the next table removes the cgroup of the run", func() error {
+		if _, err := os.Stat(next.dir(run.Path)); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w, %+v", err, next.Entries())
+		}
+		return nil
+	})
+	if got := b.tree.Entries(); len(got) != 2 || got[0].Cgroup != 0 {
+		t.Errorf("a table that has handed over changes: %+v", got)
+	}
+	b.tree.TakeBack()
+	b.want(id, "false true")
+	if got := b.tree.Entries(); len(got) != 1 || got[0].Cgroup != id {
+		t.Errorf("%+v", got)
+	}
+	if err := b.tree.Detach(e.Path); err != nil {
+		t.Error(err)
+	}
+	b.rmdir("/a")
+}

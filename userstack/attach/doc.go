@@ -15,7 +15,7 @@
 //	is empty         | that of a run is removed, with its entry
 //
 // The kernel reports all of that (inotify(7)): nothing is polled. A stack that begins finds what its predecessor has
-// made for runs by their names ([Table.Find]).
+// made for runs by their names ([Table.Find]), also while that still runs and hands over ([Table.HandOver]).
 //
 // What belongs elsewhere: the finding and making of cgroups (internal/cgroup), the programs that ask for the
 // cgroup of a socket (package divert), and who may ask for what (package nl).

@@ -135,6 +135,9 @@ func (t *Table) Enter(pid int, uid uint32, always bool) (Entry, error) {
 	e := Entry{Path: own, UID: uid, Run: true, Does: divert.Does{Connect: true, Accept: true, Always: always}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.handed {
+		return Entry{}, errHandedOver
+	}
 	if cgroup.IsRun(own) {
 		if have := t.entries[own]; have != nil {
 			return have.Entry, nil

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -66,6 +67,7 @@ type Table struct {
 
 	mu      sync.Mutex
 	closed  bool
+	handed  bool              // another process has the cgroups
 	entries map[string]*entry // by path
 	runs    map[uint32]int    // how many entries of runs a user has
 	always  map[uint64]bool   // the cgroups whose entries have Always
@@ -96,6 +98,26 @@ func (t *Table) Close() error {
 	return t.watch.close()
 }
 
+// errHandedOver is the error of changes after HandOver.
+var errHandedOver = fmt.Errorf("another process is the stack now, try again: %w", syscall.EBUSY)
+
+// HandOver has another process have the cgroups: nothing changes here any more, and Attach, Detach and Enter fail with
+// an error that matches syscall.EBUSY. What was attached stays so for the boundary.
+func (t *Table) HandOver() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.handed = true
+}
+
+// TakeBack is the inverse of HandOver.
+func (t *Table) TakeBack() {
+	t.mu.Lock()
+	t.handed = false
+	all := slices.Collect(maps.Values(t.entries))
+	t.mu.Unlock()
+	t.changed(all) // meanwhile
+}
+
 // dir returns the folder of a cgroup.
 func (t *Table) dir(p string) string { return path.Join(t.cfg.Top, p) }
 
@@ -111,6 +133,9 @@ func (t *Table) Attach(e Entry) error {
 	e.Cgroup, e.Run = 0, false
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.handed {
+		return errHandedOver
+	}
 	have := t.entries[e.Path]
 	if have == nil {
 		return t.add(e)
@@ -191,6 +216,9 @@ func (t *Table) detach(e *entry) {
 func (t *Table) Detach(p string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.handed {
+		return errHandedOver
+	}
 	e := t.entries[p]
 	if e == nil {
 		return fmt.Errorf("cgroup %q is not attached: %w", p, os.ErrNotExist)
@@ -216,7 +244,7 @@ func (t *Table) changed(which []*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, e := range which {
-		if t.closed || t.entries[e.Path] != e {
+		if t.closed || t.handed || t.entries[e.Path] != e {
 			continue
 		}
 		if err := t.look(e); err != nil && !errors.Is(err, errOver) {

@@ -164,7 +164,7 @@ func (x *succession) handOver(ctx context.Context, conn *takeover.Conn) error {
 			return err
 		}
 	}
-	own, err := countsOf(ctx, x.control)
+	own, err := countsOf(ctx, x.control, s.wire)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,12 @@ func (x *succession) handOver(ctx context.Context, conn *takeover.Conn) error {
 	} else if x.commit != nil && pid > 0 {
 		x.commit(pid)
 	}
+	takeBack, err := s.wire.handOver()
+	if err != nil {
+		return err
+	}
 	if err := conn.Send(takeover.Message{Type: takeover.Done}); err != nil {
+		takeBack()
 		return err
 	}
 	over = true
@@ -259,7 +264,7 @@ func (x *succession) reportEnd() error {
 	s := x.s
 	ctx, cancel := context.WithTimeout(context.Background(), stepTime)
 	defer cancel()
-	own, err := countsOf(ctx, x.control)
+	own, err := countsOf(ctx, x.control, s.wire)
 	if err != nil {
 		return err
 	}

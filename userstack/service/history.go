@@ -67,17 +67,16 @@ func (c continued) Stats(ctx context.Context) (nl.Stats, error) {
 // Fallbacks implements nl.Control.
 func (c continued) Fallbacks(ctx context.Context) (nl.Fallbacks, error) {
 	own, err := c.Control.Fallbacks(ctx)
-	if c.wire != nil {
-		own = c.wire.plain(own)
-	}
+	own = c.wire.plain(own)
 	return c.h.apply(counts{fallbacks: own}).fallbacks, err
 }
 
-// countsOf returns what a Control counts.
-func countsOf(ctx context.Context, c nl.Control) (own counts, err error) {
+// countsOf returns what a Control counts, and the boundary of connections that it never had, which may be nil.
+func countsOf(ctx context.Context, c nl.Control, w *boundary) (own counts, err error) {
 	if own.stats, err = c.Stats(ctx); err != nil {
 		return own, err
 	}
 	own.fallbacks, err = c.Fallbacks(ctx)
+	own.fallbacks = w.plain(own.fallbacks)
 	return own, err
 }

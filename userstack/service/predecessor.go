@@ -202,9 +202,11 @@ func (s *Service) Assume() error {
 	if _, err := p.conn.Expect(takeover.Done, stepTime); err != nil {
 		return refusal(err)
 	}
+	s.wire.takeOver()
 	if err := s.claim.Publish(); err != nil {
 		return fmt.Errorf("service: %w", err)
 	}
+	s.wire.found()
 	_ = p.conn.Close()
 	return nil
 }

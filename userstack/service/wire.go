@@ -65,7 +65,7 @@ func (w *boundary) open(c *Wire) error {
 	g := w.s.programs.Guard()
 	w.top, w.wholeDir = c.Top, c.Cgroup
 	var err error
-	if w.d, err = divert.New(divert.Config{Handle: w.handle, Log: w.s.log, Guard: g}); err != nil {
+	if w.d, err = divert.New(divert.Config{Handle: w.handle, Drained: w.s.cfg.Predecessor != nil, Log: w.s.log, Guard: g}); err != nil {
 		return err
 	}
 	if c.Cgroup != "" {
@@ -83,11 +83,19 @@ func (w *boundary) open(c *Wire) error {
 	if w.attached, err = attach.New(attach.Config{Top: c.Top, Namespace: ns, Boundary: w, Log: w.s.log, Guard: g}); err != nil {
 		return err
 	}
-	if err := w.attached.Find(); err != nil {
-		return fmt.Errorf("service: cgroups of programs that run: %w", err)
+	if err := w.find(); err != nil {
+		return err
 	}
 	w.s.programs.ListAlso(w.list)
 	return w.d.Follow(func(name string) bool { return len(c.NetDevs) == 0 || slices.Contains(c.NetDevs, name) })
+}
+
+// find attaches the cgroups of programs under smcr run that another stack has made.
+func (w *boundary) find() error {
+	if err := w.attached.Find(); err != nil {
+		return fmt.Errorf("service: cgroups of programs that run: %w", err)
+	}
+	return nil
 }
 
 // close resets the connections that are left.
@@ -104,8 +112,14 @@ func (w *boundary) close() (err error) {
 	return err
 }
 
-// busy reports whether there are programs that use the stack, or may do so.
-func (w *boundary) busy() bool { return w != nil && (w.whole != 0 || len(w.attached.Entries()) > 0) }
+// busy reports whether there are programs that use the stack, or may do so. After a takeover, those with connections do.
+func (w *boundary) busy() bool {
+	if w == nil {
+		return false
+	}
+	may := w.whole != 0 || len(w.attached.Entries()) > 0
+	return may && !w.s.succession.handedOver() || w.d.Busy()
+}
 
 // handle finds out with the peer whether a connection uses SMC-R, and begins to carry it.
 func (w *boundary) handle(ctx context.Context, f *divert.Flow) {

@@ -204,6 +204,9 @@ const refused = smc.Diagnosis(0)
 
 // plain adds the connections that were never taken to the fallbacks of a stack.
 func (w *boundary) plain(f stats.Fallbacks) stats.Fallbacks {
+	if w == nil {
+		return f
+	}
 	all, err := w.d.Counts()
 	if err != nil {
 		w.s.log.Debug("cannot count the connections that are TCP", "err", err)
