@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// A Difference is a test that TCP and a mode did not end the same way.
+// A Difference is a test that a mode and its judge, TCP, did not end the same way.
 type Difference struct {
 	Test string
-	// TCP and Mode have the status of each run, in order.
+	// TCP and Mode have the status of each run, in order. TCP is the judge of the mode.
 	TCP, Mode []Status
 	// Reason is why the difference stays, or "".
 	Reason string
@@ -79,7 +79,7 @@ func differing(tcp, mode Tests) []string {
 // again is how often tests that differ are run again.
 const again = 2
 
-// Compare returns the differences between the outcome of TCP and that of a mode. The tests that
+// Compare returns the differences between the outcome of the judge of a mode and that of the mode. The tests that
 // differ are run again in both.
 func (r *Runner) Compare(ctx context.Context, s *Suite, j *Job, m Mode, tcp, mode *Outcome) ([]Difference, error) {
 	var all []Difference
@@ -96,7 +96,7 @@ func (r *Runner) Compare(ctx context.Context, s *Suite, j *Job, m Mode, tcp, mod
 		for _, d := range left {
 			only = append(only, d.Test)
 		}
-		t, err := r.Run(ctx, s, j, Modes[0], only)
+		t, err := r.Run(ctx, s, j, m.TheJudge(), only)
 		if err != nil {
 			return nil, err
 		}

@@ -171,6 +171,11 @@ func (r *Runner) run(ctx context.Context, pair *netnstest.Pair, s *Suite, j *Job
 		}
 		return h.Start(cmd)
 	}
+	if m.Loop {
+		if err := r.loop(ctx, pair, m, strings.TrimSuffix(o.Log, ".log")); err != nil {
+			return nil, err
+		}
+	}
 	began := time.Now()
 	var server *netnstest.Process
 	if j.Server != nil {

@@ -2,7 +2,10 @@
 
 package suites
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A Suite is a test suite of others.
 type Suite struct {
@@ -53,11 +56,15 @@ type Mode struct {
 	Flags []string
 	// Apart means that server and client are on two hosts. Only jobs with a server run so.
 	Apart bool
+	// Loop has the connections of the host with itself go by a second host (package reflector).
+	Loop bool
+	// Judge is the mode with which it is compared; "" is tcp.
+	Judge string
 	// Flag is a flag of smcr run without which the mode does not exist.
 	Flag string
 }
 
-// Modes are the ways to run a suite, the judge first.
+// Modes are the ways to run a suite. The first one is TCP; a judge comes before those whom it judges.
 var Modes = []Mode{
 	{Name: "tcp"},
 	{Name: "local", Flags: []string{"--mode", "user", "-v"}},
@@ -66,6 +73,8 @@ var Modes = []Mode{
 	// The stack takes connections at the devices, so those within a host are TCP.
 	{Name: "wire", Flags: wire, Apart: true},
 	{Name: "wirehost", Flags: wire},
+	{Name: "tcploop", Loop: true},
+	{Name: "wireloop", Flags: append([]string{"--no-adapt"}, wire...), Loop: true, Judge: "tcploop"},
 }
 
 var wire = []string{"--mode", "user", "--boundary", "wire", "-v"}
@@ -75,3 +84,8 @@ var Joined = Mode{Name: "joined", Flags: []string{"--mode", "user", "-v", "--loc
 
 // Has reports whether a job can run in the mode.
 func (j *Job) Has(m Mode) bool { return !m.Apart || j.Server != nil }
+
+// TheJudge returns the mode with which m is compared.
+func (m Mode) TheJudge() Mode {
+	return Modes[max(0, slices.IndexFunc(Modes, func(o Mode) bool { return o.Name == m.Judge }))]
+}

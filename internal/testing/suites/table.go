@@ -31,6 +31,9 @@ func (t *Table) Add(j *Job, m Mode, o *Outcome, differences []Difference) {
 			cell += fmt.Sprintf(", %d %s", n, s)
 		}
 	}
+	if over, _, ok := strings.Cut(o.Over, " connection"); ok {
+		cell += fmt.Sprintf(", %s over SMC-R", over)
+	}
 	if len(o.Tests) == 0 {
 		cell = "NO TESTS"
 		t.bad++

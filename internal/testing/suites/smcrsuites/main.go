@@ -45,11 +45,18 @@ func (s *selection) has(list []string, name string) bool {
 	return len(list) == 0 || slices.Contains(list, name)
 }
 
+// mode reports whether a mode is run: it was asked for, or one that it judges was.
+func (s *selection) mode(m suites.Mode) bool {
+	return s.has(s.modes, m.Name) || slices.ContainsFunc(suites.Modes, func(o suites.Mode) bool {
+		return o.TheJudge().Name == m.Name && s.has(s.modes, o.Name)
+	})
+}
+
 func run(ctx context.Context, args []string) (good bool, err error) {
 	flags := flag.NewFlagSet("smcrsuites", flag.ContinueOnError)
 	smcr := flags.String("smcr", "bin/smcr", "the program under test")
 	names := flags.String("suites", "", "run only these suites, separated by commas")
-	modes := flags.String("modes", "", "run only these modes beside tcp, separated by commas: local, joined, roce")
+	modes := flags.String("modes", "", "run only these modes beside tcp, separated by commas: local, joined, roce, wire, wirehost, tcploop, wireloop")
 	jobs := flags.String("jobs", "", "run only the jobs that match the regular expression")
 	quick := flags.Bool("quick", false, "run only the quick jobs")
 	list := flags.Bool("list", false, "list suites and jobs")
@@ -150,15 +157,17 @@ func runSuite(ctx context.Context, r *suites.Runner, s *suites.Suite, sel *selec
 		}
 		t.Add(j, suites.Modes[0], tcp, nil)
 		report(j, suites.Modes[0], tcp, nil)
+		judges := map[string]*suites.Outcome{suites.Modes[0].Name: tcp}
 		for _, m := range suites.Modes[1:] {
-			if !sel.has(sel.modes, m.Name) || sel.without && m.Name == suites.Joined.Name || !r.Has(m) || !j.Has(m) {
+			if !sel.mode(m) || sel.without && m.Name == suites.Joined.Name || !r.Has(m) || !j.Has(m) {
 				continue
 			}
 			o, err := r.Run(ctx, s, j, m, nil)
 			if err != nil {
 				return nil, err
 			}
-			differences, err := r.Compare(ctx, s, j, m, tcp, o)
+			judges[m.Name] = o
+			differences, err := r.Compare(ctx, s, j, m, judges[m.TheJudge().Name], o)
 			if err != nil {
 				return nil, err
 			}
