@@ -126,7 +126,8 @@ func ends(mine, theirs segment, ack *segment) (inner, outer end) {
 	inner, outer = both, both
 	outer.snd, outer.rcv, outer.tsval = mine.seq+1, theirs.seq+1, mine.tsval
 	inner.snd, inner.rcv, inner.tsval = theirs.seq+1, mine.seq+1, theirs.tsval
-	outer.mss, inner.mss = mssOr(theirs.mss), mssOr(mine.mss)
+	// What the peer takes may be more than the device of this host, whose size this side has named, can send.
+	outer.mss, inner.mss = min(mssOr(theirs.mss), mssOr(mine.mss)), mssOr(mine.mss)
 	if both.scales {
 		outer.sndScale, outer.rcvScale = theirs.scale, mine.scale
 		inner.sndScale, inner.rcvScale = mine.scale, theirs.scale
