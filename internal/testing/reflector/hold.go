@@ -58,10 +58,10 @@ func parse(frame []byte) (w ways, ok bool) {
 	var from, to netip.Addr
 	var tcp []byte
 	switch kind := binary.BigEndian.Uint16(frame[macs:]); {
-	case kind == unix.ETH_P_IP:
+	case kind == unix.ETH_P_IP && ip[9] == unix.IPPROTO_TCP:
 		from, to = netip.AddrFrom4([4]byte(ip[12:16])), netip.AddrFrom4([4]byte(ip[16:20]))
 		tcp = ip[min(len(ip), int(ip[0]&15)*4):]
-	case kind == unix.ETH_P_IPV6 && len(ip) >= 40:
+	case kind == unix.ETH_P_IPV6 && len(ip) >= 40 && ip[6] == unix.IPPROTO_TCP:
 		from, to = netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40]))
 		tcp = ip[40:]
 	}
