@@ -16,6 +16,29 @@ var reasons = map[string]string{
 	"go net TestMultiPathTCP": "smcr run refuses Multipath TCP (go doc smcr/userstack/launch)",
 }
 
+// loopReasons are those of modes with a second host on the way, beside those of all modes: "Suites of others that
+// talk to themselves" in docs/testing.md.
+var loopReasons = map[string]string{
+	"cpython test_ssl test.test_ssl.TestPreHandshakeClose.test_preauth_data_to_tls_server":                                                   "a reset must be there within the time of some system calls",
+	"cpython test_asyncio test.test_asyncio.test_sendfile.EPollEventLoopTests.test_sendfile_close_peer_in_the_middle_of_receiving":           "a reset must be there before 256 KiB are buffered",
+	"cpython test_asyncio test.test_asyncio.test_sendfile.EPollEventLoopTests.test_sendfile_fallback_close_peer_in_the_middle_of_receiving":  "a reset must be there before 256 KiB are buffered",
+	"cpython test_asyncio test.test_asyncio.test_sendfile.PollEventLoopTests.test_sendfile_close_peer_in_the_middle_of_receiving":            "a reset must be there before 256 KiB are buffered",
+	"cpython test_asyncio test.test_asyncio.test_sendfile.PollEventLoopTests.test_sendfile_fallback_close_peer_in_the_middle_of_receiving":   "a reset must be there before 256 KiB are buffered",
+	"cpython test_asyncio test.test_asyncio.test_sendfile.SelectEventLoopTests.test_sendfile_close_peer_in_the_middle_of_receiving":          "a reset must be there before 256 KiB are buffered",
+	"cpython test_asyncio test.test_asyncio.test_sendfile.SelectEventLoopTests.test_sendfile_fallback_close_peer_in_the_middle_of_receiving": "a reset must be there before 256 KiB are buffered",
+	"cpython test_epoll test.test_epoll.TestEPoll.test_control_and_wait":                                                                     "connect must have returned when accept has",
+	"cpython test_epoll test.test_epoll.TestEPoll.test_fromfd":                                                                               "connect must have returned when accept has",
+}
+
+// reason returns why the difference of a test in a mode stays, or "".
+func reason(s *Suite, j *Job, m Mode, test string) string {
+	key := s.Name + " " + j.Name + " " + test
+	if why := reasons[key]; why != "" || !m.Loop {
+		return why
+	}
+	return loopReasons[key]
+}
+
 // All returns the suites.
 func All() []Suite {
 	return []Suite{cpython(), goNet(), stunnel(), apache(), memcached(), redisUnits(), sockperf(), libuv(), curlTests()}

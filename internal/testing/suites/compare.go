@@ -85,7 +85,7 @@ func (r *Runner) Compare(ctx context.Context, s *Suite, j *Job, m Mode, tcp, mod
 	var all []Difference
 	names := differing(tcp.Tests, mode.Tests)
 	for _, n := range names {
-		all = append(all, Difference{Test: n, TCP: []Status{tcp.Tests.status(n)}, Mode: []Status{mode.Tests.status(n)}, Reason: reasons[s.Name+" "+j.Name+" "+n]})
+		all = append(all, Difference{Test: n, TCP: []Status{tcp.Tests.status(n)}, Mode: []Status{mode.Tests.status(n)}, Reason: reason(s, j, m, n)})
 	}
 	for range again {
 		left := slices.DeleteFunc(slices.Clone(all), func(d Difference) bool { return !d.Always() || d.Reason != "" })

@@ -8,7 +8,8 @@
 // Debian's source packages, the Go toolchain), how it is built, its jobs, and which parser
 // reads what a job prints. A job runs in network namespaces of its own in each mode
 // ([Modes]). Suites that talk to themselves run in one namespace; those with a server and a
-// client that can be started apart ([Job].Server) run between two hosts too, over RoCE.
+// client that can be started apart ([Job].Server) run between two hosts too, over RoCE. Those that talk
+// to themselves do so by way of a second host, where the stack stands at the devices (package reflector).
 //
 // Tests that differ are run again, in TCP and in the mode, because tests of others are not
 // all reliable: a difference is reported with how often it was seen ([Difference]).
