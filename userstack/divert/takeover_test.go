@@ -255,6 +255,27 @@ func TestTakeoverFromKilled(t *testing.T) {
 	}
 }
 
+// TestKilledAndLeft has devices of stacks that were killed and whose namespaces stay: a stack finds a number all the same.
+func TestKilledAndLeft(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, splice)
+	for i := 1; i < maxStacks; i++ {
+		if _, err := b.A.Output(t.Context(), "ip", "link", "add", namesOf(i).veth, "type", "veth", "peer", "name", fmt.Sprint("left", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := b.succeed(0, false)
+	if got, want := next.ns.names, namesOf(1); got != want {
+		t.Errorf("the devices are %+v, want %+v", got, want)
+	}
+	b.must(b.d[0].Drain())
+	b.must(next.Resume())
+	b.works(b.listen(b.B.Addr()))
+	if n := next.taken.Load(); n != 1 {
+		t.Errorf("the successor took %d connections, want 1", n)
+	}
+}
+
 func TestDeviceNames(t *testing.T) {
 	for i := range maxStacks {
 		n := namesOf(i)
