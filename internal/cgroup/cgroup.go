@@ -19,6 +19,9 @@ import (
 // ErrOutside means that a process is in no cgroup that this process can see.
 var ErrOutside = errors.New("the process is outside of the cgroup tree of this one")
 
+// ErrNoTree means that this process sees no cgroup v2 tree as a whole.
+var ErrNoTree = errors.New("no cgroup v2 tree is mounted")
+
 // Top returns where the cgroup v2 tree is mounted.
 func Top() (string, error) {
 	f, err := os.Open("/proc/self/mountinfo")
@@ -43,7 +46,7 @@ func parseTop(r io.Reader) (string, error) {
 	if err := lines.Err(); err != nil {
 		return "", err
 	}
-	return "", errors.New("no cgroup v2 tree is mounted")
+	return "", ErrNoTree
 }
 
 // Of returns the cgroup of a process; 0 stands for this one. The error matches ErrOutside if the process is in

@@ -110,9 +110,9 @@ func wireStack(ctx context.Context, o *Options) (*nl.Client, error) {
 		if _, err = c.Attachments(ctx); err == nil {
 			return c, nil
 		}
-		_ = c.Close()
+		defer c.Close() //nolint:errcheck // it was asked
 		if errors.Is(err, nl.ErrNotSupported) {
-			err = errLauncher
+			err = withoutWire(ctx, c)
 		}
 		return nil, err
 	}
@@ -129,6 +129,20 @@ func wireStack(ctx context.Context, o *Options) (*nl.Client, error) {
 		return nil, sessionError(err)
 	}
 	return dial()
+}
+
+// withoutWire returns why a stack does not take connections at the devices: it lacks something, or the error is errLauncher.
+func withoutWire(ctx context.Context, c nl.Control) error {
+	info, err := c.SysInfo(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range info.Problems {
+		if strings.HasPrefix(p, serve.LacksWire) {
+			return errors.New(p)
+		}
+	}
+	return errLauncher
 }
 
 // Enter has this process be in an attached cgroup of its own, so its connections are those of a program under smcr run. always

@@ -16,9 +16,13 @@ import (
 type lacks struct {
 	capabilities []string     // those that are missing, with what is lost
 	option       func() error // why SMC cannot be announced; nil if it should not be
+	wire         error        // why connections are not taken at the devices; nil if they should not be
 	v2           func() error // why devices have no RoCE version 2
 	dead         func() []int // see service.Service.Dead
 }
+
+// LacksWire is how the problem begins of a stack that does not take the connections of programs although it was to.
+const LacksWire = "connections of programs stay TCP: the stack cannot take them at the devices: "
 
 // now returns whether devices have RoCE version 2, and everything that is lacking.
 func (l *lacks) now() (v2 bool, all []string) {
@@ -26,6 +30,9 @@ func (l *lacks) now() (v2 bool, all []string) {
 	// A missing capability says already that SMC cannot be announced, and why.
 	if l.option != nil && l.option() != nil && len(all) == 0 {
 		all = append(all, "SMC cannot be announced in the TCP handshake, so only peers of --assume-smc use SMC-R: "+broker.Plain(l.option().Error()))
+	}
+	if l.wire != nil {
+		all = append(all, LacksWire+broker.Plain(l.wire.Error()))
 	}
 	err := l.v2()
 	if err != nil {

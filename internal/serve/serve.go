@@ -20,7 +20,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/cgroup"
 	"smcr/internal/place"
 	"smcr/internal/sdnotify"
 	"smcr/rdmaverbs"
@@ -156,7 +155,7 @@ func run(ctx context.Context, o *Options) error {
 	if !o.NoOption {
 		lacks.option = s.Stack().OptionError
 	}
-	lacks.dead = s.Dead
+	lacks.dead, lacks.wire = s.Dead, s.LacksWire()
 	control.lacks = lacks
 	s.SetControl(control)
 	web := newWebServer(o.Process.Metrics, o.Takeover.Release, control, cfg.Log)
@@ -294,9 +293,6 @@ func (o *Options) config() (service.Config, error) {
 	var wire *service.Wire
 	if o.Boundary == boundaryWire {
 		wire = &service.Wire{Cgroup: programs, NetDevs: o.NetDevs}
-		if wire.Top, err = cgroup.Top(); err != nil {
-			return service.Config{}, err
-		}
 	}
 	return service.Config{
 		Wire: wire,

@@ -94,6 +94,7 @@ type Service struct {
 	machine   machine
 
 	wire       *boundary // nil without Config.Wire
+	lacksWire  error     // why there is none although there was to be
 	succession succession
 	history    history
 

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/cgroup"
@@ -28,8 +29,6 @@ import (
 // Wire has a Service take connections at the devices of the host: package divert. Programs keep their
 // sockets, and need no launcher.
 type Wire struct {
-	// Top is where the cgroup v2 tree is mounted.
-	Top string
 	// Cgroup is the folder of a cgroup whose programs use SMC from the start on, or empty.
 	Cgroup string
 	// NetDevs are the devices at which connections are taken; empty means all.
@@ -48,23 +47,46 @@ type boundary struct {
 	shorts   shorts
 }
 
-// openWire begins to take connections. It must be called by a thread of the network namespace.
+// openWire begins to take connections. It must be called by a thread of the network namespace. If the process lacks a right,
+// or the kernel a feature, the service goes on without: LacksWire says so.
 func (s *Service) openWire(c *Wire) error {
 	if c == nil {
 		return nil
 	}
 	w := &boundary{s: s, tallies: tallies{of: map[uint64]*tally{}}, shorts: shorts{dests: map[dest]*destRow{}}}
-	if err := w.open(c); err != nil {
-		return errors.Join(err, w.close())
+	err := w.open(c)
+	if err == nil {
+		s.wire = w
+		return nil
 	}
-	s.wire = w
+	if cerr := w.close(); cerr != nil || !lacking(err) || s.cfg.Predecessor != nil {
+		return errors.Join(err, cerr)
+	}
+	s.lacksWire = err
+	s.log.Warn("connections of programs stay TCP: the stack cannot take them at the devices", "err", err)
 	return nil
 }
 
-func (w *boundary) open(c *Wire) error {
+// lacking reports whether an error of open is due to what the process may not do, or the kernel cannot.
+func lacking(err error) bool {
+	for _, lack := range []error{ebpf.ErrNotSupported, errors.ErrUnsupported, os.ErrPermission, cgroup.ErrNoTree, unix.ENODEV, unix.EPROTONOSUPPORT} {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	var no *os.PathError // no /dev/net/tun
+	return errors.As(err, &no) && errors.Is(err, os.ErrNotExist)
+}
+
+// LacksWire returns why the service does not take connections although it was to, or nil.
+func (s *Service) LacksWire() error { return s.lacksWire }
+
+func (w *boundary) open(c *Wire) (err error) {
 	g := w.s.programs.Guard()
-	w.top, w.wholeDir = c.Top, c.Cgroup
-	var err error
+	w.wholeDir = c.Cgroup
+	if w.top, err = cgroup.Top(); err != nil {
+		return fmt.Errorf("service: %w", err)
+	}
 	if w.d, err = divert.New(divert.Config{Handle: w.handle, Drained: w.s.cfg.Predecessor != nil, Log: w.s.log, Guard: g}); err != nil {
 		return err
 	}
@@ -80,7 +102,7 @@ func (w *boundary) open(c *Wire) error {
 	if err != nil {
 		return fmt.Errorf("service: %w", err)
 	}
-	if w.attached, err = attach.New(attach.Config{Top: c.Top, Namespace: ns, Boundary: w, Log: w.s.log, Guard: g}); err != nil {
+	if w.attached, err = attach.New(attach.Config{Top: w.top, Namespace: ns, Boundary: w, Log: w.s.log, Guard: g}); err != nil {
 		return err
 	}
 	if err := w.find(); err != nil {
