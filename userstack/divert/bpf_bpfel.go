@@ -123,6 +123,7 @@ const (
 	bpfProgReceived = "received"
 	bpfProgSent     = "sent"
 	bpfVarMark      = "mark"
+	bpfVarOfRoot    = "of_root"
 	bpfVarPerUser   = "per_user"
 	bpfVarTap       = "tap"
 	bpfVarVeth      = "veth"
@@ -200,6 +201,7 @@ type bpfMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfVariableSpecs struct {
 	Mark    *ebpf.VariableSpec `ebpf:"mark"`
+	OfRoot  *ebpf.VariableSpec `ebpf:"of_root"`
 	PerUser *ebpf.VariableSpec `ebpf:"per_user"`
 	Tap     *ebpf.VariableSpec `ebpf:"tap"`
 	Veth    *ebpf.VariableSpec `ebpf:"veth"`
@@ -261,6 +263,7 @@ func (m *bpfMaps) Close() error {
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfVariables struct {
 	Mark    *ebpf.Variable `ebpf:"mark"`
+	OfRoot  *ebpf.Variable `ebpf:"of_root"`
 	PerUser *ebpf.Variable `ebpf:"per_user"`
 	Tap     *ebpf.Variable `ebpf:"tap"`
 	Veth    *ebpf.Variable `ebpf:"veth"`

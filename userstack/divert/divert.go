@@ -31,7 +31,7 @@ type Config struct {
 	Handle func(context.Context, *Flow)
 	// Drained has it begin as after [Diverter.Drain]: another stack still takes the new connections.
 	Drained bool
-	// PerUser bounds the connections that are announced or taken for each user. Beyond it, a
+	// PerUser bounds the connections that are announced or taken for each user other than root. Beyond it, a
 	// connection is TCP. 0 means 4096.
 	PerUser int
 	// Log and Guard are those of the stack. Guard may be nil.

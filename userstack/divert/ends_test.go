@@ -420,7 +420,19 @@ func TestPortsAgain(t *testing.T) {
 func TestBound(t *testing.T) {
 	testkind.System(t)
 	b := newBedWith(t, splice, func(c *Config) { c.PerUser = 2 })
+	// The sockets are those of another user: root has no such bound.
+	give := func(fd uintptr) {
+		if err := unix.Fchown(int(fd), 65533, -1); err != nil {
+			t.Error(err)
+		}
+	}
+	b.control = func(_, _ string, c syscall.RawConn) error { return c.Control(give) }
 	l := b.listen(b.B.Addr())
+	rc, err := l.(*net.TCPListener).SyscallConn()
+	if err == nil {
+		err = rc.Control(give)
+	}
+	b.must(err)
 	pairs := [][2]*net.TCPConn{}
 	for range 4 {
 		client, server := b.connect(l)
@@ -441,6 +453,13 @@ func TestBound(t *testing.T) {
 	b.gone()
 	b.connect(l)
 	b.wantTaken(3, 3)
+	b.control = nil
+	give = func(fd uintptr) { _ = unix.Fchown(int(fd), 0, -1) }
+	b.must(rc.Control(give))
+	for range 4 {
+		b.connect(l)
+	}
+	b.wantTaken(7, 7)
 }
 
 // TestClose has connections that are open when a Diverter ends: both programs see a reset, and nothing

@@ -32,6 +32,9 @@ const (
 	always
 )
 
+// mostOfRoot is how many connections root may have: of the 65,536 that the tables take, the last ones are for other users.
+const mostOfRoot = 60000
+
 // loadPrograms loads the programs with their constants.
 func loadPrograms(veth, tap int, mark uint32, perUser int) (*bpfObjects, error) {
 	spec, err := loadBpf()
@@ -40,7 +43,7 @@ func loadPrograms(veth, tap int, mark uint32, perUser int) (*bpfObjects, error) 
 	}
 	_ = rlimit.RemoveMemlock() // before Linux 5.11; the load fails where it was needed
 	var errs []error
-	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarTap: uint32(tap), bpfVarMark: mark, bpfVarPerUser: uint32(perUser)} {
+	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarTap: uint32(tap), bpfVarMark: mark, bpfVarPerUser: uint32(perUser), bpfVarOfRoot: mostOfRoot} {
 		errs = append(errs, spec.Variables[name].Set(value))
 	}
 	if err := errors.Join(errs...); err != nil {

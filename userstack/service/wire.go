@@ -67,6 +67,16 @@ func (s *Service) openWire(c *Wire) error {
 	return nil
 }
 
+// perUser is divert.Config.PerUser.
+func perUser(c *Config) int {
+	n := c.Stack.Limits.UserConns
+	// A connection has as many descriptors as one of a launcher's program: outer and inner, and the stack's of both.
+	if fds := c.UserFDs / 4; fds > 0 && (n == 0 || fds < n) {
+		n = fds
+	}
+	return n
+}
+
 // lacking reports whether an error of open is due to what the process may not do, or the kernel cannot.
 func lacking(err error) bool {
 	for _, lack := range []error{ebpf.ErrNotSupported, errors.ErrUnsupported, os.ErrPermission, cgroup.ErrNoTree, unix.ENODEV, unix.EPROTONOSUPPORT} {
@@ -87,7 +97,7 @@ func (w *boundary) open(c *Wire) (err error) {
 	if w.top, err = cgroup.Top(); err != nil {
 		return fmt.Errorf("service: %w", err)
 	}
-	if w.d, err = divert.New(divert.Config{Handle: w.handle, Drained: w.s.cfg.Predecessor != nil, Log: w.s.log, Guard: g}); err != nil {
+	if w.d, err = divert.New(divert.Config{Handle: w.handle, PerUser: perUser(&w.s.cfg), Drained: w.s.cfg.Predecessor != nil, Log: w.s.log, Guard: g}); err != nil {
 		return err
 	}
 	if c.Cgroup != "" {

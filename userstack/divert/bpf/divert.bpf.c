@@ -24,7 +24,8 @@
 volatile const __u32 veth;	/* ifindex of this end of the way to the stack's sockets */
 volatile const __u32 tap;	/* ifindex of the device of held packets */
 volatile const __u32 mark;	/* of packets that come from the stack, until the device has seen them */
-volatile const __u32 per_user;	/* how many flows a user may have */
+volatile const __u32 per_user;	/* how many flows a user other than root may have */
+volatile const __u32 of_root;	/* how many root may have */
 
 /* What a socket of a cgroup does: the bits of the values of cgroups. */
 #define CONNECTS 1
@@ -402,7 +403,7 @@ static __always_inline int charge(__u32 uid)
 			return 0;
 	}
 	__u64 *gone = bpf_map_lookup_elem(&removed, &uid);
-	if (*n - (gone ? *gone : 0) >= per_user)
+	if (*n - (gone ? *gone : 0) >= (uid ? per_user : of_root))
 		return 0;
 	__sync_fetch_and_add(n, 1);
 	return 1;
