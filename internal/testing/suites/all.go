@@ -27,8 +27,10 @@ var loopReasons = map[string]string{
 	"cpython test_asyncio test.test_asyncio.test_sendfile.SelectEventLoopTests.test_sendfile_close_peer_in_the_middle_of_receiving":          "a reset must be there before 256 KiB are buffered",
 	"cpython test_asyncio test.test_asyncio.test_sendfile.SelectEventLoopTests.test_sendfile_fallback_close_peer_in_the_middle_of_receiving": "a reset must be there before 256 KiB are buffered",
 	"cpython test_epoll test.test_epoll.TestEPoll.test_control_and_wait":                                                                     "connect must have returned when accept has",
-	"libuv run-tests tcp_write_queue_order":                    "10 MB must not be buffered",
-	"cpython test_epoll test.test_epoll.TestEPoll.test_fromfd": "connect must have returned when accept has",
+	"libuv run-tests tcp_write_queue_order":                                                   "10 MB must not be buffered",
+	"cpython test_asyncore test.test_asyncore.TestAPI_UseIPv4Poll.test_connection_attributes": "connect must return within a hundred polls that do not wait",
+	"cpython test_asyncore test.test_asyncore.TestAPI_UseIPv6Poll.test_connection_attributes": "connect must return within a hundred polls that do not wait",
+	"cpython test_epoll test.test_epoll.TestEPoll.test_fromfd":                                "connect must have returned when accept has",
 }
 
 // reason returns why the difference of a test in a mode stays, or "".
