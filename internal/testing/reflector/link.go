@@ -17,7 +17,6 @@ type end struct {
 	urgent int    // an urgent byte behind buf, or none
 	eof    bool   // its stream has ended
 	told   bool   // and peer knows
-	urges  bool   // there is an urgent byte somewhere
 	events uint32 // that are watched
 }
 
@@ -33,6 +32,7 @@ func (r *reflector) join(w ways, a, b int) {
 	x.peer, y.peer = y, x
 	for _, e := range []*end{x, y} {
 		_ = unix.SetsockoptInt(e.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+		_ = unix.SetsockoptInt(e.fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) // an urgent byte is read in its place
 		if err := r.watch(e.fd, 0, func(events uint32) { r.event(e, events) }); err != nil {
 			r.log.Warn("a connection is lost", "err", err)
 			r.reset(x)
@@ -44,7 +44,6 @@ func (r *reflector) join(w ways, a, b int) {
 
 // event moves what can be moved. A connection that is broken breaks the other one, behind what came before.
 func (r *reflector) event(e *end, events uint32) {
-	e.urges = e.urges || events&unix.EPOLLPRI != 0
 	err := errors.Join(r.move(e), r.move(e.peer))
 	switch {
 	case err != nil || events&unix.EPOLLERR != 0:
@@ -68,7 +67,7 @@ func (r *reflector) rewatch(e *end) {
 		events |= unix.EPOLLOUT
 	}
 	if !e.eof && !e.waits() {
-		events |= unix.EPOLLIN | unix.EPOLLPRI
+		events |= unix.EPOLLIN
 	}
 	if e.eof && e.peer.told {
 		// It has nothing more to say but that.
@@ -112,22 +111,20 @@ func (r *reflector) carry(e *end) error {
 		case e.eof:
 			return nil
 		}
-		if e.urges {
-			if mark, err := unix.IoctlGetInt(e.fd, unix.SIOCATMARK); err == nil && mark == 1 {
-				var b [1]byte
-				n, _, err := unix.Recvfrom(e.fd, b[:], unix.MSG_OOB)
-				if err != nil && err != unix.EINVAL {
-					return later(err) // it is announced, and has not come
-				}
-				if e.urges = false; n == 1 {
-					e.urgent = int(b[0])
-					continue
-				}
-			}
+		// A read ends before an urgent byte.
+		into := r.scratch
+		mark, err := unix.IoctlGetInt(e.fd, unix.SIOCATMARK)
+		urgent := err == nil && mark == 1
+		if urgent {
+			into = into[:1]
 		}
-		n, err := unix.Read(e.fd, r.scratch)
+		n, err := unix.Read(e.fd, into)
 		if err != nil {
 			return later(err)
+		}
+		if urgent && n == 1 {
+			e.urgent = int(into[0])
+			continue
 		}
 		if e.eof = n == 0; e.eof {
 			continue
