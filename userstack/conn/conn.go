@@ -33,12 +33,8 @@ func (c *Conn) State() smc.ConnState { return c.p.state }
 // DropSpace or SendSpace.
 func (c *Conn) SendSpace(least, most int) (a, b []byte, err error) {
 	p := &c.p
-	if p.writeErr() != nil || p.mem == memFreed {
+	if !p.mayProduce() {
 		c.DropSpace()
-		return nil, nil, nil
-	}
-	if p.out.buf.free() == 0 {
-		p.out.full = true
 		return nil, nil, nil
 	}
 	return p.out.buf.reserve(p.group, least, most)
@@ -67,7 +63,7 @@ func (c *Conn) produced(now time.Time, n int, urgent bool) {
 	p, s := &c.p, &c.p.out
 	more := c.place(n) || s.placed
 	s.placed = false
-	if !more || p.writeErr() != nil || p.mem == memFreed {
+	if !more || !p.mayProduce() {
 		return
 	}
 	p.group.Begin(now)
@@ -86,7 +82,7 @@ func (c *Conn) produced(now time.Time, n int, urgent bool) {
 
 // place takes n bytes of the reserved space, and reports whether there are any.
 func (c *Conn) place(n int) bool {
-	if n <= 0 || c.p.writeErr() != nil || c.p.mem == memFreed {
+	if n <= 0 || !c.p.mayProduce() {
 		c.DropSpace()
 		return false
 	}
@@ -110,7 +106,6 @@ func (c *Conn) SetCork(now time.Time, on bool) {
 	if c.p.out.hold.corked == on {
 		return
 	}
-	c.p.group.Begin(now)
 	c.p.out.hold.corked = on
 	if !on {
 		c.Push(now)
@@ -259,7 +254,6 @@ func (c *Conn) AtMark() bool { return c.p.in.urgent.atMark(c.p.in.read) }
 // links are also tested after Timers.TestLink of the link group.
 func (c *Conn) SetKeepAlive(now time.Time, idle time.Duration) {
 	k := &c.p.keep
-	c.p.group.Begin(now)
 	k.idle = idle
 	k.timer.stop()
 	if idle > 0 && c.p.state != smc.StateClosed {
@@ -306,7 +300,6 @@ func (c *Conn) Close(now time.Time) {
 	p.closing.prog = progClosed
 	p.start(&p.closing.timer, now.Add(p.cfg.Timers.CloseWait))
 	p.Transmit()
-	p.finish()
 	p.group.End()
 }
 
@@ -332,7 +325,6 @@ func (c *Conn) TCPClosed(now time.Time, reset bool) {
 	if p.state == smc.StateClosed || !p.Established() || aborting(p.state) {
 		return
 	}
-	p.group.Begin(now)
 	e := &p.closing.tcp
 	e.reset = e.reset || reset
 	if !e.timer.running() && !p.closing.tcpExplained() {

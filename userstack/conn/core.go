@@ -111,6 +111,9 @@ func (p *core) wakeAll() {
 	p.wakeWrite()
 }
 
+// mayProduce reports whether the program may put data into the send buffer.
+func (p *core) mayProduce() bool { return p.writeErr() == nil && p.mem != memFreed }
+
 func (p *core) writeErr() error {
 	switch {
 	case p.err != nil:

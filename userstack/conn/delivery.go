@@ -23,7 +23,7 @@ func (p *Protocol) Delivered(r Receipt) {
 	}
 	if s.outstanding == 0 {
 		switch active := p.group.Active(); {
-		case active && p.move.phase != moveNone:
+		case active && p.move.planned:
 			p.pauseMove()
 			return
 		case !active && p.group.TakeOther():
@@ -48,8 +48,7 @@ func (p *Protocol) delivered(r Receipt) {
 		s.buf.freeDelivered(p.group)
 		p.progress()
 	}
-	free := s.buf.free()
-	if s.full && (free >= (s.buf.size+3)/4 || s.buf.produced == s.buf.delivered) && p.writeErr() == nil {
+	if s.full && s.buf.free() >= (s.buf.size+3)/4 && p.writeErr() == nil {
 		p.wakeWrite()
 	}
 }
@@ -84,7 +83,7 @@ func (p *Protocol) Moved() {
 // works: nothing new is sent until what was sent is delivered. The connection asks
 // for the link then ([Link.TakePlanned]).
 func (p *Protocol) PlanMove() {
-	p.move.phase = moveDraining
+	p.move.planned = true
 	if p.out.outstanding == 0 {
 		p.pauseMove()
 	}
@@ -98,7 +97,6 @@ func (p *Protocol) CancelMove() {
 
 // pauseMove sets when the connection moves, nothing being outstanding.
 func (p *Protocol) pauseMove() {
-	p.move.phase = movePausing
 	p.start(&p.move.timer, p.group.Now().Add(movePause))
 }
 

@@ -32,26 +32,17 @@ func (p *Protocol) peerGone() {
 // has read the whole request. The connection ends when the program has read the rest, or
 // closes.
 func (p *Protocol) keepRest() {
-	if p.state == smc.StateClosed || aborting(p.state) || p.closing.prog == progClosed {
-		return
-	}
-	p.in.kept = p.Established() && p.in.written > p.in.read
+	p.in.kept = p.closing.prog != progClosed && p.in.written > p.in.read
 }
 
 // dropRest ends what keepRest began.
 func (p *Protocol) dropRest() {
-	if p.in.kept {
-		p.in.kept = false
-		p.finish()
-	}
+	p.in.kept = false
+	p.finish()
 }
 
-// peerAborted answers a reset by the peer.
+// peerAborted answers a reset by the peer of a connection that is not being reset yet.
 func (p *Protocol) peerAborted() {
-	if p.state == smc.StateClosed || aborting(p.state) {
-		p.finish()
-		return
-	}
 	p.keepRest()
 	p.reset(ErrReset, smc.StateProcessAbort)
 }
@@ -63,8 +54,7 @@ func (p *Protocol) reset(err error, to smc.ConnState) {
 		t.stop()
 	}
 	p.out.placement.reset()
-	p.peerMove.missing, p.deferred.there = false, false
-	p.out.update = false
+	p.peerMove.missing = false
 	p.wakeAll()
 	p.state = to
 	p.start(&p.closing.timer, p.group.Now().Add(p.cfg.Timers.AbortWait))
@@ -80,11 +70,7 @@ func (p *Protocol) finish() bool {
 	if !p.closing.complete(p.state) || p.in.kept {
 		return false
 	}
-	var err error
-	if aborting(p.state) {
-		err = p.err
-	}
-	p.close(err, false)
+	p.close(p.err, false)
 	return true
 }
 
@@ -128,8 +114,6 @@ func (p *Protocol) leave(peerMayWrite bool) (announce bool) {
 	for _, t := range p.timers() {
 		t.stop()
 	}
-	p.move.cancel()
-	p.out.placement.reset()
 	return p.group.Leave(peerMayWrite)
 }
 
@@ -153,7 +137,7 @@ func (p *Protocol) Release() {
 }
 
 func (p *Protocol) maybeFree() {
-	if p.state == smc.StateClosed && p.mem == memReleased {
+	if p.mem == memReleased {
 		p.free(time.Time{})
 	}
 }

@@ -81,10 +81,13 @@ func TestResetKeepsData(t *testing.T) {
 			if name == "RST" {
 				r.flag(wire.ConnAbnormalClose)
 			}
+			r.wait(time.Hour) // a reader that is slow loses nothing
 			if len(r.ended) != 0 {
 				t.Fatal("the connection ended before the data was read")
 			}
-			r.wait(time.Hour) // a reader that is slow loses nothing
+			if !slices.Contains(r.wakes, WakeRead) {
+				t.Errorf("wakes %v: the reader is not told of the reset", r.wakes)
+			}
 			r.c.Consumed(r.now, n-60)
 			r.over(ErrReset)
 		})
@@ -173,7 +176,11 @@ func TestPeerClosed(t *testing.T) {
 	for f, write := range map[wire.StateFlags]error{wire.ConnSendingDone: nil, wire.ConnClosed: ErrPeerClosed} {
 		r := newRig(t, settings{})
 		r.give(10, 0)
+		r.wakes = nil
 		r.flag(f)
+		if slices.Contains(r.wakes, WakeWrite) != (write != nil) {
+			t.Errorf("%#x: wakes %v", f, r.wakes)
+		}
 		if err := r.c.WriteErr(); !errors.Is(err, write) || r.state() != smc.StateAppCloseWait1 {
 			t.Errorf("%#x: %v, want %v; state %s", f, err, write, r.state())
 		}
@@ -267,6 +274,8 @@ func TestUndisturbed(t *testing.T) {
 		"shutdown":  func(r *rig) { r.c.CloseWrite(r.now) },
 		"abort":     func(r *rig) { r.c.Abort(r.now) },
 		"TCP ended": func(r *rig) { r.c.TCPClosed(r.now, false) },
+
+		"shutdown, data pending": func(r *rig) { r.send(10); r.c.CloseWrite(r.now) },
 	} {
 		r := newRig(t, settings{})
 		event(r)
@@ -390,6 +399,7 @@ func TestCheck(t *testing.T) {
 		"too many messages":        func(p *Protocol) { p.out.outstanding = maxOutstanding + 2 },
 		"negative messages":        func(p *Protocol) { p.out.outstanding = -1 },
 		"peer read beyond written": func(p *Protocol) { p.out.read = p.out.written + 1 },
+		"window overrun":           func(p *Protocol) { p.out.elem.size = 49 },
 		"closed":                   func(p *Protocol) { p.state = smc.StateClosed },
 		"freed":                    func(p *Protocol) { p.mem = memFreed },
 		"eye catcher":              func(p *Protocol) { p.in.mem[0]++ },
@@ -426,6 +436,7 @@ func TestCheckWrite(t *testing.T) {
 		{"unread, again", 4 + 50, []byte{7, 7}, []byte{7, 7}, true},
 		{"of another connection", 4 + 100, []byte{0, 9}, []byte{1, 2}, false},
 		{"the next round", 4 + 49, []byte{7}, []byte{8}, true},
+		{"the next round, its first byte", 4, []byte{7}, []byte{8}, true},
 	} {
 		r := newRig(t, settings{eye: true})
 		r.give(100, 0)

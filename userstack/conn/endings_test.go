@@ -78,9 +78,10 @@ func TestAbortStopsTimers(t *testing.T) {
 		"TCP":        func(r *rig) { r.c.TCPClosed(r.now, false) },
 		"cork":       func(r *rig) { r.c.SetCork(r.now, true); r.send(10) },
 		"urgent":     func(r *rig) { r.cfg.Timers.UrgentWait = time.Second; r.urge(1); r.send(1) },
+		"question":   func(r *rig) { r.urge(1); r.done(); r.give(0, 0); r.done() },
 		"validation": func(r *rig) { r.recv(wire.CDC{Seq: 9, Token: r.c.Token(), Flags: wire.ProdFailoverVerify}) },
 	} {
-		r := newRig(t, settings{})
+		r := newRig(t, settings{stopsAtUrgent: name == "question"})
 		start(r)
 		if at, ok := r.c.p.Deadline(); !ok || at.Sub(r.now) > time.Second {
 			t.Fatalf("%s: timer %v, %v", name, at.Sub(r.now), ok)
@@ -133,8 +134,8 @@ func TestTCPReset(t *testing.T) {
 		r.peerLives = true
 		end(r)
 		r.wait(2*time.Second - time.Millisecond)
-		if got := r.sent(); got != "" {
-			t.Errorf("%s: sent %q early", name, got)
+		if got := r.sent(); got != "" || name == "RST" && r.tests != 0 {
+			t.Errorf("%s: sent %q early, %d tests of the link", name, got, r.tests)
 		}
 		r.wait(time.Millisecond)
 		if got := r.sent(); got != "cdc+A" || !errors.Is(r.c.ReadErr(), ErrReset) {

@@ -74,9 +74,6 @@ func (p *Protocol) SetRedundant() {
 // CursorLost takes note that a link was lost over which the peer has sent its consumer
 // cursor, while this side writes over another one.
 func (p *Protocol) CursorLost() {
-	if !p.Established() {
-		return
-	}
 	p.out.loseCursor()
 	p.Transmit()
 }

@@ -22,8 +22,8 @@ const (
 	peerMoveWait = 10 * time.Second
 )
 
-// movePhase is where a planned move of this side to another link is. A move after a
-// failure (RFC 7609, section 4.6) has no phases.
+// move is a planned move of this side to another link. A move after a failure (RFC 7609,
+// section 4.6) is none.
 //
 //	From     | Event                      | To       | Actions
 //	---------+----------------------------+----------+--------------------------------
@@ -32,18 +32,9 @@ const (
 //	draining | last message delivered     | pausing  | timer movePause
 //	pausing  | timer                      | none     | validation, over the new link
 //	any      | link failed, CancelMove    | none     |
-type movePhase uint8
-
-const (
-	moveNone movePhase = iota
-	moveDraining
-	movePausing
-)
-
-// move is a planned change of this side to another link.
 type move struct {
-	phase movePhase
-	timer timer
+	planned bool  // draining or pausing
+	timer   timer // pausing
 }
 
 func (m *move) cancel() { *m = move{} }

@@ -152,6 +152,9 @@ func TestLinkDeletedInOrder(t *testing.T) {
 		r.linkDown, r.other = true, other
 		r.send(10)
 		r.expect("")
+		if other {
+			r.c.p.PlanMove() // which the deletion of the link overtakes
+		}
 		first := r.outstanding[0]
 		r.outstanding = r.outstanding[1:]
 		r.c.p.Delivered(first)
@@ -208,6 +211,13 @@ func TestValidationBeforeEstablish(t *testing.T) {
 		t.Errorf("state %s", r.state())
 	}
 
+	r = newRig(t, settings{unopened: true})
+	r.c.p.Receive(verify)
+	open(r)
+	if r.wait(validateWait); r.state() != smc.StatePeerAbortWait {
+		t.Errorf("without the message: state %s", r.state())
+	}
+
 	newer := wire.CDC{Seq: 2, Token: r.c.Token(), Prod: wire.Cursor{Count: 8}}
 	for name, tt := range map[string]struct {
 		early []wire.CDC // before the connection is open
@@ -216,6 +226,9 @@ func TestValidationBeforeEstablish(t *testing.T) {
 		"the message came before":                           {[]wire.CDC{first, verify}, 5},
 		"others came after it, the newest of which is kept": {[]wire.CDC{first, newer, verify}, 8},
 		"it comes between the two":                          {[]wire.CDC{verify, first}, 5},
+		"another one comes after it":                        {[]wire.CDC{verify, first, newer}, 8},
+		"another one comes before it":                       {[]wire.CDC{verify, newer, first}, 8},
+		"they come in the other order":                      {[]wire.CDC{newer, first, {Seq: 2, Token: first.Token, Flags: wire.ProdFailoverVerify}}, 8},
 	} {
 		r := newRig(t, settings{unopened: true})
 		for _, m := range tt.early {

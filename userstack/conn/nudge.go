@@ -73,7 +73,7 @@ func (p *core) nudgeSoon() {
 // placement), it makes none.
 func (p *core) nudge() {
 	n, s := &p.out.nudge, &p.out
-	if !n.on || aborting(p.state) || p.CloseSent() || s.placement.urgent || s.placement.lag > 0 {
+	if aborting(p.state) || p.CloseSent() || s.placement.urgent {
 		return
 	}
 	if s.outstanding == 0 {

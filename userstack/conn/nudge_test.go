@@ -55,7 +55,21 @@ func TestNudge(t *testing.T) {
 			t.Errorf("%s: %d nudges in the time after it, want 3", what, n)
 		}
 	}
-	r.c.p.Nudge(true) // again, for another link
+	for what, do := range map[string]func(){
+		"a message without data": func() { r.give(0, 0) },
+		"another link was lost":  func() { r.c.p.Nudge(true) },
+	} {
+		count(2 * time.Second)
+		do()
+		if n := count(8 * firstNudge); n > 1 {
+			t.Errorf("%s: %d nudges in the time after it", what, n)
+		}
+	}
+	count(2 * time.Second)
+	r.give(1, 0)
+	if n := count(8 * firstNudge); n != 3 {
+		t.Errorf("one byte received: %d nudges in the time after it, want 3", n)
+	}
 	r.c.p.Nudge(false)
 	if n := count(time.Minute); n != 0 {
 		t.Errorf("%d nudges after the deletion", n)
@@ -76,7 +90,7 @@ func TestNudgeEnds(t *testing.T) {
 		r.done()
 		r.acts = nil
 		r.wait(5 * time.Second)
-		if s := r.sent(); strings.Contains(s, "R") {
+		if s := r.sent(); s != "" {
 			t.Errorf("%s: sent %q", name, s)
 		}
 		if r.state() == smc.StateClosed {

@@ -68,6 +68,7 @@ func TestClosingDue(t *testing.T) {
 		{smc.StatePeerAbortWait, c, a, a, true},
 		{smc.StatePeerAbortWait, c, c, c, false},
 		{smc.StateProcessAbort, a, c, c, true},
+		{smc.StateProcessAbort, a, c, 0, false},
 		{smc.StateProcessAbort, a, d, d, false},
 	} {
 		e := closing{received: tt.received, sent: tt.sent, acked: tt.acked}
@@ -204,18 +205,24 @@ func TestPlacementTable(t *testing.T) {
 	if p.stuck != stuckSuspected || !p.repeat {
 		t.Fatalf("nothing new, cursor before U: %+v", p)
 	}
-	if p.request(epoch, 0, true, 8) == 0 || p.delivered(7) || !p.delivered(8) {
+	if p.request(epoch, 0, true, 8) == 0 || p.delivered(7) || !p.delivered(8) || p.delivered(8) {
 		t.Fatalf("the repeated request: %+v", p)
+	}
+	if p.receive(false, false, false); p.stuck != stuckSuspected || p.prompt {
+		t.Fatalf("nothing new, cursor behind U: %+v", p)
 	}
 	q := p
 	if q.receive(false, false, true); !q.prompt || q.stuck != stuckUnknown {
 		t.Errorf("a peer that answers at once: %+v", q)
 	}
-	if !p.timeout() || p.stuck != stuckCertain {
+	if p.timeout(); p.stuck != stuckCertain {
 		t.Fatalf("timer: %+v", p)
 	}
 	if p.skip(); p.lag != 1 || p.stuck != stuckUnknown {
 		t.Fatalf("skipped: %+v", p)
+	}
+	if p.receive(false, false, true); p.stuck != stuckUnknown || p.repeat {
+		t.Errorf("a byte is stuck already: %+v", p)
 	}
 	if got := p.place(10, 0); got != 9 {
 		t.Errorf("byte 10 at %d", got)
@@ -225,6 +232,17 @@ func TestPlacementTable(t *testing.T) {
 	}
 	if p.request(epoch, 1, true, 9) != 0 {
 		t.Error("it is still asked")
+	}
+	var none placement
+	if none.request(epoch, 1, true, 7); none.delivered(7) {
+		t.Error("a request that is not repeated starts the timer")
+	}
+	if got := none.place(10, 10); got != 10 {
+		t.Errorf("byte 10 of a peer that steps over urgent bytes at %d", got)
+	}
+	none.repeated, none.repeatSeq = true, 7
+	if none.reset(); none.delivered(7) {
+		t.Error("a request that does not count any more starts the timer")
 	}
 }
 
@@ -238,7 +256,12 @@ func TestRewind(t *testing.T) {
 			t.Errorf("%+v: written %d, repeat %d", tt, s.written, s.repeat)
 		}
 	}
-	s := sender{elem: newRing(1<<20, false), written: 512 << 10}
+	s := sender{elem: newRing(1<<20, false), written: 100}
+	s.buf.produced = 100 + 200<<10
+	if n := s.sendable(); n != 128<<10 {
+		t.Errorf("%d bytes are announced at once, want 128 KiB", n)
+	}
+	s = sender{elem: newRing(1<<20, false), written: 512 << 10}
 	s.buf.produced = 600 << 10
 	s.rewind()
 	if n := s.sendable(); n != 512<<10 {
@@ -256,7 +279,8 @@ func TestPlanMove(t *testing.T) {
 	r.expect("cdc")
 	r.c.p.PlanMove()
 	r.send(10)
-	r.expect("") // nothing new before the move
+	r.wait(time.Second)
+	r.expect("") // nothing new before the move, which waits for the delivery
 	r.deliver()
 	r.wait(movePause - time.Millisecond)
 	r.expect("")

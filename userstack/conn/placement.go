@@ -110,7 +110,6 @@ func (p *placement) place(pos, mark uint64) uint64 {
 // not confirmed, seq is the number of the message.
 func (p *placement) request(now time.Time, n int, waits bool, seq uint16) wire.ProducerFlags {
 	if p.lag > 0 {
-		p.repeat = false
 		return 0
 	}
 	quiet := false
@@ -127,7 +126,7 @@ func (p *placement) request(now time.Time, n int, waits bool, seq uint16) wire.P
 		p.urgent, p.requested = true, true
 	case quiet, n > 0 && p.urgent:
 		p.requested = true
-	case n == 0 && p.urgent:
+	case p.urgent:
 		// The answer could be taken for one of the next urgent byte.
 		return 0
 	}
@@ -166,15 +165,8 @@ func (p *placement) delivered(seq uint16) bool {
 	return true
 }
 
-// timeout is the end of the wait for an answer to the repeated request. It reports
-// whether the urgent byte is stuck.
-func (p *placement) timeout() bool {
-	if p.stuck != stuckSuspected {
-		return false
-	}
-	p.set(stuckCertain)
-	return true
-}
+// timeout is the end of the wait for an answer to the repeated request.
+func (p *placement) timeout() { p.set(stuckCertain) }
 
 // moved repeats a request that may not have been delivered over the link that the
 // connection leaves.

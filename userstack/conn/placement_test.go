@@ -360,6 +360,18 @@ func TestUrgentAsks(t *testing.T) {
 	r.done()
 	r.send(10)
 	r.expect("cdc+R")
+	r.done()
+	r.give(elemSize, wire.ProdWriterBlocked)
+	r.c.Consumed(r.now, elemSize)
+	r.expect("cdc")
+	r.done()
+	r.got(10)
+	r.send(1)
+	r.expect("cdc+R")
+
+	r = newLinuxRig(t, &linuxReader{})
+	r.send(1)
+	r.expect("cdc+R")
 
 	// Another peer is never asked.
 	other := newRig(t, settings{})

@@ -215,6 +215,8 @@ func TestGroupGoesOn(t *testing.T) {
 		"close with unread data": func(r *rig) { r.give(1, 0); r.c.Close(r.now) },
 		"abort":                  func(r *rig) { r.c.Abort(r.now) },
 		"overlaid":               func(r *rig) { r.mem[0]++; r.c.AbortOverlaid(r.now) },
+		"close after a reset":    func(r *rig) { r.flag(wire.ConnAbnormalClose); r.c.Close(r.now) },
+		"rest after a reset":     func(r *rig) { r.give(1, 0); r.flag(wire.ConnAbnormalClose); r.c.Consumed(r.now, 1) },
 	} {
 		r := newRig(t, settings{eye: true})
 		if call(r); r.events != 1 {
@@ -306,6 +308,9 @@ func TestInfo(t *testing.T) {
 	r.give(100, wire.ProdCursorRequest)
 	r.c.Consumed(r.now, 60)
 	r.done()
+	if got := r.c.Info(); got.RxFlags != wire.ProdCursorRequest {
+		t.Errorf("flags %#x of the peer", got.RxFlags)
+	}
 	r.send(50)
 	r.done()
 	r.send(20)
@@ -319,6 +324,17 @@ func TestInfo(t *testing.T) {
 	}
 	if got := r.c.Info(); got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+	r.flag(wire.ConnSendingDone)
+	r.done()
+	r.urge(1)
+	r.c.CloseWrite(r.now)
+	if got := r.c.Info(); got.RxState != wire.ConnSendingDone || got.TxFlags != prodUrgent || got.TxState != 0 {
+		t.Errorf("flags %#x, states %#x and %#x", got.TxFlags, got.RxState, got.TxState)
+	}
+	r.done()
+	if got := r.c.Info(); got.TxState != wire.ConnSendingDone {
+		t.Errorf("state %#x", got.TxState)
 	}
 	r = newRig(t, settings{unopened: true})
 	if got := r.c.Info(); got != (Info{Token: 0x1111, SendBuf: sendSize, RMBE: elemSize}) {

@@ -44,7 +44,7 @@ func (p *Protocol) Establish(r Remote) {
 	if p.peerMove.missing {
 		p.start(&p.peerMove.timer, now.Add(validateWait))
 	}
-	if r.LinkGone && !p.peerMove.done {
+	if r.LinkGone {
 		// Linux does not move a connection that it has not opened yet when the
 		// link goes, and could never use it.
 		p.start(&p.peerMove.arrival, now.Add(peerMoveWait))

@@ -98,16 +98,16 @@ func (p *Protocol) checkMessage(m wire.CDC) (dp, dc uint64, ok bool) {
 	if err == nil {
 		dc, err = p.out.ahead(m.Cons)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		p.cfg.Log.Warn("connection aborted", "token", p.token, "err", err)
 		p.abort(err)
-		return 0, 0, false
-	}
-	if !p.in.intact() {
+	case !p.in.intact():
 		p.abortOverlaid()
-		return 0, 0, false
+	default:
+		ok = true
 	}
-	return dp, dc, true
+	return dp, dc, ok
 }
 
 // abortOverlaid resets the connection because its RMB element was overwritten (RFC 7609,

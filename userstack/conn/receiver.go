@@ -64,7 +64,7 @@ func (r *receiver) unread() int { return r.urgent.unread(r.read, r.written) }
 // data returns these bytes, in two parts if they go round the end of the element. It
 // returns nothing if the element was overwritten.
 func (r *receiver) data() (a, b []byte) {
-	if r.written == r.read || !r.intact() {
+	if !r.intact() {
 		return nil, nil
 	}
 	return span(r.mem[r.elem.start:], r.read, r.unread())

@@ -46,10 +46,15 @@ type rig struct {
 	receivedAt  time.Time
 	tests       int // of the link
 	peerLives   bool
-	left        bool // the group
-	peerWrites  bool // the peer may still write to the element
-	freed       bool // the element was given back
-	events      int  // that the group may have work after
+	left        bool      // the group
+	peerWrites  bool      // the peer may still write to the element
+	freed       bool      // the element was given back
+	events      int       // that the group may have work after
+	begun       time.Time // of the last event that the program caused
+	armed       time.Time // what the group was told of a timer last
+	noTurn      bool      // others wait for room on the link
+	waits       int       // for room
+	writes      int       // since the last message
 }
 
 // action is a message, or an RDMA WRITE if k is not nil.
@@ -95,17 +100,16 @@ func newRig(t *testing.T, set settings) *rig {
 }
 
 func (r *rig) Now() time.Time         { return r.now }
-func (r *rig) Begin(time.Time)        {}
+func (r *rig) Begin(now time.Time)    { r.begun = now }
 func (r *rig) End()                   { r.events++ }
-func (r *rig) SetTimer(time.Time)     {}
+func (r *rig) SetTimer(at time.Time)  { r.armed = at }
 func (r *rig) Wake(w Wake)            { r.wakes = append(r.wakes, w) }
 func (r *rig) Closed(err error)       { r.ended = append(r.ended, err) }
-func (r *rig) FreeElement(time.Time)  { r.freed = true }
 func (r *rig) Open() bool             { return !r.notOpen }
 func (r *rig) Ready() bool            { return !r.linkDown }
 func (r *rig) Active() bool           { return !r.linkDown }
-func (r *rig) TakeTurn() bool         { return true }
-func (r *rig) AwaitRoom()             {}
+func (r *rig) TakeTurn() bool         { return !r.noTurn }
+func (r *rig) AwaitRoom()             { r.waits++ }
 func (r *rig) Room() int              { return r.room }
 func (r *rig) TakePlanned() bool      { return !r.stays }
 func (r *rig) TakeOther() bool        { r.linkDown = r.linkDown && !r.other; return r.other }
@@ -114,7 +118,17 @@ func (r *rig) LastSign() time.Time    { return r.receivedAt }
 func (r *rig) Test()                  { r.tests++ }
 func (r *rig) PeerLives() bool        { return r.peerLives }
 
+func (r *rig) FreeElement(time.Time) {
+	if r.freed {
+		r.t.Fatal("the element is given back twice")
+	}
+	r.freed = true
+}
+
 func (r *rig) Leave(peerMayWrite bool) bool {
+	if r.left {
+		r.t.Fatal("the connection leaves the group twice")
+	}
 	r.left, r.peerWrites = true, peerMayWrite
 	return true
 }
@@ -141,12 +155,18 @@ func (r *rig) FreeChunk(k *Chunk) {
 }
 
 func (r *rig) Write(k *Chunk, off, n, at int) {
+	r.writes++
 	r.acts = append(r.acts, action{k: k, off: off, n: n, at: at})
 }
 
 func (r *rig) Send(m wire.CDC, requests int, receipt Receipt) {
-	if m.Token != peerToken || requests > r.room {
+	if m.Token != peerToken || requests > r.room || requests != r.writes+1 {
 		r.t.Fatalf("%d requests, message %+v", requests, m)
+	}
+	r.writes = 0
+	const flags = wire.ProdWriterBlocked | wire.ProdUrgentPending | wire.ProdUrgentPresent | wire.ProdCursorRequest | wire.ProdFailoverVerify
+	if m.Flags&^flags != 0 || m.State&^(wire.ConnSendingDone|wire.ConnClosed|wire.ConnAbnormalClose) != 0 {
+		r.t.Fatalf("reserved flags in message %+v", m)
 	}
 	r.last = m
 	r.acts = append(r.acts, action{m: m})

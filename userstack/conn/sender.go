@@ -72,7 +72,7 @@ func (s *sender) announced() uint64 { return max(s.written, s.repeat) }
 func (s *sender) idle() bool { return s.outstanding == 0 && s.buf.delivered == s.buf.produced }
 
 // unfinished reports whether data waits to be written, or to be written again.
-func (s *sender) unfinished() bool { return s.buf.produced > s.written || s.repeat > 0 }
+func (s *sender) unfinished() bool { return s.buf.produced > s.written }
 
 // limit returns the position up to which data may be written as far as urgent data
 // is concerned.
@@ -80,27 +80,26 @@ func (s *sender) limit() uint64 {
 	return s.urgent.limit(s.buf.produced, s.buf.delivered, s.placement.lag)
 }
 
+// waiting returns how many bytes wait to be written, as far as urgent data is concerned.
+func (s *sender) waiting() int { return int(s.limit() - s.written) }
+
 // room returns how many bytes of the peer's element are free.
 func (s *sender) room() int { return s.elem.size - int(s.written-s.read) }
 
 // window returns how many bytes may be written into the peer's element: without the
 // reserve, which only data to be repeated may have used.
 func (s *sender) window() int {
-	n := max(s.room()-s.lost.reserve, 0)
-	if s.repeat > s.written {
-		n = max(n, int(s.repeat-s.written))
-	}
-	return n
+	return max(s.room()-s.lost.reserve, s.toRepeat())
 }
+
+// toRepeat returns how many bytes were written over a failed link and are to be written
+// again.
+func (s *sender) toRepeat() int { return int(s.announced() - s.written) }
 
 // blocked reports whether data waits for the peer to read.
 func (s *sender) blocked() bool {
-	end := s.limit()
-	if end <= s.written {
-		return false // nothing waits, or not for the peer's window
-	}
 	w := s.window()
-	return uint64(w) < end-s.written && w < s.elem.size/10 && s.repeat <= s.written
+	return w < s.waiting() && w < s.elem.size/10 && s.toRepeat() == 0
 }
 
 // newlyBlocked reports whether the peer has to be told that the writer is blocked
@@ -118,26 +117,15 @@ func (s *sender) newlyUrgent() bool {
 // sendable returns how many bytes may be written now. A blocked writer fills the
 // element with the message that sets B, and then waits for a tenth of it.
 func (s *sender) sendable() int {
-	end := s.limit()
-	if end <= s.written {
-		return 0
-	}
 	if s.blocked() && (!s.newlyBlocked() || s.window() == 0) {
 		if s.asks() {
 			return 1
 		}
 		return 0
 	}
-	n := min(int(end-s.written), s.window())
-	if n > maxAnnounced {
-		n = maxAnnounced
-		// What was written over a failed link is repeated in one piece: the
-		// producer cursor must not go back.
-		if s.repeat > s.written {
-			n = max(n, int(s.repeat-s.written))
-		}
-	}
-	return n
+	// What was written over a failed link is repeated in one piece, up to an urgent
+	// mark: the producer cursor must not go back.
+	return min(s.waiting(), s.window(), max(maxAnnounced, s.toRepeat()))
 }
 
 // held reports whether data that could be sent waits for more.
@@ -196,7 +184,7 @@ func (s *sender) advance(n int) {
 func (s *sender) peerRead(n uint64) {
 	s.read += n
 	s.lost.learn(s.read)
-	if s.written < s.read && s.repeat > 0 {
+	if s.written < s.read {
 		s.written = s.read // read by the peer before it was written again
 		if s.written >= s.repeat {
 			s.repeat = 0
@@ -207,7 +195,7 @@ func (s *sender) peerRead(n uint64) {
 // confirmUrgent goes on behind an urgent byte that the peer's consumer cursor has
 // passed.
 func (s *sender) confirmUrgent() {
-	if s.urgent.at != 0 && s.read >= s.urgent.at {
+	if s.read >= s.urgent.at {
 		s.urgent.pass()
 		s.placement.reset()
 	}
@@ -229,18 +217,16 @@ func (s *sender) skipStuck() {
 	p, u := &s.placement, &s.urgent
 	switch {
 	case p.stuck == stuckCertain:
-		if s.buf.produced == u.at || s.buf.delivered < u.at || s.repeat > 0 {
-			return
-		}
-	case p.lag > 0 && u.next != 0:
-		// The next one comes before the peer can step over this one. That
-		// costs a byte of the window, and must not use it up.
-		last := u.next - 1
-		if !u.waits(s.written) || s.written != last || last-u.at >= p.lag || s.buf.delivered != s.written || p.lag >= uint64(s.elem.size)/16 {
+		if s.buf.produced == u.at {
 			return
 		}
 	default:
-		return
+		// The next one comes before the peer can step over this one. That
+		// costs a byte of the window, and must not use it up.
+		last := u.next - 1 // beyond all data if there is none
+		if s.written != last || last-u.at >= p.lag || s.buf.delivered != s.written || p.lag >= uint64(s.elem.size)/16 {
+			return
+		}
 	}
 	p.skip()
 	u.pass()

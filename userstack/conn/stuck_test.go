@@ -42,6 +42,7 @@ func TestUrgentPeerMoved(t *testing.T) {
 func TestUrgentNotStuck(t *testing.T) {
 	for name, message := range map[string]func(*rig){
 		"data":           func(r *rig) { r.give(10, 0) },
+		"a byte":         func(r *rig) { r.give(1, 0) },
 		"a flag":         func(r *rig) { r.give(0, wire.ProdWriterBlocked) },
 		"its end":        func(r *rig) { r.flag(wire.ConnSendingDone) },
 		"another cursor": func(r *rig) { r.got(2) },
@@ -167,6 +168,10 @@ func TestUrgentTwoPlaces(t *testing.T) {
 	if n := s.cut(0, &got); n != 0 {
 		t.Errorf("nothing, %d pieces: %+v", n, got[:n])
 	}
+	s.written = 60
+	if n := s.cut(0, &got); n != 0 {
+		t.Errorf("nothing behind the byte, %d pieces: %+v", n, got[:n])
+	}
 }
 
 // TestUrgentLeft: the last byte that the peer has to confirm is the urgent one, and those that
@@ -183,6 +188,17 @@ func TestUrgentLeft(t *testing.T) {
 		s.urgent.at, s.buf.produced = 10, tt.produced
 		if got := s.onlyUrgentLeft(); got != tt.left {
 			t.Errorf("lag %d, %d bytes are read, %d produced: only the urgent byte is left: %v", tt.lag, tt.read, tt.produced, got)
+		}
+	}
+	// There is no urgent byte, or it is not written yet.
+	for _, at := range []uint64{0, 11} {
+		s := sender{elem: newRing(elemSize, false), written: 10, read: 9}
+		s.urgent.at, s.buf.produced = at, 12
+		if s.onlyUrgentLeft() {
+			t.Errorf("urgent mark %d, 10 bytes are written: only the urgent byte is left", at)
+		}
+		if s.read = 10; s.beforeUrgent() {
+			t.Errorf("urgent mark %d, 10 bytes are written: the peer is before it", at)
 		}
 	}
 }

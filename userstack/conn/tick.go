@@ -16,7 +16,6 @@ func (p *Protocol) Tick(now time.Time) {
 		switch t {
 		case &p.peerMove.timer:
 			p.cfg.Log.Warn("connection reset: data was lost with a link", "token", p.token)
-			p.peerMove.missing, p.deferred.there = false, false
 			p.abort(ErrReset)
 		case &p.move.timer:
 			p.finishMove()
@@ -37,21 +36,19 @@ func (p *Protocol) Tick(now time.Time) {
 			p.cfg.Log.Warn("connection reset: the peer does not confirm urgent data", "token", p.token)
 			p.abort(ErrUrgentTimeout)
 		case &p.out.placement.timer:
-			if p.out.placement.timeout() {
-				p.Transmit()
-			}
+			p.out.placement.timeout()
+			p.Transmit()
 		case &p.out.nudge.timer:
 			p.nudge()
 		case &p.closing.tcp.timer:
 			p.judgeTCP(now)
 		case &p.closing.timer:
-			if aborting(p.state) && p.in.kept && p.closing.complete(p.state) {
-				break // the program has not read the rest
-			}
-			if aborting(p.state) {
+			switch {
+			case p.closing.complete(p.state): // the program has not read the rest
+			case aborting(p.state):
 				// The peer never said that it stopped writing.
 				p.close(p.err, p.closing.received&lastFlags == 0)
-			} else {
+			default:
 				p.abort(ErrCloseTimeout)
 			}
 		}

@@ -27,7 +27,7 @@ func (p *core) Transmit() {
 // outstanding.
 func (p *core) MayPost() bool {
 	s, sent := &p.out, p.closing.sent
-	if !p.Established() || p.state == smc.StateClosed || p.move.phase != moveNone || s.outstanding >= maxOutstanding || !p.group.Ready() {
+	if !p.Established() || p.state == smc.StateClosed || p.move.planned || s.outstanding >= maxOutstanding || !p.group.Ready() {
 		return false
 	}
 	if s.validate || (s.update || s.placement.repeat) && sent&lastFlags == 0 {
@@ -84,7 +84,7 @@ func (p *core) Post() bool {
 	}
 	full := s.flags != 0 && (n > 0 || !told)
 	s.flags |= s.urgent.flags(s.written, n) | p.cursorRequest(n)
-	p.setEnd(n)
+	p.setEnd()
 	if !s.nudge.due {
 		p.nudgeSoon()
 	}
@@ -100,8 +100,8 @@ func (p *core) Post() bool {
 	return true
 }
 
-// setEnd sets the state flag that goes out with a message of n bytes of data.
-func (p *core) setEnd(n int) {
+// setEnd sets the state flag that goes out with a message.
+func (p *core) setEnd() {
 	c := &p.closing
 	if aborting(p.state) {
 		if !c.answered(p.state) {
@@ -110,7 +110,7 @@ func (p *core) setEnd(n int) {
 		return
 	}
 	due := p.endDue()
-	if n > 0 || due == 0 {
+	if due == 0 {
 		return
 	}
 	c.sent |= due
@@ -124,15 +124,13 @@ func (p *core) setEnd(n int) {
 func (p *core) cursorRequest(n int) wire.ProducerFlags {
 	s := &p.out
 	if aborting(p.state) {
-		s.placement.repeat = false
 		return 0
 	}
-	always := s.lost.flag() | s.nudge.flag()
-	if !p.asksForCursor() {
-		s.placement.repeat = false
-		return always
+	f := s.lost.flag() | s.nudge.flag()
+	if p.asksForCursor() {
+		f |= s.placement.request(p.group.Now(), n, s.urgent.waits(s.written), s.seq+1)
 	}
-	return always | s.placement.request(p.group.Now(), n, s.urgent.waits(s.written), s.seq+1)
+	return f
 }
 
 // asksForCursor reports whether the peer has to be asked about urgent bytes (see
@@ -154,7 +152,7 @@ func (p *core) postValidation() bool {
 
 // pushOut sends what is held back.
 func (p *core) pushOut() {
-	if p.state == smc.StateClosed || p.out.buf.produced == p.out.written {
+	if p.out.buf.produced == p.out.written {
 		return
 	}
 	p.out.hold.push = true

@@ -60,7 +60,7 @@ func (u *urgentInput) take(peek bool) (byte, error) {
 // skips reports whether the byte at position read is an urgent byte that is not in
 // the stream.
 func (u *urgentInput) skips(read uint64) bool {
-	return u.mark != 0 && read+1 == u.mark && !u.inline
+	return read+1 == u.mark && !u.inline
 }
 
 // unread returns how many bytes can be read in one piece from position read: not

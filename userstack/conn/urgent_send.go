@@ -67,8 +67,6 @@ func (u *urgentMark) limit(produced, delivered, behind uint64) uint64 {
 // further, to written.
 func (u *urgentMark) flags(written uint64, n int) wire.ProducerFlags {
 	switch {
-	case u.at == 0:
-		return 0
 	case written < u.at:
 		return wire.ProdUrgentPending
 	case n > 0 && written == u.at:

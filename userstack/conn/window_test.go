@@ -85,15 +85,35 @@ func TestWindowUpdates(t *testing.T) {
 		{"urgent data announced", 10, wire.ProdUrgentPending, 10, ""},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, settings{})
-			r.give(tt.written, tt.flags)
-			r.expect("")
-			r.c.Consumed(r.now, tt.read)
-			if got := r.sent(); got != tt.want {
-				t.Errorf("sent %q, want %q", got, tt.want)
-			}
-		})
+		for _, before := range []int{0, 5000} { // bytes of which the peer knows that they were read
+			t.Run(fmt.Sprintf("%s, after %d", tt.name, before), func(t *testing.T) {
+				r := newRig(t, settings{})
+				r.give(before, 0)
+				r.c.Consumed(r.now, before)
+				r.send(1)
+				r.acts = nil
+				if at := r.at(); at.Told != uint64(before) {
+					t.Fatalf("the peer was told of %d bytes", at.Told)
+				}
+				r.give(tt.written, tt.flags)
+				r.expect("")
+				r.c.Consumed(r.now, tt.read)
+				if got := r.sent(); got != tt.want {
+					t.Errorf("sent %q, want %q", got, tt.want)
+				}
+				if r.state() != smc.StateActive {
+					t.Errorf("state %s", r.state())
+				}
+			})
+		}
+	}
+	for read, want := range map[int]string{1637: "", 1638: "cdc"} { // a tenth is 1638 bytes
+		r := newRig(t, settings{eye: true})
+		r.give(full/2+1, 0)
+		r.c.Consumed(r.now, read)
+		if got := r.sent(); got != want {
+			t.Errorf("%d bytes read of an element with an eye catcher: sent %q, want %q", read, got, want)
+		}
 	}
 }
 
