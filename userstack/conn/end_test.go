@@ -64,6 +64,9 @@ func TestResetKeepsData(t *testing.T) {
 			r.wakes = nil // the program was woken, and has not come yet
 			reset.by(r)
 			r.expect(reset.sends)
+			if !slices.Contains(r.wakes, WakeRead) {
+				t.Errorf("wakes %v: the reader is not told of the reset", r.wakes)
+			}
 			a, b := r.c.RecvData()
 			n = len(a) + len(b)
 			if n < 100 || r.c.ReadErr() != nil || !errors.Is(r.c.RecvEnd(), ErrReset) || !errors.Is(r.c.WriteErr(), ErrReset) {
@@ -84,9 +87,6 @@ func TestResetKeepsData(t *testing.T) {
 			r.wait(time.Hour) // a reader that is slow loses nothing
 			if len(r.ended) != 0 {
 				t.Fatal("the connection ended before the data was read")
-			}
-			if !slices.Contains(r.wakes, WakeRead) {
-				t.Errorf("wakes %v: the reader is not told of the reset", r.wakes)
 			}
 			r.c.Consumed(r.now, n-60)
 			r.over(ErrReset)

@@ -84,5 +84,5 @@ func (s *sender) loseCursor() { s.lost.lose(s.read, s.announced()) }
 // asks reports whether a byte of the reserve may be written to make the peer send its
 // cursor. Behind urgent bytes, placement asks for the cursor.
 func (s *sender) asks() bool {
-	return s.lost.ask && s.repeat <= s.written && s.urgent.at == 0 && s.placement.lag == 0 && s.room() > 0
+	return s.lost.ask && s.toRepeat() == 0 && s.urgent.at == 0 && s.placement.lag == 0 && s.room() > 0
 }

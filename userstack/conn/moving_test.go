@@ -163,6 +163,11 @@ func TestLinkDeletedInOrder(t *testing.T) {
 		if got, want := r.sent(), map[bool]string{true: "cdc+F cdc"}[other]; got != want {
 			t.Errorf("another link %v: sent %q, want %q", other, got, want)
 		}
+		r = newRig(t, settings{}) // the link is not deleted
+		r.other = other
+		r.send(10)
+		r.done()
+		r.expect("cdc")
 	}
 }
 
@@ -217,6 +222,13 @@ func TestValidationBeforeEstablish(t *testing.T) {
 	if r.wait(validateWait); r.state() != smc.StatePeerAbortWait {
 		t.Errorf("without the message: state %s", r.state())
 	}
+	r = newRig(t, settings{unopened: true})
+	r.c.p.Receive(wire.CDC{Seq: 2, Token: r.c.Token(), Flags: wire.ProdFailoverVerify})
+	r.c.p.Receive(first)
+	open(r)
+	if r.wait(validateWait); r.state() != smc.StatePeerAbortWait {
+		t.Errorf("with the message before it: state %s", r.state())
+	}
 
 	newer := wire.CDC{Seq: 2, Token: r.c.Token(), Prod: wire.Cursor{Count: 8}}
 	for name, tt := range map[string]struct {
@@ -228,7 +240,10 @@ func TestValidationBeforeEstablish(t *testing.T) {
 		"it comes between the two":                          {[]wire.CDC{verify, first}, 5},
 		"another one comes after it":                        {[]wire.CDC{verify, first, newer}, 8},
 		"another one comes before it":                       {[]wire.CDC{verify, newer, first}, 8},
-		"they come in the other order":                      {[]wire.CDC{newer, first, {Seq: 2, Token: first.Token, Flags: wire.ProdFailoverVerify}}, 8},
+		"they come in the other order, behind a third one": {[]wire.CDC{
+			{Seq: 3, Token: first.Token, Prod: wire.Cursor{Count: 9}}, newer, first, {Seq: 2, Token: first.Token, Flags: wire.ProdFailoverVerify},
+		}, 9},
+		"they come in the other order": {[]wire.CDC{newer, first, {Seq: 2, Token: first.Token, Flags: wire.ProdFailoverVerify}}, 8},
 	} {
 		r := newRig(t, settings{unopened: true})
 		for _, m := range tt.early {

@@ -267,8 +267,8 @@ func TestRewind(t *testing.T) {
 	if n := s.sendable(); n != 512<<10 {
 		t.Errorf("%d bytes are repeated at once, want all", n)
 	}
-	if s.advance(512 << 10); s.repeat != 0 || s.sendable() != 88<<10 {
-		t.Errorf("repeat %d, then %d bytes", s.repeat, s.sendable())
+	if s.advance(512 << 10); s.toRepeat() != 0 || s.sendable() != 88<<10 {
+		t.Errorf("%d bytes to be repeated, then %d bytes", s.toRepeat(), s.sendable())
 	}
 }
 

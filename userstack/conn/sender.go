@@ -27,7 +27,7 @@ const (
 //	read <= written <= produced,  delivered <= written,  written - read <= element size
 //
 // After failover, written goes back to what is known to have arrived; repeat is
-// what it was before.
+// what it was before, and means nothing once written gets there again.
 //
 //	window of the peer         | blocked (flag B)
 //	---------------------------+-------------------------------------------
@@ -45,7 +45,7 @@ type sender struct {
 	buf       sendBuffer
 	elem      ring   // the peer's RMB element
 	written   uint64 // written to the peer
-	repeat    uint64 // written before failover and to be written again, 0 if nothing
+	repeat    uint64 // written before failover
 	read      uint64 // read by the peer, as its consumer cursor says
 	seq       uint16 // last CDC message sent
 	delivered uint16 // last CDC message delivered (SS of RFC 7609, section 4.6.1)
@@ -130,7 +130,7 @@ func (s *sender) sendable() int {
 
 // held reports whether data that could be sent waits for more.
 func (s *sender) held(autocork int) bool {
-	if s.urgent.at != 0 || s.repeat > 0 {
+	if s.urgent.at != 0 {
 		return false
 	}
 	return s.hold.waits(int(s.buf.produced-s.written), s.buf.size/2, s.outstanding, autocork)
@@ -172,9 +172,6 @@ func (s *sender) cut(n int, pieces *[maxPieces]piece) (np int) {
 func (s *sender) advance(n int) {
 	s.written += uint64(n)
 	s.lost.wrote(s.written)
-	if s.written >= s.repeat {
-		s.repeat = 0
-	}
 	if s.buf.produced == s.written {
 		s.hold.empty()
 	}
@@ -186,9 +183,6 @@ func (s *sender) peerRead(n uint64) {
 	s.lost.learn(s.read)
 	if s.written < s.read {
 		s.written = s.read // read by the peer before it was written again
-		if s.written >= s.repeat {
-			s.repeat = 0
-		}
 	}
 }
 

@@ -226,7 +226,7 @@ func TestUrgentRepeatedAlone(t *testing.T) {
 	if n := s.sendable(); n != 2 {
 		t.Errorf("%d bytes follow the mark, want 2", n)
 	}
-	if s.advance(2); s.repeat != 0 {
-		t.Errorf("repeat %d", s.repeat)
+	if s.advance(2); s.toRepeat() != 0 {
+		t.Errorf("%d bytes to be repeated", s.toRepeat())
 	}
 }
