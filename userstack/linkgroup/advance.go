@@ -14,10 +14,9 @@ import (
 
 // advance starts what can be started after an event.
 func (g *Group) advance(now time.Time) {
-	if g.advancing || g.phase >= phaseDying {
+	if g.phase >= phaseDying {
 		return
 	}
-	g.advancing = true
 	g.now = now
 	for _, l := range g.links.list {
 		if l.flooded {
@@ -33,14 +32,13 @@ func (g *Group) advance(now time.Time) {
 			g.timers.set(timerIdle, now.Add(g.cfg.Timers.Idle))
 		}
 	}
-	g.advancing = false
 }
 
 // schedule starts what waits for exchanges to end.
 func (e *llcEngine) schedule() {
 	for (e.g.phase == phaseSecond || e.g.phase == phaseOpen) && e.ex.kind == exNone {
 		if e.g.cfg.Role == smc.Server {
-			if e.g.rkeys.own.kind != rkNone || e.g.rkeys.peer.active {
+			if e.g.rkeys.own.kind != rkNone || e.g.rkeys.peer.via != nil {
 				return // links must not change during this exchange
 			}
 			if i := slices.IndexFunc(e.g.links.list, func(l *Link) bool { return l.del.phase == deleteWanted }); i >= 0 {
@@ -78,7 +76,7 @@ func (e *llcEngine) timeout() {
 		e.carrierFailed(fmt.Errorf("%w: ADD LINK", ErrTimeout))
 	case e.ex.kind == exDelete && e.ex.step == waitDrain:
 		e.g.deletion.send()
-	case e.ex.kind == exDelete:
+	default:
 		via := e.ex.via
 		e.g.change.fail(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: DELETE LINK", ErrTimeout))
 	}

@@ -188,7 +188,7 @@ func collide(t *testing.T, a, b happening, steps int, v variant) (met bool) {
 		if h.gone != all {
 			t.Errorf("%s: group is gone: %v, %v", h.role, h.gone, h.deadE)
 		}
-		if h.g.llc.ex.kind != exNone || h.g.rkeys.own.kind != rkNone || h.g.rkeys.peer.active {
+		if h.g.llc.ex.kind != exNone || h.g.rkeys.own.kind != rkNone || h.g.rkeys.peer.via != nil {
 			t.Errorf("%s: an exchange is left: %+v %+v", h.role, h.g.llc.ex, h.g.rkeys.own)
 		}
 	}

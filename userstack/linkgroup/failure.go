@@ -50,13 +50,10 @@ func (c *linkChanges) fail(l *Link, reason wire.DeleteLinkReason, err error) {
 		return
 	}
 	if l.state == smc.LinkActivating {
-		switch {
-		case c.g.llc.ex.kind == exAdd && c.g.llc.ex.link == l:
+		if c.g.llc.ex.link == l {
 			c.g.adding.failed(err)
-		case c.g.phase <= phaseConfirm:
+		} else { // it is the first one
 			c.g.end.die(err)
-		default:
-			c.remove(l)
 		}
 		return
 	}
@@ -171,7 +168,7 @@ func (c *linkChanges) remove(l *Link) {
 			m.Protocol().Nudge(false)
 		}
 	}
-	if c.g.phase != phaseDead && c.g.links.best(nil) == nil && c.g.phase >= phaseConfirm {
+	if c.g.phase != phaseDead && c.g.links.best(nil) == nil {
 		c.g.end.die(ErrNoLink)
 	}
 }
@@ -214,8 +211,7 @@ func (e *llcEngine) abandon(l *Link) {
 		d.del.phase = deleteWanted
 	}
 	if e.g.rkeys.own.kind != rkNone && e.g.rkeys.own.via == l {
-		e.g.rkeys.own = rkeyExchange{}
-		e.g.timers.stop(timerRKey)
+		e.g.rkeys.end()
 	}
 	if e.g.rkeys.peer.via == l {
 		e.g.rkeys.peer = peerRKey{}

@@ -63,10 +63,9 @@ type Group struct {
 	log     *slog.Logger
 	now     time.Time // of the current event
 
-	phase     phase
-	advancing bool // advance is under way
-	eye       bool // the local RMBEs have eye catchers
-	peerEye   bool // those of the peer have
+	phase   phase
+	eye     bool // the local RMBEs have eye catchers
+	peerEye bool // those of the peer have
 
 	actions  actionQueue
 	timers   timers
@@ -119,7 +118,7 @@ func New(cfg Config, env Env, now time.Time) *Group {
 	}
 	g := &Group{
 		cfg: cfg, env: env, log: cfg.Log, now: now,
-		eye:   cfg.EyeCatcher && cfg.Role == smc.Server,
+		eye:   cfg.EyeCatcher,
 		conns: map[uint32]*Conn{},
 	}
 	if g.log == nil {

@@ -77,9 +77,6 @@ func (g *Group) Sent(now time.Time, l *Link, token uint64) {
 		case commit:
 			g.first.committed = true
 		}
-		if g.phase == phaseDead || !l.qpOpen {
-			return
-		}
 	}
 	l.pump()
 	if slow || l.state != smc.LinkActive {

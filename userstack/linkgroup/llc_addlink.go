@@ -59,7 +59,7 @@ import (
 
 // start is the server's first step.
 func (a *linkAddition) start() {
-	dev, ok := a.g.links.pickDevice(a.traffic)
+	dev, ok := a.g.links.deviceFor(Endpoint{}, a.traffic)
 	if !ok {
 		if a.g.Type() == smc.GroupSingle && a.g.links.max > 1 {
 			a.retryLater()
@@ -449,7 +449,6 @@ func (a *linkAddition) pairsDone() {
 
 // done ends an exchange whose link is confirmed.
 func (a *linkAddition) done() {
-	l := a.g.llc.ex.link
 	a.g.llc.end()
 	a.g.timers.stop(timerAdd)
 	a.tries, a.offered = 0, false
@@ -461,7 +460,7 @@ func (a *linkAddition) done() {
 		a.g.change.rebalance()
 		return
 	}
-	if x := a.g.links.surplus(l); x != nil {
+	if x := a.g.links.surplus(); x != nil {
 		x.del.want(true, wire.DeleteLinkAsymmetric)
 	}
 	a.g.change.rebalance()

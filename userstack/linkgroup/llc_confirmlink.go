@@ -77,7 +77,7 @@ func (g *Group) ConnectFirst(now time.Time, peer ConnParams) error {
 // (appendix C.7) has the TCP connection reset; Linux declines, too. The exception is a group
 // of a single link, whose client needs nothing more after its reply.
 func (f *firstContact) timeout() {
-	if f.g.phase == phaseSecond && f.g.cfg.Role == smc.Client && !f.g.peerEye {
+	if f.g.phase == phaseSecond && !f.g.peerEye {
 		// Linux continues with one link, and so does this side with a Linux peer.
 		f.g.log.Warn("single link: the server did not request a second one")
 		f.open()

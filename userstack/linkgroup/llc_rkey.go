@@ -42,7 +42,7 @@ func (k *rkeyEngine) start() {
 		return
 	}
 	for _, r := range k.g.rmbs.list {
-		if r.state == rmbNew && len(r.waiting) > 0 && k.confirm(r) {
+		if len(r.waiting) > 0 && k.confirm(r) {
 			return
 		}
 	}
@@ -103,9 +103,8 @@ func (k *rkeyEngine) giveUp() {
 }
 
 func (k *rkeyEngine) timeout() {
-	if via := k.own.via; k.own.kind != rkNone {
-		k.g.change.fail(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: CONFIRM or DELETE RKEY on link %d", ErrTimeout, via.id))
-	}
+	via := k.own.via
+	k.g.change.fail(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: CONFIRM or DELETE RKEY on link %d", ErrTimeout, via.id))
 }
 
 func (k *rkeyEngine) recvConfirmReply(l *Link, m wire.ConfirmRKey) {
@@ -181,7 +180,7 @@ func (k *rkeyEngine) recvConfirm(l *Link, m wire.ConfirmRKey) {
 		l.sendLLC(m, nothing, nil)
 		return
 	}
-	k.peer = peerRKey{active: true, via: l, token: t, left: int(m.Others) - m.Count()}
+	k.peer = peerRKey{via: l, token: t, left: int(m.Others) - m.Count()}
 	k.peer.told[l.slot] = l
 	k.learn(m.Other[:m.Count()])
 	l.sendLLC(m, nothing, nil)
@@ -191,7 +190,7 @@ func (k *rkeyEngine) recvConfirm(l *Link, m wire.ConfirmRKey) {
 func (k *rkeyEngine) recvCont(l *Link, m wire.ConfirmRKeyCont) {
 	m.Reply = true
 	p := &k.peer
-	if !p.active || p.via != l || int(m.Left) != p.left || k.g.llc.ex.kind != exNone {
+	if p.via != l || int(m.Left) != p.left || k.g.llc.ex.kind != exNone {
 		m.Negative = true
 		l.sendLLC(m, nothing, nil)
 		return
@@ -256,7 +255,7 @@ func (k *rkeyEngine) delete() {
 	most := k.g.profile.rkeysPerDelete
 	var keys []smc.RKey
 	for _, r := range k.g.rmbs.list {
-		if via != nil && r.state == rmbDeleting && r.inUse == 0 && len(keys) < most {
+		if r.state == rmbDeleting && r.inUse == 0 && len(keys) < most {
 			keys = append(keys, r.at[via.slot].RKey)
 			rk.rmbs = append(rk.rmbs, r)
 		}

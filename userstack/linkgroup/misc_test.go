@@ -140,7 +140,7 @@ func TestListing(t *testing.T) {
 	srv, cli := s.connectFirst(0, 4096)
 	srv.manual, cli.manual = true, true
 	g := s.group(smc.Server)
-	if g.ID() != [4]byte{0, 0, 2, 0} || g.Role() != smc.Server || g.LocalPeerID() != (smc.PeerID{1}) || g.PeerID() != (smc.PeerID{2}) || g.VLAN() != 7 || g.MaxLinks() != 2 || g.MaxConns() != 255 {
+	if g.ID() != [4]byte{0, 0, 2, 0} || g.Role() != smc.Server || g.LocalPeerID() != (smc.PeerID{1}) || g.PeerID() != (smc.PeerID{2}) || g.VLAN() != 7 || g.MaxLinks() != 2 || g.MaxConns() != 255 || g.Version() != wire.Version1 {
 		t.Error("group")
 	}
 	l := g.Links()[0]

@@ -91,11 +91,10 @@ type rkeyExchange struct {
 
 // peerRKey is a CONFIRM RKEY of the peer that has continuations.
 type peerRKey struct {
-	active bool
-	via    *Link
-	token  *rtoken
-	told   [maxSlots]*Link
-	left   int
+	via   *Link // nil: there is none
+	token *rtoken
+	told  [maxSlots]*Link
+	left  int
 }
 
 // rkeyEngine is CONFIRM RKEY and DELETE RKEY (see llc_rkey.go).

@@ -121,7 +121,7 @@ func TestTimeoutRecovery(t *testing.T) {
 				if n := len(h.g.links.list); n != 3 {
 					t.Errorf("%s: %d links in the end\n%v", h.role, n, s.trace)
 				}
-				if h.g.llc.ex.kind != exNone || h.g.rkeys.own.kind != rkNone || h.g.rkeys.peer.active {
+				if h.g.llc.ex.kind != exNone || h.g.rkeys.own.kind != rkNone || h.g.rkeys.peer.via != nil {
 					t.Errorf("%s: an exchange is left", h.role)
 				}
 			}

@@ -4,6 +4,7 @@ package linkgroup
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"smcr/smc"
@@ -223,12 +224,7 @@ func (t *rmbTable) withdraw(r *rmb) {
 // free forgets an RMB that no link makes writable any more, or that the
 // peer has forgotten.
 func (t *rmbTable) free(r *rmb) {
-	for i, o := range t.list {
-		if o == r {
-			t.list = append(t.list[:i], t.list[i+1:]...)
-			break
-		}
-	}
+	t.list = slices.DeleteFunc(t.list, func(o *rmb) bool { return o == r })
 	for _, l := range t.links.list {
 		if r.at[l.slot].ok {
 			t.env.DeregisterRMB(r.handle, l)

@@ -78,7 +78,7 @@ func (t *linkTable) reaches(d Device, gid smc.GID) bool {
 	if d.Subnet.IsValid() {
 		return ok && d.Subnet.Contains(ip) && d.GID != gid
 	}
-	return !ok || !t.otherSubnets || !slices.ContainsFunc(t.devices, func(o Device) bool { return o.Subnet.IsValid() && o.Subnet.Contains(ip) })
+	return !ok || !t.otherSubnets || !slices.ContainsFunc(t.devices, func(o Device) bool { return o.Subnet.Contains(ip) })
 }
 
 // refuse notes that the peer has no device in the subnet of d. It returns false if d is in the subnet of
@@ -121,17 +121,9 @@ func (t *linkTable) usesDevice(d Device) bool {
 	return slices.ContainsFunc(t.list, func(l *Link) bool { return l.state == smc.LinkActive && l.dev.ID == d.ID })
 }
 
-// pickDevice chooses the server's end of another link. The peer may have a port
-// without a link. A device without a link is preferred.
-func (t *linkTable) pickDevice(traffic func(*Link) int) (Device, bool) {
-	if slices.ContainsFunc(t.list, func(l *Link) bool { return l.state == smc.LinkActivating }) || t.best(nil) == nil {
-		return Device{}, false
-	}
-	return t.deviceFor(Endpoint{}, traffic)
-}
-
 // deviceFor chooses the local end of a link to a port of the peer; the zero Endpoint
-// stands for a port that no link has. The choice decides which of two links becomes
+// stands for a port that no link has, which the peer may have. A device without a link is
+// preferred. The choice decides which of two links becomes
 // surplus. It should be the link with fewer connections to move.
 func (t *linkTable) deviceFor(peer Endpoint, traffic func(*Link) int) (dev Device, ok bool) {
 	for _, inUse := range []bool{false, true} {
@@ -141,7 +133,7 @@ func (t *linkTable) deviceFor(peer Endpoint, traffic func(*Link) int) (dev Devic
 				continue
 			}
 			l := &Link{dev: d, peer: peer}
-			if n := traffic(t.surplusOf(append(t.active(), l), l)); !ok || n < cost {
+			if n := traffic(t.surplusOf(append(t.active(), l))); !ok || n < cost {
 				dev, cost, ok = d, n, true
 			}
 		}
@@ -152,17 +144,18 @@ func (t *linkTable) deviceFor(peer Endpoint, traffic func(*Link) int) (dev Devic
 	return dev, ok
 }
 
-// surplus returns a link other than keep that the group does not need, because
-// it has at least two symmetric links without it. It returns nil if there is none.
-func (t *linkTable) surplus(keep *Link) *Link { return t.surplusOf(t.active(), keep) }
+// surplus returns a link that the group does not need, because it has at least two
+// symmetric links without it. It returns nil if there is none. The link that was added last
+// is never surplus, because it was useful.
+func (t *linkTable) surplus() *Link { return t.surplusOf(t.active()) }
 
-func (t *linkTable) surplusOf(links []*Link, keep *Link) *Link {
+func (t *linkTable) surplusOf(links []*Link) *Link {
 	n := t.symmetric(links)
 	if n < 2 || n == len(links) {
 		return nil
 	}
 	for _, x := range links {
-		if x != keep && t.symmetric(slices.DeleteFunc(slices.Clone(links), func(l *Link) bool { return l == x })) == n {
+		if t.symmetric(slices.DeleteFunc(slices.Clone(links), func(l *Link) bool { return l == x })) == n {
 			return x
 		}
 	}
