@@ -68,7 +68,7 @@ func (e *llcEngine) schedule() {
 // timeout ends an exchange whose next step the peer did not take in time.
 func (e *llcEngine) timeout() {
 	switch {
-	case e.ex.kind == exAdd && e.ex.step == waitConfirm:
+	case e.ex.step == waitConfirm:
 		e.g.adding.failed(fmt.Errorf("%w: CONFIRM LINK", ErrTimeout))
 	case e.lastCarrier():
 		e.unanswered()
@@ -96,7 +96,5 @@ func (e *llcEngine) unanswered() {
 		e.g.adding.failed(fmt.Errorf("%w: ADD LINK", ErrTimeout))
 		return
 	}
-	l := e.ex.link
 	e.end()
-	l.del.phase = deleteWanted
 }

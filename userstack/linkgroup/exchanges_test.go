@@ -4,6 +4,8 @@ package linkgroup
 
 import (
 	"errors"
+	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -225,5 +227,79 @@ func TestUnannouncedRMB(t *testing.T) {
 	r.recv(r.link, wire.DeleteRKey{Reply: true, Count: 1, RKeys: [8]smc.RKey{reply.This.RKey}})
 	if len(r.h.rmbs) != 1 {
 		t.Errorf("%d RMBs", len(r.h.rmbs))
+	}
+}
+
+// TestNotWatchedLater: only a first contact waits for the acknowledgement of each message.
+func TestNotWatchedLater(t *testing.T) {
+	r, _, l3 := third(t)
+	r.confirm(l3, 7)
+	if !r.g.timers[timerFirstSend].IsZero() {
+		t.Error("a message of an open group is watched")
+	}
+}
+
+// TestFailedAddition: a link whose addition fails is not used any more.
+func TestFailedAddition(t *testing.T) {
+	r, _, l3 := third(t)
+	r.recv(r.g.llc.ex.via, wire.AddLink{Reply: true, LinkNum: l3.id, MAC: smc.MAC{5: 7}, GID: smc.GID{15: 7}, QPN: 0, MTU: 3})
+	if l3.state != smc.LinkInactive || l3.qpOpen {
+		t.Errorf("the link is %s, its queue pair is open: %v", l3.state, l3.qpOpen)
+	}
+}
+
+// TestPlannedLinkGone: a connection that cannot move as planned has no plan any more.
+func TestPlannedLinkGone(t *testing.T) {
+	r, c, l2 := planned(t)
+	l2.state = smc.LinkInactive
+	r.wait(time.Second)
+	if c.Link() != r.link || c.planned != nil {
+		t.Errorf("the connection is on link %d, planned %v", c.Link().ID(), c.planned)
+	}
+}
+
+// TestCancelLater: what a connection leaves is idle from the time at which it is canceled.
+func TestCancelLater(t *testing.T) {
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); oneRMB(c) })
+	r.open()
+	c := r.newConn()
+	r.s.now = r.s.now.Add(5 * time.Second)
+	c.Cancel(r.s.now)
+	if want := r.s.now.Add(r.g.cfg.Timers.RMBIdle); !c.rmb.idleAt.Equal(want) {
+		t.Errorf("the RMB is idle until %s, want %s", c.rmb.idleAt, want)
+	}
+}
+
+// TestUrgentIsTold: a program is told of urgent data in a way of its own.
+func TestUrgentIsTold(t *testing.T) {
+	r := newRig(t, smc.Server, noTest)
+	r.open()
+	r.give(1, wire.ProdUrgentPending|wire.ProdUrgentPresent)
+	if got := r.kinds(); !slices.Contains(got, "wake-urgent") {
+		t.Errorf("actions %v", got)
+	}
+}
+
+// TestDeleteRKeyPositive: a positive answer to DELETE RKEY is nothing to warn of.
+func TestDeleteRKeyPositive(t *testing.T) {
+	var log strings.Builder
+	r := newRig(t, smc.Server, func(c *Config) {
+		noTest(c)
+		oneRMB(c)
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	r.open()
+	c := r.newConn()
+	reply := c.reply(r.link)
+	r.recv(r.link, reply)
+	c.Cancel(r.s.now)
+	r.done()
+	r.acts = nil
+	r.wait(61 * time.Second)
+	r.expect("delete-rkey(1)")
+	log.Reset()
+	r.recv(r.link, wire.DeleteRKey{Reply: true, Count: 1, RKeys: [8]smc.RKey{reply.This.RKey}})
+	if len(r.h.rmbs) != 1 || strings.Contains(log.String(), "level=WARN") {
+		t.Errorf("%d RMBs, log %q", len(r.h.rmbs), log.String())
 	}
 }

@@ -118,7 +118,7 @@ func (c *linkChanges) confirming() bool {
 
 // confirming reports whether a link is being added that lacks only CONFIRM LINK.
 func (ex *exchange) confirming() bool {
-	return ex.kind == exAdd && ex.step == waitConfirm && ex.link.qpOpen
+	return ex.step == waitConfirm && ex.link.qpOpen
 }
 
 // resume moves the connections that waited for a link to be confirmed, and has the links
@@ -206,9 +206,7 @@ func (e *llcEngine) abandon(l *Link) {
 		e.g.adding.drop()
 	}
 	if e.ex.kind == exDelete && e.ex.via == l {
-		d := e.ex.link
 		e.end()
-		d.del.phase = deleteWanted
 	}
 	if e.g.rkeys.own.kind != rkNone && e.g.rkeys.own.via == l {
 		e.g.rkeys.end()

@@ -66,9 +66,8 @@ type Link struct {
 //	From              | Event                              | To
 //	------------------+------------------------------------+--------------------
 //	none              | server: failed, not needed, asked  | wanted
-//	wanted            | server: the exchange begins        | running
-//	running           | server: its carrier fails          | wanted
-//	running           | server: reply received             | the link is removed
+//	wanted            | server: its carrier fails          | wanted: once more
+//	wanted            | server: reply received             | the link is removed
 //	none, asked       | client: failed                     | asked
 //	none, asked       | client: DELETE LINK received       | reply
 //	reply             | client: drained, or the time over  | replied
@@ -77,8 +76,7 @@ type deletePhase uint8
 
 const (
 	deleteNone    deletePhase = iota
-	deleteWanted              // server: the exchange is to be run
-	deleteRunning             // server: it is under way
+	deleteWanted              // server: the exchange is to be run, or runs
 	deleteAsked               // client: the server was asked to delete the link
 	deleteReply               // client: the reply goes out when the link is drained
 	deleteReplied             // client: the link is removed when the reply is delivered

@@ -46,12 +46,6 @@ func (e *llcEngine) recv(l *Link, msg []byte) {
 		e.violation(l, fmt.Errorf("%s in a link group of version %d", m.LLCType(), e.g.cfg.Version))
 		return
 	}
-	if l.del.phase == deleteAsked {
-		// The server has been told that this link does not exist any more (appendix C.7.1).
-		if d, ok := m.(wire.DeleteLink); !ok || !d.All {
-			return
-		}
-	}
 	switch m := m.(type) {
 	case wire.ConfirmLink:
 		e.g.first.recvConfirmLink(l, m)

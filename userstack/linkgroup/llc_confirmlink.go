@@ -97,7 +97,7 @@ func (f *firstContact) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 		return
 	}
 	first := f.g.phase == phaseConfirm && l == f.g.links.list[0]
-	added := f.g.llc.ex.kind == exAdd && f.g.llc.ex.step == waitConfirm && f.g.llc.ex.link == l
+	added := f.g.llc.ex.step == waitConfirm && f.g.llc.ex.link == l
 	if !first && !added {
 		return
 	}

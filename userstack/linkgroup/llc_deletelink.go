@@ -48,7 +48,6 @@ func (d *linkDeletion) start(l *Link) {
 		d.g.end.terminate(l.del.reason, fmt.Errorf("%w: last link deleted: %s", ErrTerminated, l.del.reason))
 		return
 	}
-	l.del.phase = deleteRunning
 	l.state = smc.LinkInactive
 	d.g.llc.ex = exchange{kind: exDelete, step: waitDrain, via: via, link: l}
 	d.g.timers.set(timerExchange, d.g.now.Add(d.g.cfg.Timers.LLC/2))
