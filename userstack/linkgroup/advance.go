@@ -74,7 +74,7 @@ func (e *llcEngine) timeout() {
 		e.unanswered()
 	case e.ex.kind == exAdd:
 		e.carrierFailed(fmt.Errorf("%w: ADD LINK", ErrTimeout))
-	case e.ex.kind == exDelete && e.ex.step == waitDrain:
+	case e.ex.step == waitDrain:
 		e.g.deletion.send()
 	default:
 		via := e.ex.via

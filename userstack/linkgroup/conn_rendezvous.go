@@ -249,10 +249,7 @@ func (c *Conn) Cancel(now time.Time) {
 func (c *Conn) Refuse(now time.Time, peer ConnParams) {
 	g := c.g
 	l := c.link
-	if l.state != smc.LinkActive || !l.qpOpen {
-		l = g.links.best(nil)
-	}
-	if g.phase != phaseOpen || l == nil || c.Protocol().Established() || c.stage == stageCanceled || peer.Token == 0 {
+	if g.phase != phaseOpen || !l.usable() || c.Protocol().Established() || c.stage == stageCanceled || peer.Token == 0 {
 		return
 	}
 	for _, o := range g.conns {

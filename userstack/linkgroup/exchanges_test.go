@@ -298,8 +298,46 @@ func TestDeleteRKeyPositive(t *testing.T) {
 	r.wait(61 * time.Second)
 	r.expect("delete-rkey(1)")
 	log.Reset()
+	known := len(r.link.Data.(*qp).mr)
 	r.recv(r.link, wire.DeleteRKey{Reply: true, Count: 1, RKeys: [8]smc.RKey{reply.This.RKey}})
+	if n := len(r.link.Data.(*qp).mr); n != known-1 {
+		t.Errorf("%d registrations on the link, were %d", n, known)
+	}
 	if len(r.h.rmbs) != 1 || strings.Contains(log.String(), "level=WARN") {
 		t.Errorf("%d RMBs, log %q", len(r.h.rmbs), log.String())
+	}
+}
+
+// TestRKeyOverOtherLink: the answer to an RKey exchange comes over the link of the request. If
+// none comes, that link is deleted as a lost path.
+func TestRKeyOverOtherLink(t *testing.T) {
+	r := newRig(t, smc.Server, func(c *Config) {
+		noTest(c)
+		oneRMB(c)
+		c.Devices = append(c.Devices, device(smc.Server, 1))
+	})
+	r.two(nil)
+	c := r.newConn()
+	via := r.g.rkeys.own.via
+	r.recv(via, c.reply(via))
+	c.Cancel(r.s.now)
+	r.done()
+	r.wait(61 * time.Second)
+	via = r.g.rkeys.own.via
+	if r.g.rkeys.own.kind != rkDelete {
+		t.Fatalf("exchange %d", r.g.rkeys.own.kind)
+	}
+	answer := wire.DeleteRKey{Reply: true, Count: 1, RKeys: [8]smc.RKey{c.rmb.at[via.slot].RKey}}
+	for _, l := range r.g.Links() {
+		if l != via {
+			r.recv(l, answer)
+		}
+	}
+	if r.g.rkeys.own.kind != rkDelete || len(r.h.rmbs) != 2 {
+		t.Errorf("exchange %d, %d RMBs after an answer over another link", r.g.rkeys.own.kind, len(r.h.rmbs))
+	}
+	r.wait(r.g.cfg.Timers.RKey)
+	if m := r.lastDelete(); m.LinkNum != via.id || m.Reason != wire.DeleteLinkLostPath {
+		t.Errorf("%+v, want a deletion of link %d", m, via.id)
 	}
 }

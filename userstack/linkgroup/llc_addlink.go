@@ -289,7 +289,7 @@ func refusal(r wire.AddLinkReason) string {
 // recvReply is the server's second step.
 func (a *linkAddition) recvReply(via *Link, m wire.AddLink) {
 	ex := &a.g.llc.ex
-	if ex.kind != exAdd || ex.step != waitAddReply || ex.via != via {
+	if ex.step != waitAddReply || ex.via != via {
 		return
 	}
 	l := ex.link
@@ -380,7 +380,7 @@ func (a *linkAddition) sendCont(reply bool) {
 // as long as one of the sides has RTokens that it has not sent.
 func (a *linkAddition) recvCont(via *Link, m wire.AddLinkCont) {
 	ex := &a.g.llc.ex
-	if ex.kind != exAdd || ex.step != waitAddCont || ex.via != via || ex.link.id != m.LinkNum {
+	if ex.step != waitAddCont || ex.via != via || ex.link.id != m.LinkNum {
 		return
 	}
 	if ex.peerLeft >= 0 && int(m.Left) != ex.peerLeft {

@@ -57,11 +57,11 @@ func (d *linkDeletion) start(l *Link) {
 
 // drained continues the deletions that waited for completions.
 func (d *linkDeletion) drained() {
-	if d.g.llc.ex.kind == exDelete && d.g.llc.ex.step == waitDrain && d.g.llc.ex.link.drained() {
+	if d.g.llc.ex.step == waitDrain && d.g.llc.ex.link.drained() {
 		d.send()
 	}
 	for _, l := range d.g.Links() {
-		if l.del.phase == deleteReply && (l.drained() || !l.qpOpen) {
+		if l.del.phase == deleteReply && l.drained() {
 			d.reply(l)
 		}
 	}
@@ -142,7 +142,7 @@ func (d *linkDeletion) recv(via *Link, m wire.DeleteLink) {
 		via.sendLLC(m, nothing, nil)
 		return
 	}
-	if d.g.llc.ex.kind == exAdd && d.g.llc.ex.link == l {
+	if d.g.llc.ex.link == l {
 		d.g.llc.end()
 	}
 	if m.Reason == wire.DeleteLinkLostPath && d.g.timers[timerAdd].IsZero() {
@@ -185,7 +185,7 @@ func (d *linkDeletion) reply(l *Link) {
 
 // recvReply is the server's last step.
 func (d *linkDeletion) recvReply(via *Link, m wire.DeleteLink) {
-	if d.g.llc.ex.kind != exDelete || d.g.llc.ex.step != waitDeleteReply || d.g.llc.ex.link.id != m.LinkNum || d.g.llc.ex.via != via {
+	if d.g.llc.ex.step != waitDeleteReply || d.g.llc.ex.link.id != m.LinkNum || d.g.llc.ex.via != via {
 		return
 	}
 	l := d.g.llc.ex.link

@@ -101,9 +101,7 @@ func (m *member) Test() {
 func (m *member) Leave(peerMayWrite bool) (announce bool) {
 	g, c := m.g, (*Conn)(m)
 	c.planned = nil
-	if g.conns[c.Token()] == c {
-		delete(g.conns, c.Token())
-	}
+	delete(g.conns, c.Token())
 	c.link.conns--
 	if c.waitOn != nil {
 		c.waitOn.unqueue(c)

@@ -96,6 +96,9 @@ func TestFloodOfEachLink(t *testing.T) {
 	if r.link.state == smc.LinkActive || l2.state != smc.LinkActive || len(r.dead) != 0 {
 		t.Errorf("links %s and %s, dead %v", r.link.state, l2.state, r.dead)
 	}
+	if len(r.link.llcq) != 0 {
+		t.Errorf("%d answers wait on a link that has failed", len(r.link.llcq))
+	}
 	for range 200 {
 		r.recv(l2, wire.TestLink{})
 	}
