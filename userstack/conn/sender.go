@@ -181,9 +181,7 @@ func (s *sender) advance(n int) {
 func (s *sender) peerRead(n uint64) {
 	s.read += n
 	s.lost.learn(s.read)
-	if s.written < s.read {
-		s.written = s.read // read by the peer before it was written again
-	}
+	s.written = max(s.written, s.read) // it may be read before it is written again
 }
 
 // confirmUrgent goes on behind an urgent byte that the peer's consumer cursor has
@@ -231,10 +229,8 @@ func (s *sender) skipStuck() {
 // follows.
 func (s *sender) rewind() {
 	s.loseCursor()
-	if from := max(s.buf.delivered, s.read); from < s.written {
-		s.repeat = max(s.repeat, s.written)
-		s.written = from
-	}
+	from := max(s.buf.delivered, s.read)
+	s.repeat, s.written = s.announced(), from
 	s.placement.moved()
 }
 
