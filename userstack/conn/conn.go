@@ -37,6 +37,10 @@ func (c *Conn) SendSpace(least, most int) (a, b []byte, err error) {
 		c.DropSpace()
 		return nil, nil, nil
 	}
+	if p.out.buf.free() == 0 {
+		p.out.full = true
+		return nil, nil, nil
+	}
 	return p.out.buf.reserve(p.group, least, most)
 }
 

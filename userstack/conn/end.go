@@ -32,7 +32,10 @@ func (p *Protocol) peerGone() {
 // has read the whole request. The connection ends when the program has read the rest, or
 // closes.
 func (p *Protocol) keepRest() {
-	p.in.kept = p.closing.prog != progClosed && p.in.written > p.in.read
+	if p.state == smc.StateClosed || aborting(p.state) || p.closing.prog == progClosed {
+		return
+	}
+	p.in.kept = p.in.written > p.in.read
 }
 
 // dropRest ends what keepRest began.
@@ -41,8 +44,12 @@ func (p *Protocol) dropRest() {
 	p.finish()
 }
 
-// peerAborted answers a reset by the peer of a connection that is not being reset yet.
+// peerAborted answers a reset by the peer.
 func (p *Protocol) peerAborted() {
+	if p.state == smc.StateClosed || aborting(p.state) {
+		p.finish()
+		return
+	}
 	p.keepRest()
 	p.reset(ErrReset, smc.StateProcessAbort)
 }
@@ -54,7 +61,7 @@ func (p *Protocol) reset(err error, to smc.ConnState) {
 		t.stop()
 	}
 	p.out.placement.reset()
-	p.peerMove.missing = false
+	p.peerMove.missing, p.deferred.there = false, false
 	p.wakeAll()
 	p.state = to
 	p.start(&p.closing.timer, p.group.Now().Add(p.cfg.Timers.AbortWait))
@@ -137,7 +144,7 @@ func (p *Protocol) Release() {
 }
 
 func (p *Protocol) maybeFree() {
-	if p.mem == memReleased {
+	if p.state == smc.StateClosed && p.mem == memReleased {
 		p.free(time.Time{})
 	}
 }

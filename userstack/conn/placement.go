@@ -165,8 +165,15 @@ func (p *placement) delivered(seq uint16) bool {
 	return true
 }
 
-// timeout is the end of the wait for an answer to the repeated request.
-func (p *placement) timeout() { p.set(stuckCertain) }
+// timeout is the end of the wait for an answer to the repeated request. It reports
+// whether the urgent byte is stuck.
+func (p *placement) timeout() bool {
+	if p.stuck != stuckSuspected {
+		return false
+	}
+	p.set(stuckCertain)
+	return true
+}
 
 // moved repeats a request that may not have been delivered over the link that the
 // connection leaves.

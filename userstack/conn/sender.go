@@ -81,7 +81,7 @@ func (s *sender) limit() uint64 {
 }
 
 // waiting returns how many bytes wait to be written, as far as urgent data is concerned.
-func (s *sender) waiting() int { return int(s.limit() - s.written) }
+func (s *sender) waiting() int { return int(max(s.limit(), s.written) - s.written) }
 
 // room returns how many bytes of the peer's element are free.
 func (s *sender) room() int { return s.elem.size - int(s.written-s.read) }
@@ -130,7 +130,7 @@ func (s *sender) sendable() int {
 
 // held reports whether data that could be sent waits for more.
 func (s *sender) held(autocork int) bool {
-	if s.urgent.at != 0 {
+	if s.urgent.at != 0 || s.toRepeat() > 0 {
 		return false
 	}
 	return s.hold.waits(int(s.buf.produced-s.written), s.buf.size/2, s.outstanding, autocork)

@@ -16,6 +16,8 @@ func (p *Protocol) Tick(now time.Time) {
 		switch t {
 		case &p.peerMove.timer:
 			p.cfg.Log.Warn("connection reset: data was lost with a link", "token", p.token)
+			// A reset may be under way, whose answer must not wait for that message.
+			p.peerMove.missing, p.deferred.there = false, false
 			p.abort(ErrReset)
 		case &p.move.timer:
 			p.finishMove()
@@ -36,15 +38,17 @@ func (p *Protocol) Tick(now time.Time) {
 			p.cfg.Log.Warn("connection reset: the peer does not confirm urgent data", "token", p.token)
 			p.abort(ErrUrgentTimeout)
 		case &p.out.placement.timer:
-			p.out.placement.timeout()
-			p.Transmit()
+			if p.out.placement.timeout() {
+				p.Transmit()
+			}
 		case &p.out.nudge.timer:
 			p.nudge()
 		case &p.closing.tcp.timer:
 			p.judgeTCP(now)
 		case &p.closing.timer:
 			switch {
-			case p.closing.complete(p.state): // the program has not read the rest
+			case aborting(p.state) && p.in.kept && p.closing.complete(p.state):
+				// The program has not read the rest.
 			case aborting(p.state):
 				// The peer never said that it stopped writing.
 				p.close(p.err, p.closing.received&lastFlags == 0)
