@@ -14,9 +14,10 @@ import (
 
 // advance starts what can be started after an event.
 func (g *Group) advance(now time.Time) {
-	if g.phase >= phaseDying {
+	if g.advancing || g.phase >= phaseDying {
 		return
 	}
+	g.advancing = true
 	g.now = now
 	for _, l := range g.links.list {
 		if l.flooded {
@@ -32,6 +33,7 @@ func (g *Group) advance(now time.Time) {
 			g.timers.set(timerIdle, now.Add(g.cfg.Timers.Idle))
 		}
 	}
+	g.advancing = false
 }
 
 // schedule starts what waits for exchanges to end.
@@ -76,7 +78,7 @@ func (e *llcEngine) timeout() {
 		e.carrierFailed(fmt.Errorf("%w: ADD LINK", ErrTimeout))
 	case e.ex.step == waitDrain:
 		e.g.deletion.send()
-	default:
+	case e.ex.kind == exDelete:
 		via := e.ex.via
 		e.g.change.fail(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: DELETE LINK", ErrTimeout))
 	}

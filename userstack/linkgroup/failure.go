@@ -50,10 +50,13 @@ func (c *linkChanges) fail(l *Link, reason wire.DeleteLinkReason, err error) {
 		return
 	}
 	if l.state == smc.LinkActivating {
-		if c.g.llc.ex.link == l {
+		switch {
+		case c.g.llc.ex.link == l:
 			c.g.adding.failed(err)
-		} else { // it is the first one
+		case c.g.phase <= phaseConfirm: // it is the first one
 			c.g.end.die(err)
+		default:
+			c.remove(l)
 		}
 		return
 	}

@@ -82,6 +82,9 @@ func (f *firstContact) watchFrom(at time.Time) {
 // queue pair itself may wait much longer. The error is not ErrTimeout, because DECLINE
 // may still be sent (see ending.firstErr).
 func (f *firstContact) sendTimeout() {
+	if p := f.g.phase; p != phaseConfirm && p != phaseSecond || len(f.g.links.list) == 0 {
+		return
+	}
 	l := f.g.links.list[0]
 	switch {
 	case l.sqLen == 0: // all was acknowledged

@@ -63,9 +63,10 @@ type Group struct {
 	log     *slog.Logger
 	now     time.Time // of the current event
 
-	phase   phase
-	eye     bool // the local RMBEs have eye catchers
-	peerEye bool // those of the peer have
+	phase     phase
+	advancing bool // advance is under way
+	eye       bool // the local RMBEs have eye catchers
+	peerEye   bool // those of the peer have
 
 	actions  actionQueue
 	timers   timers
@@ -118,7 +119,7 @@ func New(cfg Config, env Env, now time.Time) *Group {
 	}
 	g := &Group{
 		cfg: cfg, env: env, log: cfg.Log, now: now,
-		eye:   cfg.EyeCatcher,
+		eye:   cfg.EyeCatcher && cfg.Role == smc.Server,
 		conns: map[uint32]*Conn{},
 	}
 	if g.log == nil {

@@ -42,7 +42,7 @@ func (g *Group) Tick(now time.Time) {
 	}
 	g.now = now
 	for i := range g.timers {
-		if due(g.timers[i], now) {
+		if g.phase != phaseDead && due(g.timers[i], now) {
 			g.timers.stop(i)
 			g.fire(i)
 		}

@@ -258,6 +258,9 @@ func (l *Link) pump() {
 }
 
 func (l *Link) enqueue(c *Conn) {
+	if c.waitOn != nil {
+		return
+	}
 	c.waitOn, c.waitPrev, c.waitNext = l, l.waitTail, nil
 	if l.waitTail != nil {
 		l.waitTail.waitNext = c
@@ -268,6 +271,9 @@ func (l *Link) enqueue(c *Conn) {
 }
 
 func (l *Link) unqueue(c *Conn) {
+	if c.waitOn != l {
+		return
+	}
 	if c.waitPrev != nil {
 		c.waitPrev.waitNext = c.waitNext
 	} else {

@@ -59,7 +59,7 @@ import (
 
 // start is the server's first step.
 func (a *linkAddition) start() {
-	dev, ok := a.g.links.deviceFor(Endpoint{}, a.traffic)
+	dev, ok := a.g.links.pickDevice(a.traffic)
 	if !ok {
 		if a.g.Type() == smc.GroupSingle && a.g.links.max > 1 {
 			a.retryLater()

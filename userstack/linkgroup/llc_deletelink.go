@@ -192,7 +192,7 @@ func (d *linkDeletion) recvReply(via *Link, m wire.DeleteLink) {
 	d.g.llc.end()
 	d.g.change.remove(l)
 	d.g.adding.pause()
-	if _, ok := d.g.links.deviceFor(Endpoint{}, d.g.adding.traffic); ok && d.g.phase == phaseOpen && d.g.timers[timerAdd].IsZero() {
+	if _, ok := d.g.links.pickDevice(d.g.adding.traffic); ok && d.g.phase == phaseOpen && d.g.timers[timerAdd].IsZero() {
 		d.g.adding.retryLater()
 	}
 }

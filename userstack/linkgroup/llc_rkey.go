@@ -103,8 +103,9 @@ func (k *rkeyEngine) giveUp() {
 }
 
 func (k *rkeyEngine) timeout() {
-	via := k.own.via
-	k.g.change.fail(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: CONFIRM or DELETE RKEY on link %d", ErrTimeout, via.id))
+	if via := k.own.via; k.own.kind != rkNone {
+		k.g.change.fail(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: CONFIRM or DELETE RKEY on link %d", ErrTimeout, via.id))
+	}
 }
 
 func (k *rkeyEngine) recvConfirmReply(l *Link, m wire.ConfirmRKey) {
@@ -255,7 +256,7 @@ func (k *rkeyEngine) delete() {
 	most := k.g.profile.rkeysPerDelete
 	var keys []smc.RKey
 	for _, r := range k.g.rmbs.list {
-		if r.state == rmbDeleting && r.inUse == 0 && len(keys) < most {
+		if via != nil && r.state == rmbDeleting && r.inUse == 0 && len(keys) < most {
 			keys = append(keys, r.at[via.slot].RKey)
 			rk.rmbs = append(rk.rmbs, r)
 		}

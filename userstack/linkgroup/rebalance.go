@@ -11,6 +11,9 @@ import (
 // everything that it has sent is delivered.
 func (c *linkChanges) rebalance() {
 	links := c.g.links.active()
+	if c.g.phase != phaseOpen || len(links) < 2 {
+		return
+	}
 	var load [maxSlots]int
 	conns := c.g.connsSorted()
 	for _, c := range conns {

@@ -121,9 +121,17 @@ func (t *linkTable) usesDevice(d Device) bool {
 	return slices.ContainsFunc(t.list, func(l *Link) bool { return l.state == smc.LinkActive && l.dev.ID == d.ID })
 }
 
+// pickDevice chooses the server's end of another link. The peer may have a port
+// without a link. A device without a link is preferred.
+func (t *linkTable) pickDevice(traffic func(*Link) int) (Device, bool) {
+	if slices.ContainsFunc(t.list, func(l *Link) bool { return l.state == smc.LinkActivating }) || t.best(nil) == nil {
+		return Device{}, false
+	}
+	return t.deviceFor(Endpoint{}, traffic)
+}
+
 // deviceFor chooses the local end of a link to a port of the peer; the zero Endpoint
-// stands for a port that no link has, which the peer may have. A device without a link is
-// preferred. The choice decides which of two links becomes
+// stands for a port that no link has. A device without a link is preferred. The choice decides which of two links becomes
 // surplus. It should be the link with fewer connections to move.
 func (t *linkTable) deviceFor(peer Endpoint, traffic func(*Link) int) (dev Device, ok bool) {
 	for _, inUse := range []bool{false, true} {
