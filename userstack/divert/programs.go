@@ -5,6 +5,7 @@ package divert
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -54,6 +55,17 @@ func loadPrograms(veth, tap int, mark uint32, perUser int) (*bpfObjects, error) 
 		return nil, fmt.Errorf("divert: load the eBPF programs: %w", err)
 	}
 	return o, nil
+}
+
+// Lacks reports whether an error of New or Follow is due to what the process may not do, or the kernel does not have.
+func Lacks(err error) bool {
+	for _, lack := range []error{ebpf.ErrNotSupported, errors.ErrUnsupported, os.ErrPermission, unix.ENODEV, unix.EPROTONOSUPPORT} {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	var no *os.PathError // no /dev/net/tun
+	return errors.As(err, &no) && errors.Is(err, os.ErrNotExist)
 }
 
 // A side of a device at which a program can be.

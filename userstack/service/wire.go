@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/cgroup"
@@ -59,7 +58,7 @@ func (s *Service) openWire(c *Wire) error {
 		s.wire = w
 		return nil
 	}
-	if cerr := w.close(); cerr != nil || !lacking(err) || s.cfg.Predecessor != nil {
+	if cerr := w.close(); cerr != nil || !(divert.Lacks(err) || errors.Is(err, cgroup.ErrNoTree)) || s.cfg.Predecessor != nil {
 		return errors.Join(err, cerr)
 	}
 	s.lacksWire = err
@@ -75,17 +74,6 @@ func perUser(c *Config) int {
 		n = fds
 	}
 	return n
-}
-
-// lacking reports whether an error of open is due to what the process may not do, or the kernel cannot.
-func lacking(err error) bool {
-	for _, lack := range []error{ebpf.ErrNotSupported, errors.ErrUnsupported, os.ErrPermission, cgroup.ErrNoTree, unix.ENODEV, unix.EPROTONOSUPPORT} {
-		if errors.Is(err, lack) {
-			return true
-		}
-	}
-	var no *os.PathError // no /dev/net/tun
-	return errors.As(err, &no) && errors.Is(err, os.ErrNotExist)
 }
 
 // LacksWire returns why the service does not take connections although it was to, or nil.
