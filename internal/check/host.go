@@ -121,11 +121,9 @@ func (system) Start(ctx context.Context) (nl.Multi, error) {
 func (system) Probe(ctx context.Context, b nl.Backend, remote netip.AddrPort) (outcome, error) {
 	switch b.Name {
 	case "user":
-		if a, ok := b.Control.(nl.Attacher); ok {
-			out, err := probeWire(ctx, b.Control, a, remote)
-			if !errors.Is(err, nl.ErrNotSupported) {
-				return out, err
-			}
+		out, err := probeWire(ctx, b.Control, remote)
+		if !errors.Is(err, nl.ErrNotSupported) {
+			return out, err
 		}
 		return probeUser(ctx, b.Control, remote)
 	case "kernel":

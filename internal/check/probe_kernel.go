@@ -33,7 +33,12 @@ func probeKernel(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (ou
 	if remote.Addr().Is6() {
 		protocol = smcProtoIPv6
 	}
-	fd, err := socket(unix.AF_SMC, protocol)
+	return probeListed(ctx, ctl, remote, unix.AF_SMC, protocol, "the kernel does not list the connection: try 'modprobe smc_diag'")
+}
+
+// probeListed connects a socket and reads the result from the list of connections. absent says what to do if the list has not got it.
+func probeListed(ctx context.Context, ctl nl.Control, remote netip.AddrPort, domain, protocol int, absent string) (out outcome, err error) {
+	fd, err := socket(domain, protocol)
 	if err != nil {
 		return out, err
 	}
@@ -53,7 +58,7 @@ func probeKernel(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (ou
 	out.Local = localAddr(fd)
 	c := find(ctx, ctl, out.Local, remote)
 	if c == nil {
-		return out, errors.New("the kernel does not list the connection: try 'modprobe smc_diag'")
+		return out, errors.New(absent)
 	}
 	out.listed(c)
 	return out, nil

@@ -28,11 +28,7 @@ func probeUser(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out 
 		return out, err
 	}
 	defer session.Close()
-	domain := unix.AF_INET
-	if remote.Addr().Is6() {
-		domain = unix.AF_INET6
-	}
-	fd, err := socket(domain, unix.IPPROTO_TCP)
+	fd, err := socket(family(remote.Addr()), unix.IPPROTO_TCP)
 	if err != nil {
 		return out, err
 	}

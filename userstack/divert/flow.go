@@ -192,7 +192,7 @@ func (f *Flow) ResetProgram() { f.resetInner(f.program()) }
 // resetInner resets the program's connection. If the device at which the program has it is down, nothing reaches the program, so
 // that waits until the device is up again: a reset that is lost would leave the program waiting for ever.
 func (f *Flow) resetInner(inner *stream) {
-	if inner == nil || f.d.delivers(f.dev) {
+	if inner.over() || f.d.delivers(f.dev) { // the program itself may have reset it
 		inner.close()
 		return
 	}

@@ -4,10 +4,10 @@ package service
 
 import (
 	"io/fs"
-	"net"
 	"net/netip"
 	"path"
 	"path/filepath"
+	"slices"
 
 	"smcr/internal/cgroup"
 	"smcr/nl"
@@ -19,7 +19,14 @@ import (
 // list is inside.Others: the sockets of attached cgroups whose connections are not taken, which are plain TCP, and those that
 // listen. A connection is not listed if why it is TCP is not known: it is older than the attachment, for example.
 func (w *boundary) list() func(cookie, cgroup uint64, c nl.Connection) (inside.TCPSocket, bool) {
-	within, taken, own := w.within(), w.d.Taken(), ownAddrs()
+	within, taken := w.within(), w.d.Taken()
+	var own []netip.Addr
+	if l := w.s.programs.Locator(); l != nil {
+		var err error
+		if own, err = l.Addresses(); err != nil {
+			w.s.log.Debug("connections within the host are not listed", "err", err)
+		}
+	}
 	return func(cookie, cgroup uint64, c nl.Connection) (s inside.TCPSocket, ok bool) {
 		does, attached := within[cgroup]
 		s.Owner.UID = c.UID
@@ -30,7 +37,7 @@ func (w *boundary) list() func(cookie, cgroup uint64, c nl.Connection) (inside.T
 			return s, does.Accept
 		}
 		why, ok := w.d.Plain(cookie)
-		if a := c.Remote.Addr(); !ok && (a.IsLoopback() || own[a]) {
+		if a := c.Remote.Addr(); !ok && (a.IsLoopback() || slices.Contains(own, a)) {
 			why, ok = smc.DiagLocal, true
 		}
 		s.Fallback.Reason = uint32(why)
@@ -50,15 +57,13 @@ func (w *boundary) within() map[uint64]divert.Does {
 	if w.wholeDir != "" {
 		roots[w.wholeDir] = divert.Does{Connect: true, Accept: true}
 	}
-	var walk func(dir string, does divert.Does)
-	walk = func(dir string, does divert.Does) {
+	for dir, does := range roots {
 		_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 			if err != nil || !d.IsDir() { // gone meanwhile
 				return nil
 			}
-			if inner, ok := roots[p]; ok && p != dir {
-				walk(p, inner)
-				return filepath.SkipDir
+			if _, inner := roots[p]; inner && p != dir {
+				return filepath.SkipDir // it has its own turn
 			}
 			if id, err := cgroup.ID(p); err == nil {
 				all[id] = does
@@ -66,23 +71,5 @@ func (w *boundary) within() map[uint64]divert.Does {
 			return nil
 		})
 	}
-	for dir, does := range roots {
-		walk(dir, does)
-	}
 	return all
-}
-
-// ownAddrs returns the addresses of this host.
-func ownAddrs() map[netip.Addr]bool {
-	own := map[netip.Addr]bool{}
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return own
-	}
-	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			own[p.Addr().Unmap()] = true
-		}
-	}
-	return own
 }

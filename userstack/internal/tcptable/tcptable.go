@@ -113,7 +113,7 @@ func (t *Table) forget(cookie uint64) {
 // sweep forgets sockets that do not exist any more.
 func (t *Table) sweep() {
 	defer t.sweepLater() // also after a panic
-	_, _ = t.Rows()      // if the kernel cannot be asked, the limits hold
+	_, _ = t.rows(false) // if the kernel cannot be asked, the limits hold
 }
 
 func (t *Table) sweepLater() {
@@ -131,7 +131,10 @@ func (t *Table) sweepLater() {
 // Rows lists the sockets that exist, in the order of their inodes, and forgets the
 // others. A socket is forgotten when two scans have missed it, because the kernel's list
 // can lack a socket while others come and go.
-func (t *Table) Rows() ([]nl.Connection, error) {
+func (t *Table) Rows() ([]nl.Connection, error) { return t.rows(true) }
+
+// rows is Rows, with or without the sockets of ListAlso.
+func (t *Table) rows(also bool) ([]nl.Connection, error) {
 	t.scanMu.Lock()
 	defer t.scanMu.Unlock()
 	t.mu.Lock()
@@ -141,6 +144,9 @@ func (t *Table) Rows() ([]nl.Connection, error) {
 	}
 	closed, others := t.closed, t.others
 	t.mu.Unlock()
+	if !also {
+		others = nil
+	}
 	if len(known) == 0 && others == nil || closed {
 		return nil, nil
 	}
