@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -16,7 +17,16 @@ import (
 // ipsec looks connections up in the security policies of a network namespace.
 // The zero value finds none.
 type ipsec struct {
-	sock *nl.SocketHandle // nil: the kernel has no IPsec
+	sock  *nl.SocketHandle // nil: the kernel has no IPsec
+	watch watch
+	known *knownPolicies
+}
+
+// knownPolicies are the policies until a change.
+type knownPolicies struct {
+	mu   sync.Mutex
+	read bool
+	list []policy
 }
 
 // openIPsec returns the policies of the calling thread's namespace.
@@ -28,12 +38,17 @@ func openIPsec() (ipsec, error) {
 	if err != nil {
 		return ipsec{}, fmt.Errorf("network: open the list of IPsec policies: %w", err)
 	}
-	return ipsec{&nl.SocketHandle{Socket: s}}, nil
+	w, err := openWatch(unix.NETLINK_XFRM, nl.XFRMNLGRP_POLICY)
+	if err != nil {
+		w = noWatch // without CAP_NET_ADMIN, nobody may know
+	}
+	return ipsec{&nl.SocketHandle{Socket: s}, w, &knownPolicies{}}, nil
 }
 
 func (x ipsec) close() {
 	if x.sock != nil {
 		x.sock.Close()
+		x.watch.close()
 	}
 }
 
@@ -44,27 +59,44 @@ func (x ipsec) secured(local, remote netip.AddrPort) (bool, error) {
 	if x.sock == nil {
 		return false, nil
 	}
-	req := nl.NewNetlinkRequest(nl.XFRM_MSG_GETPOLICY, unix.NLM_F_DUMP)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_XFRM: x.sock}
-	msgs, err := req.Execute(unix.NETLINK_XFRM, nl.XFRM_MSG_NEWPOLICY)
+	policies, err := x.policies()
 	if errors.Is(err, unix.EPERM) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("network: list IPsec policies: %w", err)
 	}
-	var policies []policy
-	for _, m := range msgs {
-		p, err := parsePolicy(m)
-		if err != nil {
-			return false, err
-		}
-		policies = append(policies, p)
-	}
 	local, remote = unmapPort(local), unmapPort(remote)
 	return protected(policies, uint8(netlink.XFRM_DIR_OUT), local, remote) ||
 		protected(policies, uint8(netlink.XFRM_DIR_IN), remote, local), nil
+}
+
+// policies returns the policies that there are. Nobody changes the slice.
+func (x ipsec) policies() ([]policy, error) {
+	k := x.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	x.watch.reports(func(uint16) { k.read = false })
+	if k.read {
+		return k.list, nil
+	}
+	req := nl.NewNetlinkRequest(nl.XFRM_MSG_GETPOLICY, unix.NLM_F_DUMP)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_XFRM: x.sock}
+	msgs, err := req.Execute(unix.NETLINK_XFRM, nl.XFRM_MSG_NEWPOLICY)
+	if err != nil {
+		return nil, err
+	}
+	var list []policy
+	for _, m := range msgs {
+		p, err := parsePolicy(m)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	k.read, k.list = true, list
+	return list, nil
 }
 
 // policy is the part of a struct xfrm_userpolicy_info and its attributes that

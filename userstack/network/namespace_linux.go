@@ -18,7 +18,7 @@ import (
 )
 
 // A Namespace is the [Network] and [Locator] of a network namespace. It keeps the
-// netdevs and addresses until rtnetlink reports a change, because every rendezvous
+// netdevs, addresses and routes until rtnetlink reports a change, because every rendezvous
 // asks for them.
 type Namespace struct {
 	h     *netlink.Handle
@@ -31,9 +31,10 @@ type Namespace struct {
 
 	balancer balancer
 
-	mu    sync.Mutex
-	seen  *snapshot // nil: to be read again
-	blind bool      // a subscription ended: keep nothing
+	mu     sync.Mutex
+	watch  watch
+	seen   *snapshot // nil: to be read again
+	routes map[routeKey]knownRoute
 }
 
 // A snapshot is what a namespace had at one time. Nobody changes it.
@@ -41,6 +42,20 @@ type snapshot struct {
 	links   []netlink.Link
 	addrs   []netlink.Addr
 	netdevs []NetDev
+}
+
+const (
+	// mostRoutes is how many routes a Namespace keeps, and routeFresh for how long: an ICMP redirect
+	// is not reported.
+	mostRoutes = 1024
+	routeFresh = time.Second
+)
+
+type routeKey struct{ local, remote netip.Addr }
+
+type knownRoute struct {
+	Route
+	until time.Time
 }
 
 var (
@@ -75,11 +90,14 @@ func Open() (*Namespace, error) {
 		diag.Close()
 		return nil, err
 	}
-	n := &Namespace{h: h, ipsec: policies, diag: diag, ns: ns, done: make(chan struct{}), changes: make(chan struct{}, 1)}
-	forget := func(blind bool) {
-		n.mu.Lock()
-		n.seen, n.blind = nil, n.blind || blind
-		n.mu.Unlock()
+	n := &Namespace{h: h, ipsec: policies, diag: diag, ns: ns, watch: noWatch, routes: map[routeKey]knownRoute{}, done: make(chan struct{}), changes: make(chan struct{}, 1)}
+	n.watch, err = openWatch(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP)
+	if err != nil {
+		n.Close()
+		return nil, fmt.Errorf("network: watch routes: %w", err)
+	}
+	notify := func() {
 		select {
 		case n.changes <- struct{}{}:
 		default:
@@ -91,23 +109,23 @@ func Open() (*Namespace, error) {
 		n.Close()
 		return nil, fmt.Errorf("network: watch netdevs: %w", err)
 	}
-	// No guard: forget only clears what is remembered.
+	// No guard: notify only writes to a channel.
 	go func() {
 		for range lc {
-			forget(false)
+			notify()
 		}
-		forget(true)
+		notify()
 	}()
 	if err := netlink.AddrSubscribe(ac, n.done); err != nil {
 		n.Close()
 		return nil, fmt.Errorf("network: watch addresses: %w", err)
 	}
-	// No guard: forget only clears what is remembered.
+	// No guard: notify only writes to a channel.
 	go func() {
 		for range ac {
-			forget(false)
+			notify()
 		}
-		forget(true)
+		notify()
 	}()
 	// A socket for which there was no room in Go's poller looks open, but every question
 	// over it fails. Ask once, so that it is noticed now.
@@ -122,6 +140,7 @@ func Open() (*Namespace, error) {
 // it.
 func (n *Namespace) Close() {
 	close(n.done)
+	n.watch.close()
 	n.h.Close()
 	n.ipsec.close()
 	n.diag.Close()
@@ -136,10 +155,28 @@ func (n *Namespace) Secured(local, remote netip.AddrPort) (bool, error) {
 	return n.ipsec.secured(local, remote)
 }
 
+// current forgets what is not so any more. mu is held.
+func (n *Namespace) current() {
+	n.watch.reports(func(typ uint16) {
+		clear(n.routes)
+		switch typ {
+		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWRULE, unix.RTM_DELRULE, unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
+		default:
+			n.seen = nil
+		}
+	})
+}
+
 // state returns the netdevs and addresses.
 func (n *Namespace) state() (*snapshot, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.current()
+	return n.read()
+}
+
+// read is state as of the last call of current. mu is held.
+func (n *Namespace) read() (*snapshot, error) {
 	if n.seen != nil {
 		return n.seen, nil
 	}
@@ -151,16 +188,36 @@ func (n *Namespace) state() (*snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network: list addresses: %w", err)
 	}
-	seen := &snapshot{links: links, addrs: addrs, netdevs: netDevs(links, addrs)}
-	if !n.blind {
-		n.seen = seen
-	}
-	return seen, nil
+	n.seen = &snapshot{links: links, addrs: addrs, netdevs: netDevs(links, addrs)}
+	return n.seen, nil
 }
 
 // Route implements [Network].
 func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 	remote = remote.Unmap()
+	now := time.Now()
+	if n.balancer.leads(now, remote.WithZone("")) {
+		return Route{}, fmt.Errorf("%w: the load balancer of the kernel (IPVS) leads connections to %s elsewhere", ErrNotOnLink, remote)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.current()
+	key := routeKey{local, remote}
+	if known, ok := n.routes[key]; ok && now.Before(known.until) {
+		return known.Route, nil
+	}
+	rt, err := n.route(local, remote)
+	if err == nil {
+		if len(n.routes) >= mostRoutes {
+			clear(n.routes)
+		}
+		n.routes[key] = knownRoute{rt, now.Add(routeFresh)}
+	}
+	return rt, err
+}
+
+// route asks the kernel for the route to a remote address. mu is held.
+func (n *Namespace) route(local, remote netip.Addr) (Route, error) {
 	opt := &netlink.RouteGetOptions{}
 	if local.IsValid() && !local.IsUnspecified() {
 		opt.SrcAddr = net.IP(local.Unmap().WithZone("").AsSlice())
@@ -173,9 +230,6 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 			opt.Oif = zone
 		}
 		remote = remote.WithZone("")
-	}
-	if n.balancer.leads(time.Now(), remote) {
-		return Route{}, fmt.Errorf("%w: the load balancer of the kernel (IPVS) leads connections to %s elsewhere", ErrNotOnLink, remote)
 	}
 	routes, err = n.h.RouteGetWithOptions(net.IP(remote.AsSlice()), opt)
 	if err != nil || len(routes) == 0 {
@@ -201,7 +255,7 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 		// not see its TCP segments.
 		return Route{}, fmt.Errorf("%w: the route to %s encapsulates packets", ErrNotOnLink, remote)
 	}
-	seen, err := n.state()
+	seen, err := n.read()
 	if err != nil {
 		return Route{}, err
 	}
@@ -242,6 +296,8 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 			rt.Local = append(rt.Local, p)
 		}
 	}
+	// Several callers have them.
+	rt.Local, rt.Peers = slices.Clip(rt.Local), slices.Clip(rt.Peers)
 	return rt, nil
 }
 

@@ -54,6 +54,7 @@ var callers = map[string]string{
 	"handshake_claim.go":          "boundedRaw",
 	"broker/transport.go":         "sessions of launchers: unix sockets of the stack",
 	"broker/death.go":             "pairs of the stack",
+	"network/watch_linux.go":      "netlink sockets of the stack",
 }
 
 // TestCalls: calls that may wait for the lock of a socket are in the files that bound them, and
