@@ -57,6 +57,7 @@ type Diverter struct {
 	stop    context.CancelFunc
 	close   sync.Once
 	running sync.WaitGroup
+	next    chan *Flow // to a goroutine that waits for one
 
 	mu      sync.Mutex
 	flows   map[Tuple]*Flow
@@ -72,7 +73,7 @@ type Diverter struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}, earlier: map[uint32]uint32{}, attached: map[uint64]bool{}, past: map[smc.Diagnosis]uint64{}}
+	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}, earlier: map[uint32]uint32{}, attached: map[uint64]bool{}, past: map[smc.Diagnosis]uint64{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())

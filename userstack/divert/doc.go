@@ -20,7 +20,7 @@
 //	frame.go          that packet
 //	segment.go        what the headers say: sequence numbers, windows, options
 //	flow.go           the connection: outer, inner, its end
-//	stream.go         their sockets, which repair.go makes
+//	stream.go         their sockets, which repair.go makes of those in stock.go
 //	splice.go         what carries the bytes if SMC is declined
 //
 // Beside: divert.go has what a stack has one of, namespace.go and tap.go its devices, programs.go the

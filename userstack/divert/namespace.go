@@ -21,7 +21,8 @@ type namespace struct {
 	work chan func()
 	gone chan struct{}
 	names
-	zone int // index of the device there
+	zone  int // index of the device there
+	stock stock
 }
 
 // mtu of these devices: no packet of another device is larger.
@@ -33,7 +34,7 @@ const localTable = 100
 // newNamespace makes the namespace and the pair of devices, of which one is in the namespace of the calling
 // thread: host is a handle for that. veth is its index.
 func newNamespace(host *netlink.Handle) (n *namespace, veth int, err error) {
-	n = &namespace{work: make(chan func()), gone: make(chan struct{})}
+	n = &namespace{work: make(chan func()), gone: make(chan struct{}), stock: newStock()}
 	made := make(chan error)
 	go n.thread(made) // No guard: it calls functions of this package alone.
 	if err := <-made; err != nil {
@@ -79,8 +80,17 @@ func (n *namespace) thread(made chan<- error) {
 	if err != nil {
 		return
 	}
-	for f := range n.work {
-		f()
+	defer n.stock.close()
+	for {
+		select {
+		case f, ok := <-n.work:
+			if !ok {
+				return
+			}
+			f()
+		case family := <-n.stock.wanted:
+			n.stock.fill(family)
+		}
 	}
 }
 

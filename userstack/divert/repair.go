@@ -25,18 +25,16 @@ const (
 // repairWindow is struct tcp_repair_window.
 type repairWindow struct{ sndWL1, sndWnd, maxWindow, rcvWnd, rcvWup uint32 }
 
-// connectAs makes a TCP socket that is connected, as e says, although no packet has been sent. It
-// must run in the stack's namespace, whose device has the index zone. Its close resets the
-// connection until SO_LINGER is cleared, so that a stack that is killed never ends a stream. The
+// connectAs makes a TCP socket of the stack's namespace that is connected, as e says, although no packet has
+// been sent. Its close resets the connection until SO_LINGER is cleared, so that a stack that is killed never ends a stream. The
 // error wraps a syscall.Errno.
-func connectAs(t Tuple, e end, zone int) (fd int, err error) {
+func (n *namespace) connectAs(t Tuple, e end) (fd int, err error) {
 	family, ip, transparent := unix.AF_INET, unix.IPPROTO_IP, unix.IP_TRANSPARENT
 	if t.Local.Addr().Is6() {
 		family, ip, transparent = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT
 	}
-	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
-	if err != nil {
-		return -1, os.NewSyscallError("socket", err)
+	if fd, err = n.socket(family); err != nil {
+		return -1, err
 	}
 	set := setter{fd: fd}
 	defer func() {
@@ -59,10 +57,10 @@ func connectAs(t Tuple, e end, zone int) (fd int, err error) {
 	if set.err != nil {
 		return -1, set.err
 	}
-	if err := unix.Bind(fd, sockaddr(t.Local, zone)); err != nil {
+	if err := unix.Bind(fd, sockaddr(t.Local, n.zone)); err != nil {
 		return -1, os.NewSyscallError("bind", err)
 	}
-	if err := unix.Connect(fd, sockaddr(t.Remote, zone)); err != nil {
+	if err := unix.Connect(fd, sockaddr(t.Remote, n.zone)); err != nil {
 		return -1, os.NewSyscallError("connect", err)
 	}
 	var options []byte

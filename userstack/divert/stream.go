@@ -22,8 +22,8 @@ type stream struct {
 
 // connect makes the socket.
 func (s *stream) connect(ns *namespace, t Tuple) error {
-	fd := -1
-	if err := ns.do(func() (err error) { fd, err = connectAs(t, s.end, ns.zone); return err }); err != nil {
+	fd, err := ns.connectAs(t, s.end)
+	if err != nil {
 		return fmt.Errorf("divert: make a socket for %v: %w", t, err)
 	}
 	s.mu.Lock()

@@ -76,8 +76,34 @@ func (d *Diverter) frame(fr frame) {
 		d.flows[f.Tuple] = f
 	}
 	d.mu.Unlock()
-	if !closed {
-		d.run("a connection", func() { d.handle(f) })
+	if closed {
+		return
+	}
+	select {
+	case d.next <- f: // a goroutine waits for it
+	default:
+		d.run("connections", func() { d.handleAll(f) })
+	}
+}
+
+// idleMost is how long a goroutine that has handled a Flow waits for the next one. Its stack has grown already, which is
+// a part of what a connection costs.
+const idleMost = time.Second
+
+// handleAll handles a Flow, and then those that come soon.
+func (d *Diverter) handleAll(f *Flow) {
+	idle := time.NewTimer(idleMost)
+	defer idle.Stop()
+	for {
+		d.handle(f)
+		idle.Reset(idleMost)
+		select {
+		case f = <-d.next:
+		case <-idle.C:
+			return
+		case <-d.ctx.Done():
+			return
+		}
 	}
 }
 
