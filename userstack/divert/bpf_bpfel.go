@@ -21,7 +21,7 @@ type bpfFlow struct {
 	Cookie  uint64
 	Cgroup  uint64
 	Uid     uint32
-	Dev     uint32
+	Via     bpfHop
 	Isn     uint32
 	PeerIsn uint32
 	Server  uint8
@@ -37,6 +37,12 @@ type bpfFlow struct {
 		B   [64]uint8
 	}
 	_ [4]byte
+}
+
+type bpfHop struct {
+	_   structs.HostLayout
+	Dev uint32
+	Mac [8]uint8
 }
 
 type bpfPeer struct {
@@ -99,6 +105,7 @@ type bpfWay struct {
 	State uint32
 	Dev   uint32
 	Isn   uint32
+	Via   bpfHop
 }
 
 // Names of all BPF objects in the ELF.

@@ -38,7 +38,8 @@ type Flow struct {
 	Cgroup uint64
 
 	d        *Diverter
-	dev      uint32
+	dev      uint32 // at which it was announced
+	via      bpfHop // by which it was announced
 	isn      uint32
 	innerEnd end
 	began    time.Duration // when this host announced the connection, as monotonic reports it
@@ -70,7 +71,7 @@ func (d *Diverter) newFlow(fr frame) (*Flow, error) {
 	}
 	f := &Flow{
 		Tuple: fr.tuple, Role: smc.Client, UID: k.Uid, Cookie: k.Cookie, Cgroup: k.Cgroup,
-		d: d, dev: k.Dev, isn: k.Isn, began: time.Duration(k.Id >> 1), held: monotonic(),
+		d: d, dev: k.Via.Dev, via: k.Via, isn: k.Isn, began: time.Duration(k.Id >> 1), held: monotonic(),
 	}
 	fr.b = slices.Clone(fr.b)
 	var inner, outer end
@@ -121,7 +122,7 @@ func (f *Flow) become(state int) error {
 	if f.over {
 		return fmt.Errorf("divert: %w", net.ErrClosed)
 	}
-	w := bpfWay{State: uint32(state), Dev: f.dev, Isn: f.isn}
+	w := bpfWay{State: uint32(state), Dev: f.dev, Isn: f.isn, Via: f.via}
 	if err := f.d.bpf.Ways.Update(f.Tuple.key(), w, ebpf.UpdateExist); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
@@ -189,10 +190,19 @@ func (f *Flow) Finish(reset bool) {
 // ResetProgram resets the connection for the program, after Split. Finish or Reset follows.
 func (f *Flow) ResetProgram() { f.resetInner(f.program()) }
 
+// comesBy returns the device by which packets reach the program: the one by which it has sent the last one.
+func (f *Flow) comesBy() uint32 {
+	var w bpfWay
+	if f.d.bpf.Ways.Lookup(f.Tuple.key(), &w) != nil {
+		return f.dev
+	}
+	return w.Via.Dev
+}
+
 // resetInner resets the program's connection. If the device at which the program has it is down, nothing reaches the program, so
 // that waits until the device is up again: a reset that is lost would leave the program waiting for ever.
 func (f *Flow) resetInner(inner *stream) {
-	if inner.over() || f.d.delivers(f.dev) { // the program itself may have reset it
+	if inner.over() || f.d.delivers(f.comesBy()) { // the program itself may have reset it
 		inner.close()
 		return
 	}
@@ -209,7 +219,7 @@ func (f *Flow) isUnheard() bool {
 
 // heard resets the connection of a program that could not be reset before, if its device is up now.
 func (f *Flow) heard(up func(dev uint32) bool) {
-	if f.isUnheard() && up(f.dev) {
+	if f.isUnheard() && up(f.comesBy()) {
 		f.program().close()
 		f.mu.Lock()
 		f.unheard = false

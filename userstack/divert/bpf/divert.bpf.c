@@ -3,7 +3,7 @@
 /*
  * The programs that stand in the path of a host's own TCP connections: doc.go of package divert
  * has the whole. Maps that a program writes are not written by user space, and the reverse, but for
- * deletion, so neither overwrites what the other has just written.
+ * deletion, so neither overwrites what the other has just written. A value of map ways has one writer after the other.
  *
  * While a stack takes over from another one, or after one was killed, a device has the programs of several, one after
  * the other in any order (TC_ACT_UNSPEC goes on to the next). One of them takes new connections. Each leaves alone what
@@ -32,6 +32,12 @@ volatile const __u32 of_root;	/* how many root may have */
 #define ACCEPTS 2
 #define ALWAYS 4	/* announces also where many connections were too short */
 
+/* Where a packet of a program goes next: a device, and the Ethernet address there. */
+struct hop {
+	__u32 dev;
+	__u8 mac[8];	/* the last two are 0 */
+};
+
 /* A connection, as this host sees it. IPv4 addresses are IPv4-mapped. */
 struct tuple {
 	__u8 local[16], remote[16];
@@ -50,7 +56,7 @@ struct flow {
 	__u64 cookie;	/* of the socket; of a server, that of the socket that accept() will return */
 	__u64 cgroup;	/* the one in cgroups that the socket is in or below */
 	__u32 uid;
-	__u32 dev;	/* ifindex of the device at which it was announced */
+	struct hop via;	/* of the packet that announced it */
 	__u32 isn;	/* sequence numbers of the SYN of this side and of the other one */
 	__u32 peer_isn;	/* of a client: not known */
 	__u8 server;
@@ -59,12 +65,13 @@ struct flow {
 	struct header peer;	/* SYN, of a server */
 };
 
-/* Where the packets of a flow go. User space writes it, after the program has made it. */
+/* Where the packets of a flow go. The program makes it, user space writes it until it is SPLIT, and then the program alone. */
 enum { HELD, OUTER, SPLIT };
 struct way {
 	__u32 state;
-	__u32 dev;
+	__u32 dev;	/* of what outer sends */
 	__u32 isn;
+	struct hop via;	/* of the last packet of the program; what it receives comes as if by this device */
 };
 
 /* A SYN of a peer with the option. */
@@ -352,6 +359,14 @@ static __always_inline int announce(struct __sk_buff *skb, const struct packet *
 	return server ? append(skb, p, of_synack, sizeof(of_synack)) : append(skb, p, of_syn, sizeof(of_syn));
 }
 
+/* hop finds out where a packet that leaves goes next. */
+static __always_inline void hop(struct __sk_buff *skb, struct hop *h)
+{
+	__builtin_memset(h, 0, sizeof(*h));
+	h->dev = skb->ifindex;
+	bpf_skb_load_bytes(skb, 0, h->mac, ETH_ALEN);
+}
+
 /* connecting reports whether a packet is of a TCP socket at the begin of its handshake: a raw socket has another state. */
 static __always_inline int connecting(struct __sk_buff *skb, int server)
 {
@@ -509,7 +524,7 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		return;
 	}
 	f->id = bpf_ktime_get_ns() << 1 | server; /* never 0, and another one for the next flow of the tuple */
-	f->dev = skb->ifindex;
+	hop(skb, &f->via);
 	f->isn = bpf_ntohl(p->h.seq);
 	f->server = server;
 	if (syn) {
@@ -523,6 +538,16 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	}
 	if (!announce(skb, p, server))
 		forget(&p->t, f->uid);
+}
+
+/* went notes by which way a packet of a program went, if that is another one than before. */
+static __always_inline void went(struct __sk_buff *skb, struct way *w)
+{
+	struct hop h;
+	hop(skb, &h);
+	const __u32 *is = (__u32 *)h.mac, *was = (__u32 *)w->via.mac;
+	if (h.dev != w->via.dev || is[0] != was[0] || is[1] != was[1])
+		w->via = h;
 }
 
 /* leaving sees what leaves the host by a device, but for what the stack sends. */
@@ -545,7 +570,10 @@ int leaving(struct __sk_buff *skb)
 		/* A SYN, or SYN-ACK, that is sent again waits for what the stack holds, or what it let go was lost. Any other one is of a new connection. */
 		if (p.h.syn && (w->state == SPLIT || bpf_ntohl(p.h.seq) != w->isn))
 			return bpf_redirect(tap, 0);
-		return w->state == SPLIT ? bpf_redirect(veth, 0) : TC_ACT_SHOT;
+		if (w->state != SPLIT)
+			return TC_ACT_SHOT;
+		went(skb, w);
+		return bpf_redirect(veth, 0);
 	}
 	if (!p.h.syn)
 		return TC_ACT_UNSPEC;
@@ -557,7 +585,7 @@ int leaving(struct __sk_buff *skb)
 	if (f) {
 		if (f->isn == bpf_ntohl(p.h.seq) && f->server == p.h.ack) {
 			/* Sent again; or a device below the one that has announced it; or an earlier stack has held it. */
-			if (f->dev == skb->ifindex && load(skb, &p, &s->flow.own) && !(options(&s->flow.own, &s->found) & ANNOUNCES))
+			if (f->via.dev == skb->ifindex && load(skb, &p, &s->flow.own) && !(options(&s->flow.own, &s->found) & ANNOUNCES))
 				announce(skb, &p, f->server);
 			return TC_ACT_UNSPEC;
 		}
@@ -570,7 +598,7 @@ int leaving(struct __sk_buff *skb)
 /* holds has all packets of a flow go to the stack from now on. */
 static __always_inline int holds(const struct tuple *t, struct flow *f)
 {
-	struct way w = { .state = HELD, .dev = f->dev, .isn = f->isn };
+	struct way w = { .state = HELD, .dev = f->via.dev, .isn = f->isn, .via = f->via };
 	if (bpf_map_update_elem(&ways, t, &w, BPF_NOEXIST))
 		return 0;
 	f->held = 1;
@@ -691,7 +719,7 @@ int sent(struct __sk_buff *skb)
 	w = bpf_map_lookup_elem(&ways, &p.t);
 	if (!w || w->state != SPLIT)
 		return TC_ACT_SHOT;
-	return to_program(skb, w->dev);
+	return to_program(skb, w->via.dev);
 }
 
 /* The destination of a frame that the stack writes says for whom it is, and by which device it goes. */
