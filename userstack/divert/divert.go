@@ -50,6 +50,8 @@ type Diverter struct {
 	veth int
 	tap  *os.File
 	bpf  *bpfObjects
+	// neighbours are those of the host.
+	neighbours hostNeighbours
 	// id is the handle of its filters.
 	id uint32
 
@@ -80,12 +82,16 @@ func New(cfg Config) (*Diverter, error) {
 	}
 	d.run("held packets", d.readFrames)
 	d.run("ends of flows", d.sweep)
+	d.run("the addresses of neighbours", d.keepNeighbours)
 	return d, nil
 }
 
 func (d *Diverter) make() (err error) {
 	if d.host, err = netlink.NewHandle(); err != nil {
 		return fmt.Errorf("divert: %w", err)
+	}
+	if d.neighbours, err = openNeighbours(d.host); err != nil {
+		return err
 	}
 	if d.ns, d.veth, err = newNamespace(d.host); err != nil {
 		return err
@@ -289,6 +295,7 @@ func (d *Diverter) Close() (err error) {
 			f.Reset()
 		}
 		_ = d.tap.Close()
+		d.neighbours.close()
 		d.running.Wait()
 		err = d.release()
 	})
@@ -307,6 +314,7 @@ func (d *Diverter) release() error {
 	if d.tap != nil {
 		_ = d.tap.Close()
 	}
+	d.neighbours.close()
 	if d.bpf != nil {
 		errs = append(errs, d.bpf.Close())
 	}

@@ -52,6 +52,7 @@ type Flow struct {
 	waiting [][]byte // held frames for outer
 	inner   *stream
 	over    bool // Finish or Reset was called
+	spliced bool // Splice was called
 	unheard bool // the program is to be reset, and its device is down
 	renewed bool // a new connection of the tuple waits for the end of this one
 }
@@ -189,6 +190,13 @@ func (f *Flow) Finish(reset bool) {
 
 // ResetProgram resets the connection for the program, after Split. Finish or Reset follows.
 func (f *Flow) ResetProgram() { f.resetInner(f.program()) }
+
+// isCarried reports whether the program's connection goes on by another path than that to the peer.
+func (f *Flow) isCarried() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.inner != nil && !f.spliced
+}
 
 // comesBy returns the device by which packets reach the program: the one by which it has sent the last one.
 func (f *Flow) comesBy() uint32 {

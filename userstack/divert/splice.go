@@ -15,6 +15,9 @@ import (
 // Splice carries the bytes of a program over outer: the peer has declined SMC, or this end has. It
 // returns when both streams have ended, or one of the programs has reset the connection.
 func (f *Flow) Splice() error {
+	f.mu.Lock()
+	f.spliced = true
+	f.mu.Unlock()
 	fd, err := f.Split()
 	if err != nil {
 		return err
