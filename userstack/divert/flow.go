@@ -148,7 +148,11 @@ func (f *Flow) Split() (fd int, err error) {
 	if err = s.connect(f.d.ns, f.Tuple.reverse()); err == nil {
 		// A hop within the host has no path to find the rate of, as bbr does: what it measures there
 		// is how long threads wait for a processor.
-		s.control(func(fd int) { _ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") })
+		s.control(func(fd int) {
+			_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
+			limitReceive(fd)
+			limitUnsent(fd)
+		})
 		if fd, err = s.dup(); err == nil {
 			f.mu.Lock()
 			if err = f.become(waySplit); err == nil {

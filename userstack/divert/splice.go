@@ -28,6 +28,7 @@ func (f *Flow) Splice() error {
 		f.Reset()
 		return err
 	}
+	f.outer.control(limitUnsent)
 	up := make(chan error, 1)
 	go f.d.cfg.Guard.Func("a spliced connection", func() {
 		err := io.ErrUnexpectedEOF // of a panic
