@@ -11,7 +11,6 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
-	"smcr/internal/owner"
 	"smcr/internal/reasons"
 	"smcr/nl"
 	"smcr/smc"
@@ -97,35 +96,13 @@ func newConnectionList(f *cmdutil.Factory) *cobra.Command {
 func owned(source source[nl.Connection]) source[nl.Connection] {
 	return func(ctx context.Context, f *cmdutil.Factory) ([]nl.Row[nl.Connection], error) {
 		rows, err := source(ctx, f)
-		if err != nil || f.Owners == nil {
-			return rows, err
-		}
-		socket := func(c *nl.Connection) owner.Socket {
-			plain := func(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
-			if !c.Remote.IsValid() { // it listens: the stack has asked the kernel for it
-				return owner.Socket{Inode: uint32(c.Inode)}
-			}
-			return owner.Socket{Local: plain(c.Local), Remote: plain(c.Remote)}
-		}
-		var want []owner.Socket
+		name := f.Name()
 		for i := range rows {
-			if c := &rows[i].Value; c.PID == 0 && rows[i].Stack == ownStack {
-				want = append(want, socket(c))
-			}
+			name(rows[i].Stack, &rows[i].Value)
 		}
-		found := f.Owners(want)
-		for i := range rows {
-			c := &rows[i].Value
-			if p, ok := found[socket(c)]; ok && c.PID == 0 && rows[i].Stack == ownStack {
-				c.PID, c.Command = p.PID, p.Command
-			}
-		}
-		return rows, nil
+		return rows, err
 	}
 }
-
-// ownStack is the name of the stack in user space of this network namespace in rows.
-const ownStack = "user"
 
 // connectionName parses an argument that names a connection.
 func connectionName(s string) (shown, name string, err error) {

@@ -47,8 +47,8 @@ type Factory struct {
 	// NetDev returns the name of a network device by its index.
 	NetDev func(index uint32) string
 
-	// Owners returns the processes that have sockets. Nil: nobody is asked.
-	Owners func([]owner.Socket) map[owner.Socket]owner.Process
+	// Owners returns which processes have sockets. Nil: nobody is asked.
+	Owners func() owner.Lookup
 }
 
 // NewFactory returns the Factory of the program.
@@ -60,7 +60,7 @@ func NewFactory(version string) *Factory {
 		Dial:    Dial,
 		Ending:  DialEnding,
 		NetDev:  remember(NetDev),
-		Owners:  owner.Find,
+		Owners:  owner.Read,
 	}
 }
 

@@ -26,42 +26,39 @@ type Process struct {
 	Command string // as /proc/PID/comm has it
 }
 
-// Find returns the processes that have sockets of this network namespace. Of several that share one, it is that with
-// the lowest number. Sockets whose processes the caller may not see are left out.
-func Find(want []Socket) map[Socket]Process {
-	if len(want) == 0 {
-		return nil
+// A Lookup says which process has a socket, or false if none has it that its caller may see. Of several that share one,
+// it is that with the lowest number.
+type Lookup func(Socket) (Process, bool)
+
+// Read looks for the processes that have TCP sockets of this network namespace.
+func Read() Lookup {
+	inodes := sockets()
+	found := processes(inodes, "/proc")
+	return func(s Socket) (Process, bool) {
+		n := s.Inode
+		if n == 0 {
+			n = inodes[s]
+		}
+		p, ok := found[n]
+		return p, ok
 	}
-	return of(inodes(want), "/proc")
 }
 
-// inodes returns the inode numbers of sockets.
-func inodes(want []Socket) map[uint32]Socket {
-	wanted := make(map[Socket]bool, len(want))
-	found := map[uint32]Socket{}
-	for _, s := range want {
-		if s.Inode != 0 {
-			found[s.Inode] = s
-		} else {
-			wanted[s] = true
-		}
-	}
-	if len(wanted) == 0 {
-		return found
-	}
+// sockets returns the inode numbers of the TCP sockets that a process has.
+func sockets() map[Socket]uint32 {
+	inodes := map[Socket]uint32{}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		all, err := netlink.SocketDiagTCP(family)
 		if err != nil {
 			continue // a kernel without the module shows none
 		}
 		for _, s := range all {
-			k := Socket{Local: end(s.ID.Source, s.ID.SourcePort), Remote: end(s.ID.Destination, s.ID.DestinationPort)}
-			if s.INode != 0 && wanted[k] {
-				found[s.INode] = k
+			if s.INode != 0 {
+				inodes[Socket{Local: end(s.ID.Source, s.ID.SourcePort), Remote: end(s.ID.Destination, s.ID.DestinationPort)}] = s.INode
 			}
 		}
 	}
-	return found
+	return inodes
 }
 
 func end(ip []byte, port uint16) netip.AddrPort {
@@ -69,9 +66,13 @@ func end(ip []byte, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), port)
 }
 
-// of looks for the processes that have sockets with these inode numbers. proc is where procfs is mounted.
-func of(sockets map[uint32]Socket, proc string) map[Socket]Process {
-	found := map[Socket]Process{}
+// processes looks for the processes that have sockets with these inode numbers. proc is where procfs is mounted.
+func processes(sockets map[Socket]uint32, proc string) map[uint32]Process {
+	wanted := make(map[uint32]bool, len(sockets))
+	for _, n := range sockets {
+		wanted[n] = true
+	}
+	found := map[uint32]Process{}
 	entries, err := os.ReadDir(proc)
 	if err != nil || len(sockets) == 0 {
 		return found
@@ -84,17 +85,15 @@ func of(sockets map[uint32]Socket, proc string) map[Socket]Process {
 	}
 	slices.Sort(pids)
 	for _, pid := range pids {
-		if len(found) == len(sockets) {
-			break
-		}
 		dir := filepath.Join(proc, strconv.Itoa(pid))
 		fds, _ := os.ReadDir(filepath.Join(dir, "fd")) // of others, or it has ended
 		for _, fd := range fds {
-			s, ok := sockets[socketOf(filepath.Join(dir, "fd", fd.Name()))]
-			if _, has := found[s]; ok && !has {
-				comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
-				found[s] = Process{uint32(pid), strings.TrimSuffix(string(comm), "\n")}
+			n := socketOf(filepath.Join(dir, "fd", fd.Name()))
+			if _, has := found[n]; has || !wanted[n] {
+				continue
 			}
+			comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
+			found[n] = Process{uint32(pid), strings.TrimSuffix(string(comm), "\n")}
 		}
 	}
 	return found

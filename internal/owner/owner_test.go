@@ -13,8 +13,8 @@ import (
 	"smcr/internal/testing/testkind"
 )
 
-// TestFind finds this process, which has both ends of connections over IPv4, IPv6, and IPv4 in a socket of IPv6.
-func TestFind(t *testing.T) {
+// TestRead finds this process, which has both ends of connections over IPv4, IPv6, and IPv4 in a socket of IPv6.
+func TestRead(t *testing.T) {
 	testkind.System(t)
 	comm, err := os.ReadFile("/proc/self/comm")
 	if err != nil {
@@ -46,16 +46,13 @@ func TestFind(t *testing.T) {
 		want = append(want, Socket{Local: from, Remote: to}, Socket{Local: to, Remote: from})
 	}
 	none := Socket{Local: netip.MustParseAddrPort("127.0.0.1:1"), Remote: netip.MustParseAddrPort("127.0.0.1:2")}
-	got := Find(append(want, none))
-	if len(got) != len(want) {
-		t.Errorf("%v", got)
-	}
+	find := Read()
 	for _, s := range want {
-		if got[s] != me {
-			t.Errorf("%v: %v, want %v", s, got[s], me)
+		if got, ok := find(s); !ok || got != me {
+			t.Errorf("%v: %v, %t, want %v", s, got, ok, me)
 		}
 	}
-	if got := Find(nil); got != nil {
+	if got, ok := find(none); ok {
 		t.Errorf("%v", got)
 	}
 }
@@ -79,7 +76,7 @@ func TestShared(t *testing.T) {
 		}
 	}
 	s := Socket{Local: netip.MustParseAddrPort("10.0.0.1:1"), Remote: netip.MustParseAddrPort("10.0.0.1:2")}
-	if got := of(map[uint32]Socket{77: s}, proc); len(got) != 1 || got[s] != (Process{200, "first"}) {
+	if got := processes(map[Socket]uint32{s: 77}, proc); len(got) != 1 || got[77] != (Process{200, "first"}) {
 		t.Errorf("%v", got)
 	}
 }

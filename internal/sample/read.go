@@ -58,9 +58,10 @@ type Reader struct {
 // [nl.ErrNoBackend] if there is no stack.
 func (r *Reader) Read(ctx context.Context, conns Sink) ([]*Stack, error) {
 	var all []*Stack
+	name := r.Factory.Name()
 	read := func(ctx context.Context, m nl.Multi) error {
 		for _, b := range m {
-			s, err := r.stack(ctx, b, conns)
+			s, err := r.stack(ctx, b, conns, name)
 			if err != nil {
 				return err
 			}
@@ -77,8 +78,8 @@ func (r *Reader) Read(ctx context.Context, conns Sink) ([]*Stack, error) {
 	return all, nil
 }
 
-// stack asks one stack.
-func (r *Reader) stack(ctx context.Context, b nl.Backend, conns Sink) (*Stack, error) {
+// stack asks one stack. name adds the processes of connections that it does not know.
+func (r *Reader) stack(ctx context.Context, b nl.Backend, conns Sink, name func(string, *nl.Connection)) (*Stack, error) {
 	s := &Stack{Name: b.Name}
 	err := errors.Join(
 		ask(ctx, &s.Info, b.SysInfo),
@@ -101,7 +102,11 @@ func (r *Reader) stack(ctx context.Context, b nl.Backend, conns Sink) (*Stack, e
 	if conns == nil {
 		return s, nil
 	}
-	if err := nl.EachConnection(ctx, b.Control, func() { conns.Begin(s) }, conns.Connection); err != nil {
+	take := func(c *nl.Connection) {
+		name(s.Name, c)
+		conns.Connection(c)
+	}
+	if err := nl.EachConnection(ctx, b.Control, func() { conns.Begin(s) }, take); err != nil {
 		if !errors.Is(err, nl.ErrNotSupported) {
 			return nil, err
 		}
