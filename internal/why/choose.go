@@ -60,7 +60,7 @@ func (o *options) find(chosen []*item, w *owners) {
 	for _, it := range chosen {
 		if it.row != nil && it.row.stack == kernel {
 			wanted[it.row.Inode] = true
-		} else if !it.carried() && it.tcp != nil {
+		} else if it.tcp != nil {
 			wanted[it.tcp.Inode] = true
 		}
 		if it.row != nil && it.row.PID != 0 {
@@ -107,7 +107,7 @@ func (o *options) ofProcess(pid int, items []item, w *owners, isPort bool) ([]*i
 		it := &items[i]
 		byLauncher := it.row != nil && it.row.PID != 0 && (int(it.row.PID) == launcher || int(it.row.PID) == t.pid)
 		switch {
-		case it.row != nil && it.row.stack == kernel && has[it.row.Inode], !it.carried() && it.tcp != nil && has[it.tcp.Inode]:
+		case it.row != nil && it.row.stack == kernel && has[it.row.Inode], it.tcp != nil && has[it.tcp.Inode] && !(it.carried() && w.stacks[t.pid]):
 			chosen = append(chosen, it)
 		case byLauncher && (it.carried() || err != nil || whole):
 			chosen = append(chosen, it)
@@ -128,6 +128,10 @@ func (o *options) ofProcess(pid int, items []item, w *owners, isPort bool) ([]*i
 	case err != nil:
 		return nil, cmdutil.Say(os.ErrNotExist, "process %d has just ended", pid)
 	default:
+		if kids := p.children(t.pid); len(kids) == 1 && !isPort {
+			o.note("%s has no sockets here: this is its child process %d", t.name(), kids[0])
+			return o.ofProcess(kids[0], items, w, false)
+		}
 		text := fmt.Sprintf("no TCP or SMC socket of %s in this network namespace", t.name())
 		if isPort {
 			text += fmt.Sprintf(": for the port, use 'smcr why :%d'", pid)

@@ -121,6 +121,7 @@ func (o *options) gather(ctx context.Context) ([]*Facts, error) {
 			who.stacks[int(st.Info.PID)] = true
 		}
 	}
+	o.env.procs.attached = o.attachments(ctx)
 	chosen, err := o.choose(items, own, who)
 	if err != nil {
 		return nil, err
@@ -163,6 +164,21 @@ func (o *options) gather(ctx context.Context) ([]*Facts, error) {
 		}
 	}
 	return all, nil
+}
+
+// attachments returns the attached cgroups of all stacks that have some.
+func (o *options) attachments(ctx context.Context) (all []nl.Attachment) {
+	// A stack that does not answer was reported before.
+	_ = o.With(ctx, func(ctx context.Context, m nl.Multi) error {
+		for _, b := range m {
+			if a, err := nl.AttacherOf(b.Control); err == nil {
+				some, _ := a.Attachments(ctx)
+				all = append(all, some...)
+			}
+		}
+		return nil
+	})
+	return all
 }
 
 // counters returns what was counted of a socket.

@@ -80,7 +80,7 @@ func newSocketJSON(f *Facts) socketJSON {
 		j.Remote = plainPort(c.Remote).String()
 	}
 	if p := f.Process; p != nil {
-		j.Process = &processJSON{p.PID, p.UID, p.Command, p.Unit, p.Launcher != 0, p.Launcher, f.More}
+		j.Process = &processJSON{p.PID, p.UID, p.Command, p.Unit, p.under(), p.Launcher, f.More}
 	}
 	if c.Mode == nl.ModeSMCR && c.Link != nil {
 		j.IBDev = c.Link.IBDev

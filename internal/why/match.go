@@ -108,9 +108,9 @@ func (o *owners) of(i *item) []int {
 	switch {
 	case i.row != nil && i.row.stack == kernel:
 		pids = o.byInode[i.row.Inode]
-	case !i.carried() && i.tcp != nil:
+	case i.tcp != nil: // if it is carried, that of a program that keeps its socket, or the stack's own below it
 		pids = slices.DeleteFunc(slices.Clone(o.byInode[i.tcp.Inode]), func(pid int) bool { return o.stacks[pid] })
-		if len(pids) == 0 {
+		if len(pids) == 0 && !i.carried() {
 			pids = o.byInode[i.tcp.Inode]
 		}
 	}

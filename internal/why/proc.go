@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/services"
+	"smcr/nl"
 	"smcr/userstack/launch"
 )
 
@@ -28,6 +29,7 @@ type procs struct {
 	known     map[int]*task
 	described map[int]*Process
 	launchers []*task // that there are; nil: not looked for
+	attached  []nl.Attachment
 }
 
 func newProcs() *procs {
@@ -277,10 +279,23 @@ func (p *procs) process(pid int) *Process {
 	if t == nil {
 		return nil
 	}
-	x := &Process{PID: pid, UID: t.uid, Command: t.comm, Start: startOf(t), Launcher: p.launcherOf(pid), Unit: unitOf(t.cgroups, p.read(1, "cgroup"))}
+	x := &Process{PID: pid, UID: t.uid, Command: t.comm, Start: startOf(t), Launcher: p.launcherOf(pid), Attached: p.isAttached(t), Unit: unitOf(t.cgroups, p.read(1, "cgroup"))}
 	x.Enabled = x.Unit != "" && p.enabled(x.Unit)
 	p.described[pid] = x
 	return x
+}
+
+// isAttached reports whether the cgroup of a process is attached, or below one that is. The innermost one counts.
+func (p *procs) isAttached(t *task) bool {
+	in := systemdCgroups(t.cgroups)[1]
+	best, does := -1, false
+	for _, a := range p.attached {
+		top := strings.TrimSuffix(a.Path, "/")
+		if rest, ok := strings.CutPrefix(in, top); in != "" && ok && (rest == "" || rest[0] == '/') && len(top) > best {
+			best, does = len(top), a.Connect || a.Accept
+		}
+	}
+	return does
 }
 
 // simple is a word that needs no quotes in a shell.

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"smcr/nl"
 )
 
 // A fakeTask is a process of a procfs in a directory.
@@ -56,6 +58,25 @@ func fakeProcs(t *testing.T, tasks ...fakeTask) *procs {
 		}
 	}
 	return &procs{root: root, enabled: func(unit string) bool { return unit == "on.service" }, known: map[int]*task{}, described: map[int]*Process{}}
+}
+
+// TestAttached: of the attached cgroups around that of a process, the innermost one counts.
+func TestAttached(t *testing.T) {
+	p := &procs{attached: []nl.Attachment{
+		{Path: "/system.slice/a.service", Connect: true}, {Path: "/user.slice", Accept: true}, {Path: "/user.slice/none"},
+	}}
+	for in, want := range map[string]bool{
+		"/system.slice/a.service": true, "/system.slice/a.service/below": true, "/system.slice/a.services": false, "/system.slice": false,
+		"/user.slice/x": true, "/user.slice/none/x": false, "/": false,
+	} {
+		if got := p.isAttached(&task{cgroups: "1:name=systemd:/user.slice\n0::" + in + "\n"}); got != want {
+			t.Errorf("%s: %t, want %t", in, got, want)
+		}
+	}
+	p.attached = []nl.Attachment{{Path: "/", Connect: true}}
+	if !p.isAttached(&task{cgroups: "0::/user.slice\n"}) || !p.isAttached(&task{cgroups: "0::/\n"}) {
+		t.Error("the topmost cgroup is not that of all processes")
+	}
 }
 
 // TestLauncherOf: the launcher of a program is found beside it, above it, and for daemons.

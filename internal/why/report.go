@@ -199,7 +199,7 @@ func processText(f *Facts) string {
 	if p.Unit != "" {
 		text += ", " + p.Unit
 	}
-	if p.Launcher != 0 {
+	if p.under() {
 		text += ", under smcr run"
 	}
 	return text

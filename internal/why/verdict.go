@@ -126,7 +126,7 @@ func (f *Facts) listener() Verdict {
 		return f.fallback()
 	case f.Stack == kernel:
 		return Verdict{Carrier: SMCR, Over: "the kernel", Why: "the program listens on an SMC socket (AF_SMC), so its clients can use SMC", Advice: nothing}
-	case f.Process != nil && f.Process.Launcher == 0 && !f.Process.IsStack:
+	case f.Process != nil && !f.Process.under() && !f.Process.IsStack:
 		v := f.notUnder()
 		v.Why = "a program under smcr run announced SMC here, and the process that has the listener now is not under smcr run: it announces nothing"
 		return v
@@ -157,11 +157,17 @@ func (f *Facts) unknown() Verdict {
 		return v
 	case p == nil:
 		return f.hidden()
-	case p.Launcher == 0:
+	case !p.under():
 		return f.notUnder()
 	case !f.UserStack && !f.KernelStack:
 		r, _ := reasons.Named("no-stack")
 		return Verdict{Carrier: TCP, Reason: r.Name, Why: "the program is under smcr run, but there is no stack", Advice: r.Cure[0]}
+	}
+	if p.Attached {
+		return Verdict{
+			Carrier: TCP, Why: "the program is under smcr run, or attached, but the connection is older than that, or than the stack",
+			Advice: "The next connections use SMC if their peers do.",
+		}
 	}
 	v := Verdict{Carrier: TCP, Why: "the program is under smcr run, but the stack does not know this socket: it is older than the stack, comes from a " +
 		"program that is not under smcr run, or is one that smcr does not carry"}
