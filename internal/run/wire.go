@@ -248,6 +248,10 @@ func outcomesOf(ctx context.Context, c nl.Attacher, a nl.Attachment) (s launch.S
 	s.TCP, s.Resets = map[string]uint64{}, map[string]uint64{}
 	for _, r := range all[i].TCP {
 		why := smc.Diagnosis(r.Reason)
+		if why == smc.DiagLocal {
+			s.Local += r.Count
+			continue
+		}
 		s.TCP[cmp.Or(why.Text(), fmt.Sprintf("the reason 0x%08x", r.Reason))] += r.Count
 	}
 	for _, r := range all[i].Resets {

@@ -11,6 +11,7 @@
 //	question                                   | answer
 //	-------------------------------------------+---------------------------------
 //	which ports serve a connection             | [Set.For], by route and pnetid
+//	is there any, so that SMC is announced     | [Set.Offers], which opens none
 //	may a link group use this port             | [Set.Serves]
 //	what does the host have                    | [Set.List], open or not
 //	which GID does a CLC message name          | [Port.SourceGID]

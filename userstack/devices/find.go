@@ -72,6 +72,16 @@ func (s *Set) For(rt network.Route) ([]*Port, string, error) {
 	return out, id, nil
 }
 
+// Offers reports whether there are devices that may serve a connection over rt. It opens none, so one that cannot be
+// opened, or is down, counts.
+func (s *Set) Offers(rt network.Route) (bool, error) {
+	places, _, err := s.places(rt)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(places, func(p place) bool { return len(p.ports) > 0 }), nil
+}
+
 // Serves reports whether For returns p for a connection over rt, or would if the
 // devices of better ports were not closed.
 func (s *Set) Serves(rt network.Route, p *Port) bool {

@@ -53,6 +53,13 @@ type bpfPeer struct {
 	Unused uint16
 }
 
+type bpfPlace struct {
+	_    structs.HostLayout
+	Bits uint32
+	Dev  uint32
+	Addr [16]uint8
+}
+
 type bpfScratch struct {
 	_     structs.HostLayout
 	Flow  bpfFlow
@@ -89,7 +96,7 @@ type bpfTally struct {
 	_      structs.HostLayout
 	Cgroup uint64
 	Why    uint32
-	Unused uint32
+	Server uint32
 }
 
 type bpfTuple struct {
@@ -115,6 +122,7 @@ const (
 	bpfMapCgroups   = "cgroups"
 	bpfMapEarlier   = "earlier"
 	bpfMapFlows     = "flows"
+	bpfMapPlaces    = "places"
 	bpfMapPlains    = "plains"
 	bpfMapQuiet     = "quiet"
 	bpfMapRemoved   = "removed"
@@ -192,6 +200,7 @@ type bpfMapSpecs struct {
 	Cgroups   *ebpf.MapSpec `ebpf:"cgroups"`
 	Earlier   *ebpf.MapSpec `ebpf:"earlier"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
+	Places    *ebpf.MapSpec `ebpf:"places"`
 	Plains    *ebpf.MapSpec `ebpf:"plains"`
 	Quiet     *ebpf.MapSpec `ebpf:"quiet"`
 	Removed   *ebpf.MapSpec `ebpf:"removed"`
@@ -237,6 +246,7 @@ type bpfMaps struct {
 	Cgroups   *ebpf.Map `ebpf:"cgroups"`
 	Earlier   *ebpf.Map `ebpf:"earlier"`
 	Flows     *ebpf.Map `ebpf:"flows"`
+	Places    *ebpf.Map `ebpf:"places"`
 	Plains    *ebpf.Map `ebpf:"plains"`
 	Quiet     *ebpf.Map `ebpf:"quiet"`
 	Removed   *ebpf.Map `ebpf:"removed"`
@@ -253,6 +263,7 @@ func (m *bpfMaps) Close() error {
 		m.Cgroups,
 		m.Earlier,
 		m.Flows,
+		m.Places,
 		m.Plains,
 		m.Quiet,
 		m.Removed,

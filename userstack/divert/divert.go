@@ -68,14 +68,21 @@ type Diverter struct {
 	earlier map[uint32]uint32 // the key in map earlier of each stack before this one, by the handle of its filters
 	// attached are the cgroups of map cgroups; past is what was counted for others.
 	attached map[uint64]bool
-	past     map[smc.Diagnosis]uint64
+	past     map[outcome]uint64
+	places   map[bpfPlace]uint32 // map places
+}
+
+// outcome is of what the sums in Diverter.past are.
+type outcome struct {
+	side smc.Role
+	why  smc.Diagnosis
 }
 
 // New makes a Diverter for the network namespace of the calling thread. It needs CAP_NET_ADMIN,
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}, earlier: map[uint32]uint32{}, attached: map[uint64]bool{}, past: map[smc.Diagnosis]uint64{}}
+	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}, earlier: map[uint32]uint32{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())
@@ -238,20 +245,21 @@ type Count struct {
 	// Cgroup is 0 for all that are not attached any more.
 	Cgroup uint64
 	// Why is smc.DiagPeerNoSMC if the peer did not announce SMC, smc.DiagCopied if it sends options back,
-	// smc.DiagMem if its user has as many connections as it may have, and otherwise what Quiet was called
+	// smc.DiagMem if its user has as many connections as it may have, and otherwise what Quiet or SetPlaces was called
 	// with. 0 means that the peer refused the connection.
 	Why smc.Diagnosis
-	N   uint64
+	// Side is that of this host.
+	Side smc.Role
+	N    uint64
 }
 
-// Counts returns what was counted. What the programs of a client are told of the peer counts; a server whose client does
-// not announce SMC counts nothing.
+// Counts returns what was counted. A server whose client does not announce SMC counts nothing.
 func (d *Diverter) Counts() ([]Count, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	all, err := d.counts()
-	for why, n := range d.past {
-		all = append(all, Count{Why: why, N: n})
+	for of, n := range d.past {
+		all = append(all, Count{Why: of.why, Side: of.side, N: n})
 	}
 	return all, err
 }
@@ -267,20 +275,29 @@ func (d *Diverter) counts() (all []Count, err error) {
 			break
 		}
 		if d.attached[k.Cgroup] {
-			all = append(all, Count{k.Cgroup, smc.Diagnosis(k.Why), n})
+			of := outcomeOf(k)
+			all = append(all, Count{k.Cgroup, of.why, of.side, n})
 			continue
 		}
 		old = append(old, k)
 	}
 	for _, k := range old {
 		if d.bpf.Tallies.Lookup(k, &n) == nil && d.bpf.Tallies.Delete(k) == nil {
-			d.past[smc.Diagnosis(k.Why)] += n
+			d.past[outcomeOf(k)] += n
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("divert: %w", err)
 	}
 	return all, nil
+}
+
+func outcomeOf(k bpfTally) outcome {
+	of := outcome{smc.Client, smc.Diagnosis(k.Why)}
+	if k.Server != 0 {
+		of.side = smc.Server
+	}
+	return of
 }
 
 // Close resets the connections that are left, and ends everything. Handle has returned then. Later

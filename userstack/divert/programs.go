@@ -15,9 +15,10 @@ import (
 
 // States of a bpfWay, as in divert.bpf.c.
 const (
-	wayHeld  = iota // packets go to the device of held packets
-	wayOuter        // those of the peer go to outer, those of the program nowhere
-	waySplit        // those of the peer go to outer, those of the program to inner
+	wayHeld   = iota // packets go to the device of held packets
+	wayOuter         // those of the peer go to outer, those of the program nowhere
+	waySplit         // those of the peer go to outer, those of the program to inner
+	wayProbed        // a client's that stays TCP: they go as they do
 )
 
 // Keys of map states, as in divert.bpf.c.

@@ -3,6 +3,7 @@
 package divert
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
@@ -69,13 +70,13 @@ func TestQuietTry(t *testing.T) {
 }
 
 // TestCopied has a device on the way that copies options from SYN to SYN-ACK: the connection is TCP, and
-// the next ones are not announced to this host.
+// the next ones are not announced to this host. The end of the handshake says so to a server behind that device.
 func TestCopied(t *testing.T) {
 	testkind.System(t)
 	b := newBed(t, splice)
 	b.must(b.d[1].Close())
-	address := copier(t, b)
-	for range 2 {
+	address, ends := copier(t, b)
+	for _, probed := range []bool{true, false} {
 		b.must(b.A.Do(func() error {
 			c, err := net.Dial("tcp", address)
 			if err != nil {
@@ -83,13 +84,18 @@ func TestCopied(t *testing.T) {
 			}
 			return c.Close()
 		}))
+		if got := bytes.Contains((<-ends).Contents, []byte{254, 6, 0x53, 0x4d, 0x43, 0x72}); got != probed {
+			t.Errorf("the end of the handshake has the probe: %t, want %t", got, probed)
+		}
 	}
 	b.wantCount(smc.DiagCopied, 2) // the one that found it, and the next one
 	b.wantTaken(0, 0)
+	b.gone()
 }
 
-// copier answers SYNs to an address that no host has with SYN-ACKs of the same options, on host B.
-func copier(t *testing.T, b *bed) (address string) {
+// copier answers SYNs to an address that no host has with SYN-ACKs of the same options, on host B. ends has the first
+// answers to those.
+func copier(t *testing.T, b *bed) (address string, ends <-chan *layers.TCP) {
 	t.Helper()
 	const host, port = "10.77.0.77", 9998
 	link := b.B.Links[0]
@@ -111,19 +117,24 @@ func copier(t *testing.T, b *bed) (address string) {
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: swapped(unix.ETH_P_IP), Ifindex: i.Index})
 	}))
 	t.Cleanup(func() { file.Close() })
+	answers := make(chan *layers.TCP, 10)
 	go func() {
-		buf := make([]byte, 2000)
+		buf, made := make([]byte, 2000), map[netip.AddrPort]bool{}
 		for {
 			n, err := file.Read(buf)
 			if err != nil {
 				return
 			}
 			f, err := parseFrame(buf[:n])
-			if err != nil || f.tuple.Local.Port() != port || f.flags != flagSYN {
+			if err != nil || f.tuple.Local.Port() != port || f.flags != flagSYN && (f.flags != flagACK || made[f.tuple.Remote]) {
 				continue
 			}
 			syn, ok := gopacket.NewPacket(f.b, layers.LayerTypeEthernet, gopacket.Default).Layer(layers.LayerTypeTCP).(*layers.TCP)
 			if !ok {
+				continue
+			}
+			if made[f.tuple.Remote] = f.flags == flagACK; f.flags == flagACK {
+				answers <- syn
 				continue
 			}
 			synack := layers.TCP{SrcPort: syn.DstPort, DstPort: syn.SrcPort, Seq: 1, Ack: syn.Seq + 1, SYN: true, ACK: true, Window: 1000, Options: syn.Options}
@@ -135,5 +146,5 @@ func copier(t *testing.T, b *bed) (address string) {
 			}
 		}
 	}()
-	return net.JoinHostPort(host, strconv.Itoa(port))
+	return net.JoinHostPort(host, strconv.Itoa(port)), answers
 }

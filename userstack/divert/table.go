@@ -239,6 +239,10 @@ func (d *Diverter) expire() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i, key := range old {
+		var w bpfWay
+		if d.bpf.Ways.Lookup(key, &w) == nil && w.State == wayProbed {
+			_ = d.bpf.Ways.Delete(key)
+		}
 		d.remove(key, users[i])
 	}
 }

@@ -13,8 +13,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"smcr/smc"
 )
 
 // A Namespace is the [Network] and [Locator] of a network namespace. It keeps the
@@ -260,14 +258,11 @@ func (n *Namespace) route(local, remote netip.Addr) (Route, error) {
 		return Route{}, err
 	}
 	rt := Route{IfIndex: r.LinkIndex, Gateway: gateway}
-	byIndex := make(map[int]netlink.Link, len(seen.links))
-	for _, l := range seen.links {
-		byIndex[l.Attrs().Index] = l
-	}
-	l, ok := byIndex[r.LinkIndex]
-	if !ok {
+	i := slices.IndexFunc(seen.links, func(l netlink.Link) bool { return l.Attrs().Index == r.LinkIndex })
+	if i < 0 {
 		return Route{}, fmt.Errorf("network: netdev %d of the route to %s is gone", r.LinkIndex, remote)
 	}
+	l := seen.links[i]
 	rt.NetDev = l.Attrs().Name
 	rt.VLAN = vlanOf(l)
 	for _, a := range seen.addrs {
@@ -275,27 +270,7 @@ func (n *Namespace) route(local, remote netip.Addr) (Route, error) {
 			rt.Local = append(rt.Local, p)
 		}
 	}
-	named := map[int]bool{}
-	for _, a := range seen.addrs {
-		p, ok := prefixFromIPNet(a.IPNet)
-		if !ok || a.LinkIndex == rt.IfIndex || p.Addr().IsLinkLocalUnicast() {
-			continue
-		}
-		o := byIndex[a.LinkIndex]
-		if o == nil || !ethernetLike(o) || vlanOf(o) != rt.VLAN ||
-			!slices.ContainsFunc(rt.Local, func(q netip.Prefix) bool { return smc.SamePrefix(p, q) }) {
-			continue
-		}
-		if !named[a.LinkIndex] {
-			named[a.LinkIndex] = true
-			rt.Peers = append(rt.Peers, o.Attrs().Name)
-		}
-		// With two netdevs in a subnet, the route may use the one without the
-		// source address.
-		if p.Addr() == local.Unmap().WithZone("") {
-			rt.Local = append(rt.Local, p)
-		}
-	}
+	rt.join(seen.netdevs, local.Unmap().WithZone(""))
 	// Several callers have them.
 	rt.Local, rt.Peers = slices.Clip(rt.Local), slices.Clip(rt.Peers)
 	return rt, nil

@@ -5,6 +5,7 @@ package network
 import (
 	"errors"
 	"net/netip"
+	"slices"
 
 	"smcr/smc"
 )
@@ -83,6 +84,38 @@ type Route struct {
 	Gateway netip.Addr     // next hop; the zero Addr for a neighbour
 	Local   []netip.Prefix // addresses of the netdev with their prefix lengths; also the source address if a netdev of Peers has it
 	Peers   []string       // other netdevs of the same VLAN with an address in the same subnet: alternates for a second link
+}
+
+// By returns the route to neighbours by one of the netdevs of a namespace.
+func By(n *NetDev, netdevs []NetDev) Route {
+	rt := Route{NetDev: n.Name, IfIndex: n.Index, VLAN: n.VLAN, Local: slices.Clone(n.Addrs)}
+	rt.join(netdevs, netip.Addr{})
+	return rt
+}
+
+// join adds the other netdevs of the same VLAN with an address in the same subnet. local is the source address, or the
+// zero Addr.
+func (rt *Route) join(netdevs []NetDev, local netip.Addr) {
+	for _, n := range netdevs {
+		if n.Index == rt.IfIndex || n.VLAN != rt.VLAN {
+			continue
+		}
+		named := false
+		for _, p := range n.Addrs {
+			if p.Addr().IsLinkLocalUnicast() || !slices.ContainsFunc(rt.Local, func(q netip.Prefix) bool { return smc.SamePrefix(p, q) }) {
+				continue
+			}
+			if !named {
+				named = true
+				rt.Peers = append(rt.Peers, n.Name)
+			}
+			// With two netdevs in a subnet, the route may use the one without the
+			// source address.
+			if p.Addr() == local {
+				rt.Local = append(rt.Local, p)
+			}
+		}
+	}
 }
 
 // PrefixOf returns the address and prefix length of rt for a TCP connection from

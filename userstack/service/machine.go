@@ -81,16 +81,39 @@ func (m *machine) has(a netip.Addr) bool {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now := time.Now(); now.Sub(m.looked) > lookEach {
-		m.looked = now
-		m.look()
-	}
+	m.lookAgain()
 	for _, o := range m.others {
 		if o.addrs[a] {
 			return true
 		}
 	}
 	return false
+}
+
+// elsewhere returns the addresses of other network namespaces of this machine.
+func (m *machine) elsewhere() (all []netip.Addr) {
+	if m.claim == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lookAgain()
+	for _, o := range m.others {
+		for a := range o.addrs {
+			if ofOneNamespace(a) {
+				all = append(all, a)
+			}
+		}
+	}
+	return all
+}
+
+// lookAgain reads the files if they were not read for a while. m.mu is held.
+func (m *machine) lookAgain() {
+	if now := time.Now(); now.Sub(m.looked) > lookEach {
+		m.looked = now
+		m.look()
+	}
 }
 
 // ofOneNamespace reports whether an address says which namespace has it.

@@ -44,6 +44,7 @@ type boundary struct {
 	wholeDir string
 	tallies  tallies
 	shorts   shorts
+	places   places
 }
 
 // openWire begins to take connections. It must be called by a thread of the network namespace. If the process lacks a right,
@@ -107,6 +108,7 @@ func (w *boundary) open(c *Wire) (err error) {
 		return err
 	}
 	w.s.programs.ListAlso(w.list)
+	w.followPlaces()
 	return w.d.Follow(func(name string) bool { return len(c.NetDevs) == 0 || slices.Contains(c.NetDevs, name) })
 }
 
@@ -123,6 +125,7 @@ func (w *boundary) close() (err error) {
 	if w == nil {
 		return nil
 	}
+	w.places.close()
 	if w.attached != nil {
 		err = w.attached.Close()
 	}

@@ -187,7 +187,7 @@ func (w *boundary) outcomes() (map[uint64]nl.Outcomes, error) {
 	}
 	for _, c := range left {
 		if o, ok := of[c.Cgroup]; ok && c.Why != refused {
-			o.TCP = append(o.TCP, stats.Fallback{Side: smc.Client, Reason: uint32(c.Why), Count: c.N})
+			o.TCP = append(o.TCP, stats.Fallback{Side: c.Side, Reason: uint32(c.Why), Count: c.N})
 			of[c.Cgroup] = o
 		}
 	}
@@ -212,16 +212,21 @@ func (w *boundary) plain(f stats.Fallbacks) stats.Fallbacks {
 		w.s.log.Debug("cannot count the connections that are TCP", "err", err)
 		return f
 	}
-	sums := map[smc.Diagnosis]uint64{}
+	sums := map[stats.Fallback]uint64{} // the keys have no Count
 	for _, c := range all {
-		if c.Why != refused {
-			sums[c.Why] += c.N
+		if c.Why != refused && c.Why != smc.DiagLocal { // which is the right thing, and no fallback
+			sums[stats.Fallback{Side: c.Side, Reason: uint32(c.Why)}] += c.N
 		}
 	}
 	var add stats.Fallbacks
 	for why, n := range sums {
-		add.ClientTotal += n
-		add.Reasons = append(add.Reasons, stats.Fallback{Side: smc.Client, Reason: uint32(why), Count: n})
+		if why.Side == smc.Client {
+			add.ClientTotal += n
+		} else {
+			add.ServerTotal += n
+		}
+		why.Count = n
+		add.Reasons = append(add.Reasons, why)
 	}
 	return f.Add(add)
 }

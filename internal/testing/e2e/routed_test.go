@@ -119,7 +119,11 @@ func TestRouted(t *testing.T) {
 		if err := client.Wait(time.Minute); err != nil {
 			t.Errorf("%v\n%s", err, client.Log())
 		}
-		if !strings.Contains(client.Log(), "behind a router") {
+		why := "behind a router"
+		if wired { // the reason is a code
+			why = "smcr explain no-route"
+		}
+		if !strings.Contains(client.Log(), why) {
 			t.Errorf("smcr run -v does not say why:\n%s", client.Log())
 		}
 		terminate(t, server)

@@ -65,8 +65,11 @@ struct flow {
 	struct header peer;	/* SYN, of a server */
 };
 
-/* Where the packets of a flow go. The program makes it, user space writes it until it is SPLIT, and then the program alone. */
-enum { HELD, OUTER, SPLIT };
+/*
+ * Where the packets of a flow go. The program makes it, user space writes it until it is SPLIT, and then the program alone.
+ * PROBED is a client's that stays TCP: they go as they do, and the end of its handshake takes the probe along.
+ */
+enum { HELD, OUTER, SPLIT, PROBED };
 struct way {
 	__u32 state;
 	__u32 dev;	/* of what outer sends */
@@ -102,7 +105,14 @@ struct peer {
 struct tally {
 	__u64 cgroup;
 	__u32 why;
-	__u32 unused;
+	__u32 server;	/* the side of this host */
+};
+
+/* Where SMC-R is possible: a device, or 0 for any, and addresses of peers by it. IPv4 addresses are IPv4-mapped. */
+struct place {
+	__u32 bits;	/* of what follows */
+	__u32 dev;
+	__u8 addr[16];
 };
 
 /* Until when nothing is announced, as bpf_ktime_get_ns has it, and why. With again, the first connection after that is announced, and the others are not for so long. */
@@ -134,6 +144,7 @@ struct found {
 };
 
 struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct peer); __type(value, struct silence); } quiet SEC(".maps"); /* both sides write it */
+struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 16384); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct place); __type(value, __u32); } places SEC(".maps"); /* why SMC-R is not possible there, or 0; user space writes it */
 /* Until when the stack counts as alive, as bpf_ktime_get_ns has it, which it writes again and again; and whether it takes new connections. */
 enum { ALIVE, TAKES, STATES };
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, STATES); __type(key, __u32); __type(value, __u64); } states SEC(".maps");
@@ -163,9 +174,9 @@ static __always_inline int takes(void)
 }
 
 /* count counts a connection that is TCP, and notes that for its socket. */
-static __always_inline void count(__u64 cgroup, __u64 cookie, __u32 why)
+static __always_inline void count(__u64 cgroup, __u64 cookie, __u32 why, __u32 server)
 {
-	struct tally t = { .cgroup = cgroup, .why = why };
+	struct tally t = { .cgroup = cgroup, .why = why, .server = server };
 	if (why)
 		bpf_map_update_elem(&plains, &cookie, &why, BPF_ANY);
 	__u64 *n = bpf_map_lookup_elem(&tallies, &t);
@@ -354,6 +365,8 @@ static __always_inline int append(struct __sk_buff *skb, const struct packet *p,
 static const __u8 of_syn[12] = { 254, 6, 0xe2, 0xd4, 0xc3, 0xd9, 254, 6, 0x53, 0x4d, 0x43, 0x72 };
 static const __u8 of_synack[8] = { 254, 6, 0xe2, 0xd4, 0xc3, 0xd9, 1, 1 };
 
+static const __u8 of_probe[8] = { 254, 6, 0x53, 0x4d, 0x43, 0x72, 1, 1 };
+
 static __always_inline int announce(struct __sk_buff *skb, const struct packet *p, int server)
 {
 	return server ? append(skb, p, of_synack, sizeof(of_synack)) : append(skb, p, of_syn, sizeof(of_syn));
@@ -467,6 +480,19 @@ static __always_inline __u32 silent(__u32 uid, const struct tuple *t)
 	return told(&p);
 }
 
+/* impossible reports why SMC-R is not possible with a peer by a device, or 0: nothing is known against it. */
+static __always_inline __u32 impossible(__u32 dev, const struct tuple *t)
+{
+	struct place p = { .bits = 8 * (sizeof(p) - sizeof(p.bits)), .dev = dev };
+	__builtin_memcpy(p.addr, t->remote, sizeof(p.addr));
+	__u32 *why = bpf_map_lookup_elem(&places, &p);
+	if (why && *why)
+		return *why;
+	p.dev = 0;
+	why = bpf_map_lookup_elem(&places, &p);
+	return why ? *why : 0;
+}
+
 /* elsewhere reports whether a stack before this one has announced the SYN, or SYN-ACK, with a sequence number: the connection is that one's. */
 static __always_inline int elsewhere(const struct tuple *t, __u32 isn)
 {
@@ -514,13 +540,15 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		bpf_map_update_elem(&plains, &f->cookie, &why, BPF_ANY);
 		return;
 	}
-	__u32 why = has & UNFIT ? UNFIT_SOCKET : server ? 0 : silent(f->uid, &p->t);
+	__u32 why = has & UNFIT ? UNFIT_SOCKET : impossible(skb->ifindex, &p->t);
+	if (!why && !server)
+		why = silent(f->uid, &p->t);
 	if (why && !(why == SHORT && does & ALWAYS)) {
-		count(f->cgroup, f->cookie, why);
+		count(f->cgroup, f->cookie, why, server);
 		return;
 	}
 	if (!charge(f->uid)) {
-		count(f->cgroup, f->cookie, NO_MEMORY);
+		count(f->cgroup, f->cookie, NO_MEMORY, server);
 		return;
 	}
 	f->id = bpf_ktime_get_ns() << 1 | server; /* never 0, and another one for the next flow of the tuple */
@@ -533,7 +561,7 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	}
 	if (bpf_map_update_elem(&flows, &p->t, f, BPF_NOEXIST)) {
 		uncharge(f->uid);
-		count(f->cgroup, f->cookie, NO_MEMORY);
+		count(f->cgroup, f->cookie, NO_MEMORY, server);
 		return;
 	}
 	if (!announce(skb, p, server))
@@ -550,6 +578,21 @@ static __always_inline void went(struct __sk_buff *skb, struct way *w)
 		w->via = h;
 }
 
+/*
+ * probed sees what a client sends whose SYN-ACK had the probe. A server behind what copies options would wait for
+ * PROPOSAL: the end of the handshake tells it not to. If that has data, the data does.
+ */
+static __always_inline void probed(struct __sk_buff *skb, const struct packet *p, const struct way *w)
+{
+	__u32 isn = w->isn;
+	struct flow *f = bpf_map_lookup_elem(&flows, &p->t);
+	bpf_map_delete_elem(&ways, &p->t);
+	if (f)
+		forget(&p->t, f->uid);
+	if (p->h.ack && !p->h.syn && !p->h.rst && !p->h.fin && bpf_ntohl(p->h.seq) == isn + 1)
+		append(skb, p, of_probe, sizeof(of_probe));
+}
+
 /* leaving sees what leaves the host by a device, but for what the stack sends. */
 SEC("tc")
 int leaving(struct __sk_buff *skb)
@@ -558,6 +601,14 @@ int leaving(struct __sk_buff *skb)
 	if (skb->ingress_ifindex == veth || skb->ingress_ifindex == tap || !parse(skb, 1, &p))
 		return TC_ACT_UNSPEC;
 	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
+	if (w && w->state == PROBED && (!p.h.syn || bpf_ntohl(p.h.seq) != w->isn)) {
+		probed(skb, &p, w);
+		if (!p.h.syn)
+			return TC_ACT_UNSPEC;
+		w = 0; /* another connection */
+	}
+	if (w && w->state == PROBED)
+		return TC_ACT_UNSPEC; /* sent again, while its answer is on the way to the program */
 	if (w && w->state != SPLIT && dead()) {
 		/* The program's connection is made again, without SMC. */
 		struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
@@ -595,11 +646,17 @@ int leaving(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
+/* passes says where all packets of a flow go from now on. */
+static __always_inline int passes(const struct tuple *t, const struct flow *f, __u32 state)
+{
+	struct way w = { .state = state, .dev = f->via.dev, .isn = f->isn, .via = f->via };
+	return !bpf_map_update_elem(&ways, t, &w, BPF_NOEXIST);
+}
+
 /* holds has all packets of a flow go to the stack from now on. */
 static __always_inline int holds(const struct tuple *t, struct flow *f)
 {
-	struct way w = { .state = HELD, .dev = f->via.dev, .isn = f->isn, .via = f->via };
-	if (bpf_map_update_elem(&ways, t, &w, BPF_NOEXIST))
+	if (!passes(t, f, HELD))
 		return 0;
 	f->held = 1;
 	return 1;
@@ -647,10 +704,27 @@ static __always_inline int came_synack(struct __sk_buff *skb, const struct packe
 		struct silence until = { .until = bpf_ktime_get_ns() + COPIED_FOR, .why = COPIED };
 		__builtin_memcpy(peer.addr, p->t.remote, sizeof(peer.addr));
 		bpf_map_update_elem(&quiet, &peer, &until, BPF_ANY);
-		count(f->cgroup, f->cookie, COPIED);
+		count(f->cgroup, f->cookie, COPIED, 0);
+		if (passes(&p->t, f, PROBED))
+			return 0; /* the flow is forgotten with the way */
 	} else {
-		count(f->cgroup, f->cookie, NO_OPTION);
+		count(f->cgroup, f->cookie, NO_OPTION, 0);
 	}
+	forget(&p->t, f->uid);
+	return 0;
+}
+
+/* came_end sees the end of a handshake with a server, perhaps with data. It reports whether it is held. */
+static __always_inline int came_end(struct __sk_buff *skb, const struct packet *p, struct flow *f)
+{
+	__u32 zero = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	if (!s || !load(skb, p, &s->syn.h))
+		return 0;
+	if (!(options(&s->syn.h, &s->found) & PROBES))
+		return holds(&p->t, f);
+	/* Options are copied on the way: the client has taken the connection for TCP. */
+	count(f->cgroup, f->cookie, COPIED, 1);
 	forget(&p->t, f->uid);
 	return 0;
 }
@@ -668,6 +742,8 @@ int arriving(struct __sk_buff *skb)
 	if (!parse(skb, 0, &p))
 		return TC_ACT_UNSPEC;
 	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
+	if (w && w->state == PROBED)
+		return TC_ACT_UNSPEC;
 	if (w)
 		/* Whether a SYN is of a new connection, the stack has to find out. */
 		return bpf_redirect(w->state == HELD || (p.h.syn && !p.h.ack) ? tap : veth, 0);
@@ -682,17 +758,14 @@ int arriving(struct __sk_buff *skb)
 		/* The end of an earlier stack's connection with the same ports is not that of this one. */
 		if (!f->server && bpf_ntohl(p.h.ack_seq) != f->isn + 1)
 			return TC_ACT_UNSPEC;
-		count(f->cgroup, 0, REFUSED);
+		count(f->cgroup, 0, REFUSED, f->server);
 		forget(&p.t, f->uid);
 		return TC_ACT_UNSPEC;
 	}
 	if (p.h.syn)
 		return came_synack(skb, &p, f) ? bpf_redirect(tap, 0) : TC_ACT_UNSPEC;
-	/*
-	 * The end of the handshake, perhaps with data, or after data that was sent behind it: the
-	 * kernel would take no other acknowledgement number.
-	 */
-	if (f->server && bpf_ntohl(p.h.ack_seq) == f->isn + 1 && holds(&p.t, f))
+	/* Data that was sent behind it may have come before: the kernel would take no other acknowledgement number. */
+	if (f->server && bpf_ntohl(p.h.ack_seq) == f->isn + 1 && came_end(skb, &p, f))
 		return bpf_redirect(tap, 0);
 	return TC_ACT_UNSPEC;
 }

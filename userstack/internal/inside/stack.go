@@ -50,6 +50,9 @@ type Stack[C any] interface {
 	Closed() bool
 	// CanAnnounce returns why SMC cannot be announced to remote, or nil.
 	CanAnnounce(local, remote netip.Addr) error
+	// Places returns what CanAnnounce finds for whole networks, without opening a device. Of the places that have a peer,
+	// the one with the longest prefix counts.
+	Places() ([]Place, error)
 	// Copies returns why a connection of a user must not be announced to remote, which CanAnnounce does not
 	// know: at this address the option of SMC in a SYN-ACK means nothing.
 	Copies(uid uint32, remote netip.AddrPort) error
@@ -99,6 +102,14 @@ type Stack[C any] interface {
 	// OnQuiet has f called after many connections have begun or ended, when for a
 	// while no more do, at most every few seconds.
 	OnQuiet(f func())
+}
+
+// Place is a part of the network: peers with addresses of Prefix, or with any if that is the zero Prefix, by the netdev with
+// this index. Why is the reason why SMC must not be announced there, or 0.
+type Place struct {
+	Dev    int
+	Prefix netip.Prefix
+	Why    smc.Diagnosis
 }
 
 // TCPSocket is a TCP socket of a program that the stack does not carry: of a

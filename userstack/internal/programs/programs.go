@@ -65,6 +65,9 @@ func (p *Programs) Candidate(o inside.Owner, local, remote netip.Addr, fd int) e
 	return p.gated(o, fd, option.GateConnect, option.MarkConnect)
 }
 
+// Places returns where SMC must not be announced: what Candidate finds for whole networks.
+func (p *Programs) Places() ([]inside.Place, error) { return p.in.Places() }
+
 // CandidateHere marks the socket fd of a connection that a program is about to open to
 // an address of this host, for which Candidate has returned network.ErrThisHost. No RoCE
 // device is needed: the bytes of such a connection never leave the host. The gate is for
