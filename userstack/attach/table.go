@@ -17,12 +17,13 @@ import (
 
 	"smcr/guard"
 	"smcr/internal/cgroup"
+	"smcr/quota"
 	"smcr/userstack/divert"
 )
 
 // Limits of a [Table].
 const (
-	// maxEntries is how many entries there may be, and maxRuns how many runs of a user other than root.
+	// maxEntries is how many entries there may be, and maxRuns how many runs of a user if the Config does not say it.
 	maxEntries = 2048
 	maxRuns    = 256
 )
@@ -42,6 +43,8 @@ type Config struct {
 	// Namespace is the inode number of the network namespace of the stack.
 	Namespace uint64
 	Boundary  Boundary
+	// MaxRuns bounds the runs of a user other than root, together with those of the user's subordinate users. 0 means 256.
+	MaxRuns int
 	// Log and Guard are those of the stack. Guard may be nil.
 	Log   *slog.Logger
 	Guard *guard.Guard
@@ -69,7 +72,7 @@ type Table struct {
 	closed  bool
 	handed  bool              // another process has the cgroups
 	entries map[string]*entry // by path
-	runs    map[uint32]int    // how many entries of runs a user has
+	runs    map[uint32]int    // how many entries of runs an account has: see quota.Account
 	always  map[uint64]bool   // the cgroups whose entries have Always
 }
 
@@ -174,13 +177,14 @@ func (t *Table) add(e Entry) error {
 		return os.ErrClosed
 	case len(t.entries) >= maxEntries:
 		return fmt.Errorf("%d cgroups are attached, which is the most: %w", maxEntries, syscall.ENOSPC)
-	case e.Run && e.UID != 0 && t.runs[e.UID] >= maxRuns:
-		return fmt.Errorf("user %d has %d programs under 'smcr run', which is the most: %w", e.UID, maxRuns, syscall.EUSERS)
+	}
+	if who, most := quota.Account(e.UID), cmp.Or(t.cfg.MaxRuns, maxRuns); e.Run && who != 0 && t.runs[who] >= most {
+		return fmt.Errorf("user %d has %d of at most %d programs under 'smcr run': %w", who, t.runs[who], most, syscall.EUSERS)
 	}
 	n := &entry{Entry: e}
 	t.entries[e.Path] = n
 	if e.Run {
-		t.runs[e.UID]++
+		t.runs[quota.Account(e.UID)]++
 	}
 	if err := t.look(n); err != nil {
 		t.drop(n)
@@ -195,8 +199,9 @@ func (t *Table) drop(e *entry) {
 	t.detach(e)
 	delete(t.entries, e.Path)
 	if e.Run {
-		if t.runs[e.UID]--; t.runs[e.UID] <= 0 {
-			delete(t.runs, e.UID)
+		who := quota.Account(e.UID)
+		if t.runs[who]--; t.runs[who] <= 0 {
+			delete(t.runs, who)
 		}
 	}
 }

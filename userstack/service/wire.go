@@ -101,7 +101,7 @@ func (w *boundary) open(c *Wire) (err error) {
 	if err != nil {
 		return fmt.Errorf("service: %w", err)
 	}
-	if w.attached, err = attach.New(attach.Config{Top: w.top, Namespace: ns, Boundary: w, Log: w.s.log, Guard: g}); err != nil {
+	if w.attached, err = attach.New(attach.Config{Top: w.top, Namespace: ns, Boundary: w, MaxRuns: w.s.cfg.UserSessions, Log: w.s.log, Guard: g}); err != nil {
 		return err
 	}
 	if err := w.find(); err != nil {
