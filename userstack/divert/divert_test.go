@@ -60,8 +60,13 @@ func newBed(t *testing.T, handle func(*bed, *Flow)) *bed {
 
 func newBedWith(t *testing.T, handle func(*bed, *Flow), tune func(*Config)) *bed {
 	t.Helper()
+	return newBedOf(t, netnstest.Options{}, handle, tune)
+}
+
+func newBedOf(t *testing.T, o netnstest.Options, handle func(*bed, *Flow), tune func(*Config)) *bed {
+	t.Helper()
 	netnstest.Require(t)
-	b := &bed{Pair: netnstest.New(t, netnstest.Options{}), t: t}
+	b := &bed{Pair: netnstest.New(t, o), t: t}
 	for i, h := range []*netnstest.Host{b.A, b.B} {
 		b.must(h.Do(func() (err error) {
 			cfg := Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Handle: func(_ context.Context, f *Flow) {

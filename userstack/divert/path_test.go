@@ -145,3 +145,32 @@ func TestPathMoves(t *testing.T) {
 	}
 	c.goesOn(0, "by another device")
 }
+
+// TestAnnouncedElsewhere has a SYN that is lost, and sent again by another device: it is announced there, too.
+func TestAnnouncedElsewhere(t *testing.T) {
+	testkind.System(t)
+	b := newBedOf(t, netnstest.Options{Links: 2}, splice, func(*Config) {})
+	l := b.listen(b.B.Addr())
+	b.works(l) // the neighbours know each other
+	b.gone()
+	b.must(b.B.SetLoss(0, 1))
+	moved := make(chan error, 1)
+	go func() {
+		for left(b.d[0]) == "" && t.Context().Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		moved <- func() error {
+			for i, h := range []*netnstest.Host{b.A, b.B} {
+				peer := []*netnstest.Host{b.B, b.A}[i]
+				out, err := h.Command(t.Context(), "ip", "route", "add", peer.Addr()+"/32", "via", peer.Links[1].IPv4.String(), "src", h.Addr()).CombinedOutput()
+				if err != nil {
+					return fmt.Errorf("%w: %s", err, out)
+				}
+			}
+			return nil
+		}()
+	}()
+	b.works(l)
+	b.must(<-moved)
+	b.wantTaken(2, 2)
+}

@@ -635,9 +635,9 @@ int leaving(struct __sk_buff *skb)
 	struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
 	if (f) {
 		if (f->isn == bpf_ntohl(p.h.seq) && f->server == p.h.ack) {
-			/* Sent again; or a device below the one that has announced it; or an earlier stack has held it. */
-			if (f->via.dev == skb->ifindex && load(skb, &p, &s->flow.own) && !(options(&s->flow.own, &s->found) & ANNOUNCES))
-				announce(skb, &p, f->server);
+			/* Sent again, perhaps by another device; or this is a device below the one that has announced it; or an earlier stack has held it. */
+			if (load(skb, &p, &s->flow.own) && !(options(&s->flow.own, &s->found) & ANNOUNCES) && announce(skb, &p, f->server))
+				hop(skb, &f->via);
 			return TC_ACT_UNSPEC;
 		}
 		forget(&p.t, f->uid);
