@@ -167,7 +167,7 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 		w.tallies.count(f.Cgroup, f.Role, d)
 		log.Debug("connection stays TCP", "err", err)
 		s.programs.StaysTCPOf(owner, f.Cookie, f.Role == smc.Client, err)
-		if f.Role == smc.Client {
+		if f.Role == smc.Client && lasts(d) {
 			w.quiet(f, divert.Silence{For: declinedFor, Why: declinedBy(d)})
 		}
 		if err := f.Splice(); err != nil {
@@ -195,6 +195,12 @@ func declinedBy(d *userstack.DeclineError) smc.Diagnosis {
 		return smc.DiagPeerDeclined
 	}
 	return d.Code
+}
+
+// lasts reports whether the next connections would be declined as well. Those that came as a link failed would not: the
+// link group has another link, or is a new one.
+func lasts(d *userstack.DeclineError) bool {
+	return d.Code != smc.DiagNoActiveLink && d.Code != smc.DiagNoServerLink
 }
 
 // quiet has connections like that of f not announced for a time.
