@@ -284,7 +284,7 @@ func (p *programs) client(out io.Writer, limit time.Duration, argv ...string) er
 	return err
 }
 
-var linkGoneRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: .*(?:no active link to queue pair|link \d+ failed|is down)`)
+var linkGoneRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: .*(?:no active link|link \d+ failed|is down)`)
 
 // linkGone returns how many connections in the log of smcr run -v are TCP because the
 // link in the server's message had ended when the client received the message: their TCP
@@ -425,10 +425,10 @@ func (l *lab) flap(t *testing.T, ends []end, d time.Duration) *flapper {
 		t.Log(strings.Join(p.said, "\n"))
 		for _, server := range []*netnstest.Process{nginx, iperfServer, redisServer} {
 			if err := server.Signal(os.Interrupt); err != nil {
-				t.Error(err)
+				t.Errorf("%v: %v", server.Cmd.Args, err)
 			}
 			if err := server.Wait(endTime); errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Error(err)
+				t.Errorf("%v: %v", server.Cmd.Args, err)
 			}
 		}
 		l.wantNoConnections(l.A, l.B)
