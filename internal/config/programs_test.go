@@ -204,4 +204,9 @@ func TestAttached(t *testing.T) {
 	if diff := cmp.Diff([]Program{p("/stays", 5), p("/gone", 5), less, p("/hand", 7), p("/both", 7)}, on); diff != "" {
 		t.Errorf("the same file: -want +got:\n%s", diff)
 	}
+	// Its programs alone are others now.
+	file = []Program{less, p("/both", 5), p("/new", 5), p("/stays", 5), {Cgroup: "/gone", Connect: true}}
+	if diff := cmp.Diff(append(slices.Clone(file), p("/hand", 7)), s.On(&Config{Programs: file}).Programs); diff != "" {
+		t.Errorf("other programs: -want +got:\n%s", diff)
+	}
 }

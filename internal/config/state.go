@@ -17,7 +17,7 @@ import (
 // A State is what commands have changed in a stack since it read its configuration
 // file. The next stack of the network namespace applies these changes too.
 type State struct {
-	// File is the digest of the configuration file, or "" if there was none. The
+	// File is the digest of the configuration file without its programs, or "" if there was nothing in it. The
 	// changes are only valid together with this file.
 	File string
 	// Namespace is the inode number of the network namespace.
@@ -115,7 +115,8 @@ func (s *State) Changed() bool {
 }
 
 // On returns the configuration of a stack that has read live from the same file: live
-// with the changes of s. If both concern one device, the changes count.
+// with the changes of s. If both concern one device, the changes count. A program that the file has not had, or had otherwise,
+// is as it says.
 func (s *State) On(live *Config) *Config {
 	c := *live
 	if s.Now.PNETs != nil {
@@ -134,9 +135,24 @@ func (s *State) On(live *Config) *Config {
 		c.HSLimitation = s.Now.HSLimitation
 	}
 	if s.Now.Programs != nil {
-		c.Programs = changed(live.Programs, s.Base.Programs, s.Now.Programs, Program.same, Program.samePath)
+		c.Programs = s.programs(live.Programs)
 	}
 	return &c
+}
+
+// programs is On for the programs of a file.
+func (s *State) programs(file []Program) []Program {
+	out := []Program{}
+	for _, x := range file {
+		i := slices.IndexFunc(s.Now.Programs, x.samePath)
+		switch {
+		case !slices.ContainsFunc(s.Base.Programs, x.same), i >= 0 && x.same(s.Now.Programs[i]):
+			out = append(out, x)
+		case i >= 0:
+			out = append(out, s.Now.Programs[i])
+		}
+	}
+	return append(out, s.Attached(file)[len(file):]...)
 }
 
 // Attached returns the programs of a stack that reads another file after s: those of the file,

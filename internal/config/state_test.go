@@ -78,7 +78,7 @@ func TestStateOn(t *testing.T) {
 	}
 	off, on := false, true
 	// A device of the file that was missing before exists now.
-	live := &Config{PNETs: []nl.PNET{{ID: "A", NetDev: "eth0"}, {ID: "B", NetDev: "eth1"}, {ID: "D", NetDev: "eth2"}}, UEIDs: []string{"OLD"}, HSLimitation: &off}
+	live := &Config{PNETs: []nl.PNET{{ID: "A", NetDev: "eth0"}, {ID: "B", NetDev: "eth1"}, {ID: "D", NetDev: "eth2"}}, UEIDs: []string{"OLD"}, HSLimitation: &off, Programs: s.Base.Programs}
 	want := &Config{
 		PNETs: []nl.PNET{{ID: "A", NetDev: "eth0"}, {ID: "D", NetDev: "eth2"}, {ID: "C", IBDev: "soft-eth1", IBPort: 1}},
 		UEIDs: []string{"NEW"}, HSLimitation: &on, Programs: s.Now.Programs,

@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -169,16 +170,24 @@ func (c *configurator) addEIDs(ctx context.Context) error {
 	return nil
 }
 
-// readConfig returns a configuration file and the digest of its content.
+// readConfig returns a configuration file and the digest of its content. Programs do not count: 'smcr service' adds some, and what other
+// commands have changed goes on.
 func readConfig(path string) (*config.Config, string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, "", fmt.Errorf("config: %w", err)
 	}
 	defer f.Close()
-	h := sha256.New()
-	file, err := config.Read(io.TeeReader(f, h))
-	return file, fmt.Sprintf("%x", h.Sum(nil)), err
+	var b bytes.Buffer
+	file, err := config.Read(io.TeeReader(f, &b))
+	if err != nil {
+		return nil, "", err
+	}
+	rest := config.WithoutPrograms(b.Bytes())
+	if len(rest) == 0 {
+		return file, "", nil
+	}
+	return file, fmt.Sprintf("%x", sha256.Sum256(rest)), nil
 }
 
 // usable returns a configuration without the entries that the stack cannot use, and

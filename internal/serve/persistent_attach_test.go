@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"smcr/internal/config"
 	"smcr/nl"
 	"smcr/nl/nltest"
 )
@@ -126,6 +127,38 @@ func TestAttachedAndFile(t *testing.T) {
 				t.Errorf("files: %q", names)
 			}
 		})
+	}
+}
+
+// TestAttachedAndEdited: what 'smcr service' attaches and writes into the file, or the reverse, leaves the other changes by commands as
+// they are, with and without a file before.
+func TestAttachedAndEdited(t *testing.T) {
+	for _, text := range []string{"", "# mine\nueids: [FILE]\nprograms:\n  - cgroup: /file # one\n"} {
+		l, ctx := newLab(t), t.Context()
+		me := uint32(os.Geteuid())
+		want := []nl.Attachment{both("/hand", 1000)}
+		ueids := []string{"HAND"}
+		if text != "" {
+			l.configure(text)
+			want, ueids = append(want, both("/file", me)), []string{"FILE", "HAND"}
+		}
+		k, _ := l.start()
+		l.must(k.AddUEID(ctx, "HAND"), k.Attach(ctx, both("/hand", 1000)), k.Attach(ctx, both("/service", 0)))
+		with, err := config.AddProgram([]byte(text), "/service")
+		l.must(err)
+		l.configure(string(with))
+		for range 2 {
+			k, _ = l.start()
+			l.wantAttached(k, append(slices.Clone(want), both("/service", me))...)
+			l.want(k, ueids)
+		}
+		l.must(k.Detach(ctx, "/service"))
+		l.configure(text)
+		for range 2 {
+			k, _ = l.start()
+			l.wantAttached(k, want...)
+			l.want(k, ueids)
+		}
 	}
 }
 
