@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/config"
 	"smcr/internal/output"
 	"smcr/internal/printable"
+	"smcr/nl"
 
 	"github.com/spf13/cobra"
 )
@@ -23,13 +25,17 @@ import (
 type options struct {
 	*cmdutil.Factory
 	systemd
+	config  string // file of the stack
 	restart bool
 	format  string
 }
 
 // NewCmd returns smcr service.
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
-	o := &options{Factory: f, systemd: newSystemd()}
+	return newCmd(&options{Factory: f, systemd: newSystemd(), config: config.DefaultPath})
+}
+
+func newCmd(o *options) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "service",
 		Short: "Put services of systemd under smcr run",
@@ -38,20 +44,37 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 			"notifications, sockets, reload and stop, and adds to its sandbox what 'smcr run' needs.",
 		Example: "  smcr service enable --restart redis-server\n  smcr service status\n  smcr service disable --restart redis-server",
 	})
-	each := func(cmd *cobra.Command, args []string, do func(context.Context, *options, string) error) error {
+	each := func(ctx context.Context, args []string, do func(context.Context, *options, string) error) error {
 		var errs []error
 		for _, name := range args {
-			errs = append(errs, explain(do(cmd.Context(), o, name)))
+			errs = append(errs, explain(do(ctx, o, name)))
 		}
 		return errors.Join(errs...)
 	}
-	change := func(c *cobra.Command, do func(context.Context, *options, string) error) *cobra.Command {
+	// Where the stack takes connections at the devices, attached does the same as do, without a drop-in file.
+	type attaches = func(context.Context, *options, nl.Attacher, string) error
+	both := func(cmd *cobra.Command, args []string, do func(context.Context, *options, string) error, attached attaches) error {
+		done, err := o.stack(cmd.Context(), func(ctx context.Context, a nl.Attacher) error {
+			return each(ctx, args, func(ctx context.Context, o *options, name string) error { return attached(ctx, o, a, name) })
+		})
+		if !done {
+			return each(cmd.Context(), args, do)
+		}
+		return err
+	}
+	change := func(c *cobra.Command, do func(context.Context, *options, string) error, attached attaches) *cobra.Command {
 		c.Args, c.ValidArgsFunction = someUnits, o.complete
-		c.RunE = func(cmd *cobra.Command, args []string) error { return each(cmd, args, do) }
+		c.RunE = func(cmd *cobra.Command, args []string) error { return both(cmd, args, do, attached) }
 		c.Flags().BoolVar(&o.restart, "restart", false, "restart the unit if it runs")
 		return c
 	}
-	status := func(cmd *cobra.Command, args []string) error { return explain(status(cmd.Context(), o, args)) }
+	status := func(cmd *cobra.Command, args []string) error {
+		done, err := o.stack(cmd.Context(), func(ctx context.Context, a nl.Attacher) error { return statusAttached(ctx, o, a, args) })
+		if !done {
+			err = status(cmd.Context(), o, args)
+		}
+		return explain(err)
+	}
 	ask := func(c *cobra.Command) *cobra.Command {
 		c.Args, c.ValidArgsFunction = cobra.ArbitraryArgs, o.complete
 		cmdutil.AddFormatFlag(c, &o.format, cmdutil.FormatTable, cmdutil.FormatJSON)
@@ -64,11 +87,11 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 				"refuses the file, or with --restart the unit does not start, everything is as before.\n" +
 				"'smcr service show UNIT' prints the file without a change.",
 			Example: "  smcr service enable --restart nginx\n  smcr service enable postgresql@15-main redis-server",
-		}, enable),
+		}, enable, enableAttached),
 		change(&cobra.Command{
 			Use: "disable UNIT...", Short: "Take a service out of smcr run", Long: "Remove the drop-in file that 'smcr service enable' has written.",
 			Example: "  smcr service disable --restart nginx",
-		}, disable),
+		}, disable, disableAttached),
 		ask(&cobra.Command{
 			Use: "status [UNIT...]", Short: "Show which services are under smcr run",
 			Long: "Show the services that 'smcr service enable' has changed, or the named ones, and whether\n" +
@@ -88,7 +111,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 				if o.format == cmdutil.FormatJSON {
 					return explain(showJSON(cmd.Context(), o, args))
 				}
-				return each(cmd, args, show)
+				return both(cmd, args, show, showAttached)
 			},
 		}),
 	)
@@ -257,10 +280,15 @@ func disable(ctx context.Context, o *options, name string) error {
 
 // printChange prints the lines of the drop-in file that come and go.
 func (o *options) printChange(u Unit, before, after string) {
+	o.printLines(o.file(u.Name), before, after)
+}
+
+// printLines prints the lines of a file that come and go.
+func (o *options) printLines(file, before, after string) {
 	if before == after {
 		return
 	}
-	printable.Fprintf(o.IO.Out, "%s:\n", o.file(u.Name))
+	printable.Fprintf(o.IO.Out, "%s:\n", file)
 	for _, x := range []struct{ sign, lines, other string }{{"-", before, after}, {"+", after, before}} {
 		other := strings.Split(x.other, "\n")
 		for line := range strings.SplitSeq(x.lines, "\n") {

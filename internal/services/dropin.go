@@ -74,23 +74,17 @@ func New(u Unit, smcr, stack string, pidFile func() string) (DropIn, error) {
 
 // fits returns why smcr run cannot work within a unit.
 func fits(u Unit, smcr string) error {
+	if err := loaded(u); err != nil {
+		return err
+	}
 	p := u.Props
 	name := strings.TrimSuffix(u.Name, ".service")
 	switch {
-	case p["LoadState"] == "not-found":
-		return fmt.Errorf("%w: there is no unit %s: see 'systemctl list-unit-files --type=service'", ErrNotFound, u.Name)
-	case p["LoadState"] == "masked":
-		return fmt.Errorf("%w: unit %s is masked: 'systemctl unmask %s' first", ErrUnfit, u.Name, name)
-	case p["LoadState"] != "loaded":
-		return fmt.Errorf("%w: unit %s is %s: %s", ErrUnfit, u.Name, p["LoadState"], p["LoadError"])
 	case p["Transient"] == "yes":
 		return fmt.Errorf("%w: unit %s is transient: start it with 'systemd-run smcr run -- …'", ErrUnfit, u.Name)
 	}
-	if nothing(u.exec()) {
-		if parts := services(p["ConsistsOf"]); len(parts) > 0 {
-			return fmt.Errorf("%w: %s stands for others: 'smcr service enable %s'", ErrNoProgram, u.Name, strings.Join(parts, " "))
-		}
-		return fmt.Errorf("%w: %s", ErrNoProgram, u.Name)
+	if err := something(u); err != nil {
+		return err
 	}
 	for _, value := range u.exec() {
 		switch c := parseCommand(value); {
@@ -115,6 +109,31 @@ func fits(u Unit, smcr string) error {
 		return fmt.Errorf("%w: it has %s, which hides %s: install smcr in /usr/local/bin", ErrUnfit, hides, smcr)
 	}
 	return nil
+}
+
+// loaded returns why a unit cannot be used at all.
+func loaded(u Unit) error {
+	switch state := u.Props["LoadState"]; state {
+	case "loaded":
+		return nil
+	case "not-found":
+		return fmt.Errorf("%w: there is no unit %s: see 'systemctl list-unit-files --type=service'", ErrNotFound, u.Name)
+	case "masked":
+		return fmt.Errorf("%w: unit %s is masked: 'systemctl unmask %s' first", ErrUnfit, u.Name, strings.TrimSuffix(u.Name, ".service"))
+	default:
+		return fmt.Errorf("%w: unit %s is %s: %s", ErrUnfit, u.Name, state, u.Props["LoadError"])
+	}
+}
+
+// something returns an error if a service starts no program.
+func something(u Unit) error {
+	if !nothing(u.exec()) {
+		return nil
+	}
+	if parts := services(u.Props["ConsistsOf"]); len(parts) > 0 {
+		return fmt.Errorf("%w: %s stands for others: 'smcr service enable %s'", ErrNoProgram, u.Name, strings.Join(parts, " "))
+	}
+	return fmt.Errorf("%w: %s", ErrNoProgram, u.Name)
 }
 
 // nothing reports whether all commands do nothing, as in a unit that stands for others.

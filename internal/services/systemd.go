@@ -66,14 +66,6 @@ func (s systemd) ask(ctx context.Context, args ...string) (string, error) {
 	return s.call(ctx, "systemctl", args...)
 }
 
-// unitName returns the name of a service with its suffix.
-func unitName(name string) string {
-	if !strings.HasSuffix(name, ".service") {
-		name += ".service"
-	}
-	return name
-}
-
 // read reads a unit, as it is without the drop-in file of smcr.
 func (s systemd) read(ctx context.Context, name string) (Unit, error) {
 	u := Unit{Name: unitName(name)}
@@ -85,7 +77,7 @@ func (s systemd) read(ctx context.Context, name string) (Unit, error) {
 	if id := u.Props["Id"]; id != "" {
 		u.Name = id // name may be another name of it
 	}
-	if u.Props["LoadState"] != "loaded" {
+	if u.Props["LoadState"] != "loaded" || filepath.Ext(u.Name) != ".service" {
 		return u, nil
 	}
 	if out, err = s.ask(ctx, "cat", "--", u.Name); err != nil {

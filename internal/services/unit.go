@@ -16,7 +16,10 @@ type Unit struct {
 }
 
 // properties are those that are asked for.
-var properties = []string{"ActiveState", "ConsistsOf", "ControlGroup", "Id", "LoadError", "LoadState", "MainPID", "SubState", "Transient"}
+var properties = []string{
+	"ActiveState", "ConsistsOf", "ControlGroup", "Id", "LoadError", "LoadState", "MainPID", "NetworkNamespacePath", "PrivateNetwork",
+	"Slice", "SubState", "Transient", "TriggeredBy",
+}
 
 // exec returns the commands that start the program.
 func (u Unit) exec() []string { return u.Settings["ExecStart"] }

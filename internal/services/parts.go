@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// A part is a unit whose cgroup has sockets of a service: the service itself, or a socket unit that activates it. systemd
+// makes sockets of the Internet in the cgroup of their socket unit, so that its own packet filters see them.
+type part struct {
+	unit, cgroup string
+}
+
+// partsOf returns a unit and its socket units. The errors are those of Cgroup.
+func (s systemd) partsOf(ctx context.Context, u Unit) ([]part, error) {
+	p, err := cgroupOf(u.Name, u.Props)
+	if err != nil {
+		return nil, err
+	}
+	parts := []part{{u.Name, p}}
+	name, isService := strings.CutSuffix(u.Name, ".service")
+	if !isService {
+		return parts, nil
+	}
+	sockets := strings.Fields(u.Props["TriggeredBy"])
+	// systemd knows of a socket unit only once something has needed it.
+	if own := name + ".socket"; !slices.Contains(sockets, own) {
+		sockets = append(sockets, own)
+	}
+	for _, unit := range sockets {
+		if path.Ext(unit) != ".socket" {
+			continue
+		}
+		props, err := s.show(ctx, unit, "ControlGroup", "Id", "LoadState", "Slice", "Triggers")
+		if err != nil {
+			return nil, err
+		}
+		if props["LoadState"] != "loaded" || !slices.Contains(strings.Fields(props["Triggers"]), u.Name) {
+			continue
+		}
+		if p, err = cgroupOf(unit, props); err != nil {
+			return nil, err
+		}
+		parts = append(parts, part{unit, p})
+	}
+	return parts, nil
+}
+
+// show returns properties of a unit.
+func (s systemd) show(ctx context.Context, unit string, names ...string) (map[string]string, error) {
+	out, err := s.ask(ctx, "show", "--property="+strings.Join(names, ","), "--", unit)
+	if err != nil {
+		return nil, err
+	}
+	return parseShow(out), nil
+}
+
+// kinds are the suffixes of the units that have a cgroup.
+var kinds = []string{".service", ".socket", ".slice", ".scope", ".mount", ".swap"}
+
+// unitName returns the name of a unit with its suffix. Without one, a service is meant.
+func unitName(name string) string {
+	if slices.Contains(kinds, path.Ext(name)) {
+		return name
+	}
+	return name + ".service"
+}
+
+// usefulParts returns a unit and its socket units, or why no connection of it would use SMC-R.
+func (s systemd) usefulParts(ctx context.Context, u Unit) ([]part, error) {
+	if err := useful(u); err != nil {
+		return nil, err
+	}
+	parts, err := s.partsOf(ctx, u)
+	if err == nil && len(parts) == 1 && u.Props["PrivateNetwork"] == "yes" && u.Props["NetworkNamespacePath"] == "" {
+		err = fmt.Errorf("%w: %s has PrivateNetwork=yes, and no network", ErrUnfit, u.Name)
+	}
+	return parts, err
+}
+
+func useful(u Unit) error {
+	if err := loaded(u); err != nil {
+		return err
+	}
+	name, isService := strings.CutSuffix(u.Name, ".service")
+	if isService {
+		if err := something(u); err != nil {
+			return err
+		}
+	}
+	ns := u.Props["NetworkNamespacePath"]
+	switch {
+	case strings.HasPrefix(u.Name, "smcr") && slices.ContainsFunc(u.exec(), func(value string) bool { return path.Base(parseCommand(value).program()) == "smcr" }):
+		return fmt.Errorf("%w: %s is a stack or a part of smcr", ErrUnfit, u.Name)
+	case ns != "" && !here(ns):
+		return fmt.Errorf("%w: %s is in the network namespace %s, which needs a stack of its own: 'nsenter --net=%[3]s smcr service enable %[4]s'", ErrUnfit, u.Name, ns, name)
+	}
+	return nil
+}
+
+// here reports whether a file is that of the network namespace of this process.
+func here(file string) bool {
+	var own, other syscall.Stat_t
+	return syscall.Stat("/proc/self/ns/net", &own) == nil && syscall.Stat(file, &other) == nil && own.Dev == other.Dev && own.Ino == other.Ino
+}
+
+// configOf returns the configuration file that a stack in the network namespace of a unit reads, whose usual name is standard: the
+// files of a namespace that ip-netns(8) has made are in a folder of its own.
+func configOf(u Unit, standard string) string {
+	if dir, name := path.Split(u.Props["NetworkNamespacePath"]); dir == "/run/netns/" || dir == "/var/run/netns/" {
+		return path.Join("/etc/netns", name, "smcr", path.Base(standard))
+	}
+	return standard
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/config"
+	"smcr/internal/printable"
+	"smcr/internal/serve"
+	"smcr/nl"
+)
+
+// Where the stack takes connections at the devices, a service is enabled by its cgroups, and its unit stays as it is:
+//
+//	what             | lasts
+//	-----------------+-------------------------------------------
+//	the attachment   | as long as the stacks, one after the other
+//	the entry in the | from the next boot on
+//	configuration    |
+//
+// Both are paths of cgroups, so nobody asks systemd when the unit, or a stack, starts.
+
+// stack calls do with the stack if that takes connections at the devices, or with nil if there is none and one would. It
+// reports whether it has.
+func (o *options) stack(ctx context.Context, do func(ctx context.Context, a nl.Attacher) error) (called bool, err error) {
+	err = o.With(ctx, func(ctx context.Context, m nl.Multi) error {
+		for _, b := range m {
+			a, err := nl.AttacherOf(b)
+			if err != nil {
+				continue
+			}
+			if _, err = a.Attachments(ctx); errors.Is(err, nl.ErrNotSupported) {
+				continue
+			}
+			called = true
+			if err == nil {
+				err = do(ctx, a)
+			}
+			return err
+		}
+		return nil
+	})
+	if errors.Is(err, nl.ErrNoBackend) && os.Getenv(serve.BoundaryEnv) == "wire" {
+		return true, do(ctx, nil)
+	}
+	if !called {
+		err = nil // with a drop-in file
+	}
+	return called, err
+}
+
+// enableAttached has the connections of a unit use SMC-R from now on.
+func enableAttached(ctx context.Context, o *options, a nl.Attacher, name string) error {
+	u, err := o.read(ctx, name)
+	if err != nil {
+		return err
+	}
+	parts, err := o.usefulParts(ctx, u)
+	if err != nil {
+		return err
+	}
+	undo, err := o.editConfig(u, parts, config.AddProgram)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if a == nil {
+			continue
+		}
+		if err := a.Attach(ctx, nl.Attachment{Path: p.cgroup, Connect: true, Accept: true}); err != nil {
+			return errors.Join(err, undo())
+		}
+	}
+	if err := o.dropLauncher(ctx, u); err != nil {
+		return err
+	}
+	if a == nil {
+		printable.Fprintf(o.IO.ErrOut, "smcr: %s uses SMC-R as soon as there is a stack: 'systemctl enable --now smcr'\n", u.Name)
+	} else {
+		printable.Fprintf(o.IO.ErrOut, "smcr: new connections of %s use SMC-R if the peer does\n", u.Name)
+	}
+	return o.restartIfAsked(ctx, u)
+}
+
+// disableAttached is the inverse of enableAttached.
+func disableAttached(ctx context.Context, o *options, a nl.Attacher, name string) error {
+	u, err := o.read(ctx, name)
+	if err != nil {
+		return err
+	}
+	parts, err := o.enabledParts(ctx, a, u)
+	if err != nil {
+		return err
+	}
+	if len(parts) == 0 && !Enabled(u.Name) {
+		return fmt.Errorf("%w: %s was not enabled: see 'smcr service status'", ErrNotFound, u.Name)
+	}
+	if _, err := o.editConfig(u, parts, config.RemoveProgram); err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if a == nil {
+			continue
+		}
+		if err := a.Detach(ctx, p.cgroup); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := o.dropLauncher(ctx, u); err != nil {
+		return err
+	}
+	return o.restartIfAsked(ctx, u)
+}
+
+// enabledParts returns the parts of a unit that are attached or in the configuration, with those that it had when it was enabled.
+func (o *options) enabledParts(ctx context.Context, a nl.Attacher, u Unit) (parts []part, err error) {
+	all, err := o.attachedUnits(ctx, a, u)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{u.Name, strings.TrimSuffix(u.Name, ".service") + ".socket"}
+	if u.Props["LoadState"] == "loaded" {
+		now, err := o.partsOf(ctx, u)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range now {
+			names = append(names, p.unit)
+		}
+	}
+	for _, p := range all {
+		if slices.Contains(names, p.unit) {
+			parts = append(parts, p.part)
+		}
+	}
+	return parts, nil
+}
+
+// An attached is a unit whose cgroup is attached, or in the configuration.
+type attached struct {
+	part
+	by  *nl.Attachment // nil: there is no stack
+	not bool           // it is neither, but was asked for
+}
+
+// attachedUnits returns the units whose cgroups are attached, or in the configuration of the stack of a unit.
+func (o *options) attachedUnits(ctx context.Context, a nl.Attacher, u Unit) (all []attached, err error) {
+	if a != nil {
+		have, err := a.Attachments(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, x := range have {
+			if name := path.Base(x.Path); !x.Run && slices.Contains(kinds, path.Ext(name)) {
+				all = append(all, attached{part: part{name, x.Path}, by: &x})
+			}
+		}
+	}
+	c, err := config.Load(configOf(u, o.config))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if c == nil {
+		return all, nil
+	}
+	for _, x := range c.Programs {
+		name := path.Base(x.Cgroup)
+		if slices.Contains(kinds, path.Ext(name)) && !slices.ContainsFunc(all, func(y attached) bool { return y.cgroup == x.Cgroup }) {
+			all = append(all, attached{part: part{name, x.Cgroup}})
+		}
+	}
+	return all, nil
+}
+
+// editConfig changes the configuration for each part, and prints how. undo brings the former file back.
+func (o *options) editConfig(u Unit, parts []part, edit func([]byte, string) ([]byte, error)) (undo func() error, err error) {
+	file := configOf(u, o.config)
+	if real, err := filepath.EvalSymlinks(file); err == nil {
+		file = real
+	}
+	before, rerr := os.ReadFile(file)
+	if rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+		return nil, rerr
+	}
+	after := before
+	for _, p := range parts {
+		if after, err = edit(after, p.cgroup); err != nil {
+			return nil, &cmdutil.Error{
+				Text: fmt.Sprintf("%s: nothing was changed: %v", file, err), Err: err,
+				More: []string{fmt.Sprintf("the entry of programs for %s is 'cgroup: %s'", p.unit, p.cgroup)},
+			}
+		}
+	}
+	if bytes.Equal(before, after) {
+		return func() error { return nil }, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return nil, err
+	}
+	if err := replace(file, after); err != nil {
+		return nil, err
+	}
+	o.printLines(file, string(before), string(after))
+	return func() error {
+		if rerr != nil {
+			return os.Remove(file)
+		}
+		return replace(file, before)
+	}, nil
+}
+
+// dropLauncher removes a drop-in file with which the unit is under a launcher.
+func (o *options) dropLauncher(ctx context.Context, u Unit) error {
+	old, err := os.ReadFile(o.file(u.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = o.remove(u.Name)
+	}
+	if err != nil {
+		return err
+	}
+	o.printChange(u, string(old), "")
+	if err := o.reload(ctx); err != nil {
+		return err
+	}
+	if !o.restart {
+		o.sayRestart(u)
+	}
+	return nil
+}
+
+func (o *options) restartIfAsked(ctx context.Context, u Unit) error {
+	if !o.restart {
+		return nil
+	}
+	return o.restarted(ctx, u)
+}
+
+// showAttached prints what enableAttached would add to the configuration.
+func showAttached(ctx context.Context, o *options, _ nl.Attacher, name string) error {
+	u, err := o.read(ctx, name)
+	if err != nil {
+		return err
+	}
+	parts, err := o.usefulParts(ctx, u)
+	if err != nil {
+		return err
+	}
+	text := []byte{}
+	for _, p := range parts {
+		if text, err = config.AddProgram(text, p.cgroup); err != nil {
+			return err
+		}
+	}
+	printable.Fprintf(o.IO.Out, "# %s\n", configOf(u, o.config))
+	for line := range strings.Lines(string(text)) {
+		printable.Fprintf(o.IO.Out, "%s\n", strings.TrimSuffix(line, "\n"))
+	}
+	return nil
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/config"
+	"smcr/internal/serve"
+	"smcr/nl"
+	"smcr/nl/nltest"
+	"smcr/smc"
+)
+
+// A wireBed runs smcr service with a systemd and a stack that are none.
+type wireBed struct {
+	t           *testing.T
+	dir         string
+	stack       *nltest.Fake // nil: there is none
+	conf        string
+	out, errOut strings.Builder
+}
+
+// open is a stack that one command does not end.
+type open struct{ *nltest.Fake }
+
+func (open) Close() error { return nil }
+
+const fakeSystemctl = `#!/bin/sh
+eval unit=\$$#
+case "$1" in
+show) if [ -e "$UNITS/$unit.show" ]; then cat "$UNITS/$unit.show"; else printf 'Id=%s\nLoadState=not-found\n' "$unit"; fi;;
+cat) cat "$UNITS/$unit.cat";;
+*) echo "$*" >>"$UNITS/calls";;
+esac
+`
+
+func newWireBed(t *testing.T) *wireBed {
+	t.Helper()
+	b := &wireBed{t: t, dir: t.TempDir(), stack: nltest.NewFake(nltest.State{})}
+	b.conf = filepath.Join(b.dir, "etc", "smcr.yaml")
+	b.write("systemctl", fakeSystemctl)
+	if err := os.Chmod(filepath.Join(b.dir, "systemctl"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("UNITS", b.dir)
+	t.Setenv("PATH", b.dir+":"+os.Getenv("PATH"))
+	t.Setenv(serve.BoundaryEnv, "")
+	return b
+}
+
+func (b *wireBed) write(name, text string) {
+	b.t.Helper()
+	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// unit makes a unit with properties.
+func (b *wireBed) unit(name string, props ...string) {
+	b.t.Helper()
+	b.write(name+".show", strings.Join(append(props, "Id="+name, "LoadState=loaded", "Slice=system.slice", "ActiveState=active", "SubState=running", "MainPID=0\n"), "\n"))
+	b.write(name+".cat", "# /lib/systemd/system/"+name+"\n[Service]\nExecStart=/usr/sbin/a\n")
+}
+
+// run runs a command line of smcr service.
+func (b *wireBed) run(args ...string) error {
+	b.t.Helper()
+	b.out.Reset()
+	b.errOut.Reset()
+	f := &cmdutil.Factory{
+		IO: &cmdutil.IOStreams{Out: &b.out, ErrOut: &b.errOut},
+		Dial: func(context.Context, string) (nl.Multi, error) {
+			if b.stack == nil {
+				return nil, nl.ErrNoBackend
+			}
+			return nl.Multi{{Name: "user", Control: open{b.stack}}}, nil
+		},
+	}
+	o := &options{Factory: f, systemd: systemd{etc: filepath.Join(b.dir, "system"), proc: "/proc"}, config: b.conf}
+	cmd := newCmd(o)
+	cmd.SetArgs(args)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	return cmd.ExecuteContext(b.t.Context())
+}
+
+func (b *wireBed) must(args ...string) {
+	b.t.Helper()
+	if err := b.run(args...); err != nil {
+		b.t.Fatalf("smcr service %q: %v", args, err)
+	}
+}
+
+// want checks what is attached, and what the configuration is.
+func (b *wireBed) want(conf string, attached ...string) {
+	b.t.Helper()
+	var got []string
+	if b.stack != nil {
+		all, err := b.stack.Attachments(b.t.Context())
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, a := range all {
+			got = append(got, a.Path)
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(attached) {
+		b.t.Errorf("attached: %q, want %q", got, attached)
+	}
+	text, err := os.ReadFile(b.conf)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || string(text) != conf {
+		b.t.Errorf("%v\n%s\nwant\n%s", err, text, conf)
+	}
+}
+
+const (
+	cgroupA = "/system.slice/a.service"
+	entryA  = "programs:\n  - cgroup: " + cgroupA + "\n"
+)
+
+func TestEnableAttached(t *testing.T) {
+	b := newWireBed(t)
+	b.unit("a.service")
+	b.unit("b.service", "TriggeredBy=b.path other.socket", "ControlGroup=/x.slice/b.service")
+	b.unit("b.socket", "Triggers=b.service")
+	b.unit("other.socket", "Triggers=b.service")
+	b.unit("a.socket", "Triggers=something.service") // not the socket of a
+	b.must("show", "a")
+	if got := b.out.String(); got != "# "+b.conf+"\n"+entryA {
+		t.Errorf("show: %q", got)
+	}
+	b.want("")
+	for range 2 {
+		b.must("enable", "a")
+		b.want(entryA, cgroupA)
+	}
+	if b.out.Len() > 0 || !strings.Contains(b.errOut.String(), "new connections of a.service use SMC-R") {
+		t.Errorf("enabled again: %q, %q", &b.out, &b.errOut)
+	}
+	sockets := "  - cgroup: /x.slice/b.service\n  - cgroup: /system.slice/other.socket\n  - cgroup: /system.slice/b.socket\n"
+	b.must("enable", "b.service")
+	b.want(entryA+sockets, cgroupA, "/x.slice/b.service", "/system.slice/other.socket", "/system.slice/b.socket")
+	// A unit that is gone, and a socket that is not its any more.
+	for _, gone := range []string{"b.service.show", "other.socket.show"} {
+		if err := os.Remove(filepath.Join(b.dir, gone)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.must("disable", "b", "other.socket")
+	b.want(entryA, cgroupA)
+	b.must("disable", "a")
+	b.want("")
+	if _, err := os.Stat(filepath.Join(b.dir, "calls")); err == nil {
+		t.Error("systemd was told to do something")
+	}
+	if err := b.run("disable", "a"); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// TestEnableTakesLauncher: a drop-in file of a launcher goes, and the unit is to be restarted.
+func TestEnableTakesLauncher(t *testing.T) {
+	b := newWireBed(t)
+	b.unit("a.service")
+	for _, line := range []string{"enable", "disable"} {
+		s := systemd{etc: filepath.Join(b.dir, "system")}
+		if _, err := s.write("a.service", "[Service]\nExecStart=\nExecStart=smcr run -- /usr/sbin/a\n"); err != nil {
+			t.Fatal(err)
+		}
+		b.must(line, "a")
+		if _, err := os.Stat(s.file("a.service")); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(b.errOut.String(), "restart it") {
+			t.Errorf("%s: %v, %s", line, err, &b.errOut)
+		}
+	}
+	b.must("enable", "--restart", "a")
+	if calls, err := os.ReadFile(filepath.Join(b.dir, "calls")); string(calls) != "daemon-reload\ndaemon-reload\nrestart -- a.service\n" {
+		t.Errorf("%q, %v", calls, err)
+	}
+}
+
+// TestEnableWithoutStack: a unit is in the configuration, for the stack to come.
+func TestEnableWithoutStack(t *testing.T) {
+	b := newWireBed(t)
+	b.stack = nil
+	t.Setenv(serve.BoundaryEnv, "wire")
+	b.unit("a.service")
+	b.must("enable", "a")
+	b.want(entryA)
+	if !strings.Contains(b.errOut.String(), "as soon as there is a stack") {
+		t.Errorf("%q", &b.errOut)
+	}
+	b.must("status")
+	if !strings.Contains(b.out.String(), "no stack runs") {
+		t.Errorf("%s", &b.out)
+	}
+	b.must("disable", "a")
+	b.want("")
+}
+
+func TestEnableRefuses(t *testing.T) {
+	b := newWireBed(t)
+	b.unit("lonely.service", "PrivateNetwork=yes")
+	b.unit("elsewhere.service", "NetworkNamespacePath=/dev/null")
+	b.unit("umbrella.service", "ConsistsOf=a.service")
+	b.write("umbrella.service.cat", "[Service]\nExecStart=/bin/true\n")
+	b.unit("smcr.service")
+	b.write("smcr.service.cat", "[Service]\nExecStart=/usr/local/bin/smcr serve\n")
+	b.unit("a.service")
+	for unit, want := range map[string]struct {
+		err  error
+		says string
+	}{
+		"lonely":    {ErrUnfit, "no network"},
+		"elsewhere": {ErrUnfit, "nsenter --net=/dev/null smcr service enable elsewhere"},
+		"umbrella":  {ErrNoProgram, "enable a"},
+		"smcr":      {ErrUnfit, "a stack or a part of smcr"},
+		"nosuch":    {fs.ErrNotExist, "there is no unit nosuch.service"},
+	} {
+		if err := b.run("enable", unit); !errors.Is(err, want.err) || !strings.Contains(err.Error(), want.says) {
+			t.Errorf("%s: %v, want %q", unit, err, want.says)
+		}
+	}
+	b.want("")
+	// A file that only a person can change is left alone, and the error says what is to be in it.
+	const byHand = "programs: [{cgroup: /a}]\n"
+	if err := os.MkdirAll(filepath.Dir(b.conf), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.write("etc/smcr.yaml", byHand)
+	if err := b.run("enable", "a"); !errors.Is(err, config.ErrByHand) || !strings.Contains(err.Error(), "'cgroup: "+cgroupA+"'") {
+		t.Error(err)
+	}
+	b.want(byHand)
+	// A socket makes the network of a unit without one.
+	b.write("etc/smcr.yaml", "")
+	b.unit("lonely.service", "PrivateNetwork=yes", "TriggeredBy=lonely.socket")
+	b.unit("lonely.socket", "Triggers=lonely.service")
+	b.must("enable", "lonely")
+	if err := b.stack.Detach(t.Context(), "/system.slice/lonely.socket"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEnableUndone: if the stack refuses, the configuration is as it was.
+func TestEnableUndone(t *testing.T) {
+	b := newWireBed(t)
+	b.unit("a.service")
+	refused := errors.New("refused")
+	for _, before := range []string{"", "ueids: [A]\n"} {
+		if before != "" {
+			if err := os.MkdirAll(filepath.Dir(b.conf), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			b.write("etc/smcr.yaml", before)
+		}
+		o := &options{Factory: &cmdutil.Factory{IO: &cmdutil.IOStreams{Out: &b.out, ErrOut: &b.errOut}}, systemd: newSystemd(), config: b.conf}
+		if err := enableAttached(t.Context(), o, refusing{b.stack, refused}, "a"); !errors.Is(err, refused) {
+			t.Error(err)
+		}
+		b.want(before)
+	}
+}
+
+type refusing struct {
+	nl.Attacher
+	err error
+}
+
+func (r refusing) Attach(context.Context, nl.Attachment) error { return r.err }
+
+func TestStatusAttached(t *testing.T) {
+	b := newWireBed(t)
+	b.unit("a.service")
+	b.unit("c.service")
+	b.stack = nltest.NewFake(nltest.State{Attachments: []nl.Attachment{
+		{Path: "/user.slice/smcr-run-1-x", Run: true},
+		{Path: "/kubepods/besteffort"}, // no unit
+		{Path: cgroupA, Cgroup: 7, Outcomes: nl.Outcomes{SMCR: 5, TCP: []nl.Fallback{{Side: smc.Client, Reason: uint32(smc.DiagPeerNoSMC), Count: 2}}}},
+	}})
+	for line, want := range map[string][]attachedRow{
+		"status":     {{Unit: "a.service", Cgroup: cgroupA, Enabled: true, Attached: true, SMCR: 5, TCP: 2}},
+		"status a c": {{Unit: "a.service", Cgroup: cgroupA, Enabled: true, Attached: true, SMCR: 5, TCP: 2}, {Unit: "c.service", Cgroup: "/system.slice/c.service"}},
+	} {
+		b.must(append(strings.Fields(line), "-o", "json")...)
+		var rows []attachedRow
+		if err := json.Unmarshal([]byte(b.out.String()), &rows); err != nil {
+			t.Fatal(err)
+		}
+		if len(rows) != len(want) {
+			t.Fatalf("%s: %+v", line, rows)
+		}
+		for i, r := range rows {
+			if (len(r.Reasons) == 1) != (r.TCP > 0) {
+				t.Errorf("%+v", r)
+			}
+			r.Reasons, r.Active, r.Sub = nil, "", ""
+			if fmt.Sprint(r) != fmt.Sprint(want[i]) {
+				t.Errorf("%s: %+v, want %+v", line, r, want[i])
+			}
+		}
+		b.must(strings.Fields(line)...)
+		if !strings.Contains(b.out.String(), smc.DiagPeerNoSMC.Text()) {
+			t.Errorf("%s:\n%s", line, &b.out)
+		}
+	}
+	if err := b.run("status", "nosuch"); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
