@@ -122,6 +122,7 @@ const (
 	bpfMapCgroups   = "cgroups"
 	bpfMapEarlier   = "earlier"
 	bpfMapFlows     = "flows"
+	bpfMapHolder    = "holder"
 	bpfMapPlaces    = "places"
 	bpfMapPlains    = "plains"
 	bpfMapQuiet     = "quiet"
@@ -200,6 +201,7 @@ type bpfMapSpecs struct {
 	Cgroups   *ebpf.MapSpec `ebpf:"cgroups"`
 	Earlier   *ebpf.MapSpec `ebpf:"earlier"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
+	Holder    *ebpf.MapSpec `ebpf:"holder"`
 	Places    *ebpf.MapSpec `ebpf:"places"`
 	Plains    *ebpf.MapSpec `ebpf:"plains"`
 	Quiet     *ebpf.MapSpec `ebpf:"quiet"`
@@ -246,6 +248,7 @@ type bpfMaps struct {
 	Cgroups   *ebpf.Map `ebpf:"cgroups"`
 	Earlier   *ebpf.Map `ebpf:"earlier"`
 	Flows     *ebpf.Map `ebpf:"flows"`
+	Holder    *ebpf.Map `ebpf:"holder"`
 	Places    *ebpf.Map `ebpf:"places"`
 	Plains    *ebpf.Map `ebpf:"plains"`
 	Quiet     *ebpf.Map `ebpf:"quiet"`
@@ -263,6 +266,7 @@ func (m *bpfMaps) Close() error {
 		m.Cgroups,
 		m.Earlier,
 		m.Flows,
+		m.Holder,
 		m.Places,
 		m.Plains,
 		m.Quiet,

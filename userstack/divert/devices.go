@@ -37,13 +37,14 @@ func (d *Diverter) Follow(want func(name string) bool) error {
 	if err != nil {
 		return fmt.Errorf("divert: list devices: %w", err)
 	}
-	// What a stack has left that was killed until now: what goes later is reported.
-	errs := []error{d.collect()}
+	var errs []error
 	for _, l := range links {
 		if d.fits(l, want) {
 			errs = append(errs, d.AddDevice(l.Attrs().Index))
 		}
 	}
+	// What a stack has left that was killed until now: what goes later is reported.
+	errs = append(errs, d.collect())
 	d.run("the watch on devices", func() {
 		for u := range updates {
 			d.linkChanged(u, want)

@@ -65,7 +65,7 @@ type Diverter struct {
 	flows   map[Tuple]*Flow
 	ending  map[*Flow]*ending
 	devices map[int]bool
-	earlier map[uint32]uint32 // the key in map earlier of each stack before this one, by the handle of its filters
+	earlier map[uint32]earlier // the stacks before this one, by the handle of their filters
 	// attached are the cgroups of map cgroups; past is what was counted for others.
 	attached map[uint64]bool
 	past     map[outcome]uint64
@@ -82,7 +82,7 @@ type outcome struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}, earlier: map[uint32]uint32{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}}
+	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())
@@ -116,10 +116,13 @@ func (d *Diverter) make() (err error) {
 	if d.bpf, err = loadPrograms(d.veth, tap, mark, cmp.Or(d.cfg.PerUser, defaultPerUser)); err != nil {
 		return err
 	}
+	if err := d.bpf.Holder.Put(uint32(0), uint32(tap)); err != nil {
+		return fmt.Errorf("divert: %w", err)
+	}
 	if err := d.live(); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
-	if err := errors.Join(d.collect(), d.learn()); err != nil {
+	if err := d.begin(); err != nil {
 		return err
 	}
 	if !d.cfg.Drained {
@@ -327,6 +330,10 @@ func (d *Diverter) release() error {
 		errs = append(errs, detach(d.host, index, egress, d.id), detach(d.host, index, ingress, d.id))
 	}
 	clear(d.devices)
+	for _, e := range d.earlier {
+		e.close()
+	}
+	clear(d.earlier)
 	d.mu.Unlock()
 	if d.tap != nil {
 		_ = d.tap.Close()

@@ -22,8 +22,8 @@ const (
 	linger     = time.Second
 	// peerTime is how long the peer may take to end its side of a connection that has ended here.
 	peerTime = time.Minute
-	// aliveFor is how long the programs go on announcing after the last sweep, if the stack is killed
-	// or stands still.
+	// aliveFor is how long the programs go on announcing after the last sweep, if the stack stands still. That it was
+	// killed, they see at once.
 	aliveFor = 2 * time.Second
 )
 

@@ -3,11 +3,13 @@
 package divert
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -119,6 +121,36 @@ func (d *Diverter) Busy() bool {
 	return d.bpf.Flows.NextKey(nil, &key) == nil
 }
 
+// Settle has the Diverter take no new connections, and waits until it has heard of those that it has announced, or until
+// ctx ends. A peer that was told of SMC, of which nobody takes the connection any more, sends its first message to a program.
+func (d *Diverter) Settle(ctx context.Context) error {
+	if err := d.Drain(); err != nil {
+		return err
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for d.announced() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// announced reports whether there is a connection that was announced, and of which nothing is held yet.
+func (d *Diverter) announced() bool {
+	var key bpfTuple
+	var k bpfFlow
+	for all := d.bpf.Flows.Iterate(); all.Next(&key, &k); {
+		if k.Held == 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // placed is a filter of a stack.
 type placed struct {
 	device       int
@@ -133,9 +165,24 @@ func (d *Diverter) collect() error {
 	if err != nil {
 		return err
 	}
+	there, err := d.stacks()
+	if err != nil {
+		return err
+	}
+	errs := []error{d.inheritAll(there)}
+	for _, f := range all {
+		if !there[f.handle] {
+			errs = append(errs, detach(d.host, f.device, f.side, f.handle))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stacks returns the handles of the filters of the stacks whose devices are there.
+func (d *Diverter) stacks() (map[uint32]bool, error) {
 	links, err := d.host.LinkList()
 	if err != nil {
-		return fmt.Errorf("divert: list devices: %w", err)
+		return nil, fmt.Errorf("divert: list devices: %w", err)
 	}
 	there := map[uint32]bool{}
 	for _, l := range links {
@@ -143,21 +190,68 @@ func (d *Diverter) collect() error {
 			there[filterHandle(l.Attrs().Index)] = true
 		}
 	}
+	return there, nil
+}
+
+// inheritAll inherits from the stacks that are not there any more. Their filters have to stay until those of this one are at the
+// device: in between, what they hold back would reach the programs.
+func (d *Diverter) inheritAll(there map[uint32]bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error
-	for _, f := range all {
-		if !there[f.handle] {
-			errs = append(errs, detach(d.host, f.device, f.side, f.handle))
-		}
-	}
-	for handle, slot := range d.earlier {
+	for handle, e := range d.earlier {
 		if !there[handle] {
 			delete(d.earlier, handle)
-			errs = append(errs, d.bpf.Earlier.Delete(slot))
+			errs = append(errs, d.bpf.Earlier.Delete(e.slot))
+			d.inherit(e)
+			e.close()
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// begin has the programs know what the stacks before this one have announced.
+func (d *Diverter) begin() error {
+	if err := d.learn(); err != nil {
+		return err
+	}
+	there, err := d.stacks()
+	if err != nil {
+		return err
+	}
+	return d.inheritAll(there)
+}
+
+// inherit takes the connections that a stack had announced to clients, and not yet taken when it was killed: those will speak
+// SMC, and nobody else is left to hear it. mu is held.
+func (d *Diverter) inherit(e earlier) {
+	var key bpfTuple
+	var k bpfFlow
+	for all := e.flows.Iterate(); all.Next(&key, &k); {
+		var w bpfWay
+		if k.Server == 0 || e.ways.Lookup(key, &w) == nil && w.State != wayHeld {
+			continue
+		}
+		var n uint64
+		_ = d.bpf.Users.Lookup(k.Uid, &n)
+		k.Held = 0
+		if d.bpf.Flows.Update(key, k, ebpf.UpdateNoExist) == nil {
+			if err := d.bpf.Users.Put(k.Uid, n+1); err != nil {
+				d.cfg.Log.Error("cannot count the connections of a user", "user", k.Uid, "err", err)
+			}
+		}
+	}
+}
+
+// earlier is a stack before this one: its tables of the same names, and the place of flows in map earlier.
+type earlier struct {
+	slot        uint32
+	flows, ways *ebpf.Map
+}
+
+func (e earlier) close() {
+	_ = e.flows.Close()
+	_ = e.ways.Close()
 }
 
 // filters returns those of all stacks of the network namespace.
@@ -193,42 +287,51 @@ func (d *Diverter) learn() error {
 		if _, known := d.earlier[f.handle]; known || f.side != egress {
 			continue
 		}
-		slot := uint32(len(d.earlier))
-		table, err := flowsOf(f.program)
+		e, err := tablesOf(f.program)
+		e.slot = uint32(len(d.earlier))
 		if err == nil {
-			err = d.bpf.Earlier.Put(slot, table)
-			_ = table.Close()
+			if err = d.bpf.Earlier.Put(e.slot, e.flows); err != nil {
+				e.close()
+			}
 		}
 		if err != nil { // it may have just ended
 			d.cfg.Log.Debug("the connections of another stack are not known", "err", err)
 			continue
 		}
-		d.earlier[f.handle] = slot
+		d.earlier[f.handle] = e
 	}
 	return nil
 }
 
-// flowsOf returns the table of the connections that a program has announced.
-func flowsOf(id ebpf.ProgramID) (*ebpf.Map, error) {
+// tablesOf returns the tables of the connections that a program has announced.
+func tablesOf(id ebpf.ProgramID) (e earlier, err error) {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
-		return nil, err
+		return e, err
 	}
 	defer p.Close()
 	info, err := p.Info()
 	if err != nil {
-		return nil, err
+		return e, err
 	}
 	ids, _ := info.MapIDs()
 	for _, id := range ids {
 		m, err := ebpf.NewMapFromID(id)
 		if err != nil {
-			return nil, err
+			break
 		}
-		if i, err := m.Info(); err == nil && i.Name == bpfMapFlows {
-			return m, nil
+		switch i, err := m.Info(); {
+		case err == nil && i.Name == bpfMapFlows:
+			e.flows = m
+		case err == nil && i.Name == bpfMapWays:
+			e.ways = m
+		default:
+			_ = m.Close()
 		}
-		_ = m.Close()
 	}
-	return nil, os.ErrNotExist
+	if e.flows == nil || e.ways == nil {
+		e.close()
+		return e, os.ErrNotExist
+	}
+	return e, nil
 }

@@ -424,6 +424,7 @@ loop:
 	}
 	// New launchers and commands must not find a service that is about to end.
 	err = errors.Join(err, s.leave())
+	s.wire.settle()
 	s.endRelays()
 	cancel()
 	err = errors.Join(err, ns.Close())

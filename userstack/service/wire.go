@@ -120,6 +120,21 @@ func (w *boundary) find() error {
 	return nil
 }
 
+// settleTime is how long a service that ends waits for connections that are being made.
+const settleTime = 200 * time.Millisecond
+
+// settle has new connections be TCP, and waits a moment for those that are being made.
+func (w *boundary) settle() {
+	if w == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+	defer cancel()
+	if err := w.d.Settle(ctx); err != nil {
+		w.s.log.Warn("connections that are being made may be lost", "err", err)
+	}
+}
+
 // close resets the connections that are left.
 func (w *boundary) close() (err error) {
 	if w == nil {

@@ -149,6 +149,9 @@ struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 16384); __uint
 enum { ALIVE, TAKES, STATES };
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, STATES); __type(key, __u32); __type(value, __u64); } states SEC(".maps");
 
+/* The device of held packets: the kernel removes it, and this entry, when the process that has it ends. */
+struct { __uint(type, BPF_MAP_TYPE_DEVMAP); __uint(max_entries, 1); __uint(key_size, 4); __uint(value_size, 4); } holder SEC(".maps");
+
 /* Larger than what the stack of a program should have. */
 struct scratch {
 	struct flow flow;
@@ -160,9 +163,9 @@ struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type
 /* dead reports whether the stack has ended without a word, or stands still: it takes nothing new. */
 static __always_inline int dead(void)
 {
-	__u32 key = ALIVE;
+	__u32 key = ALIVE, zero = 0;
 	__u64 *until = bpf_map_lookup_elem(&states, &key);
-	return !until || bpf_ktime_get_ns() > *until;
+	return !until || bpf_ktime_get_ns() > *until || !bpf_map_lookup_elem(&holder, &zero);
 }
 
 /* takes reports whether the stack takes new connections. One that another stack has taken over from goes on with those that it has announced. */
@@ -579,6 +582,24 @@ static __always_inline void went(struct __sk_buff *skb, struct way *w)
 }
 
 /*
+ * reject makes a SYN-ACK that is sent again the reset of the connection: the peer was told of SMC, and nobody is left who
+ * speaks it. What it sends would be data for the program.
+ */
+static __always_inline void reject(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 check = p->tcp + offsetof(struct tcphdr, check);
+	__be32 seq = bpf_htonl(bpf_ntohl(p->h.seq) + 1);
+	__be16 was, now;
+	if (bpf_skb_load_bytes(skb, p->tcp + 12, &was, 2))
+		return;
+	now = (was & bpf_htons(0xff00)) | bpf_htons(0x14); /* RST, ACK */
+	bpf_skb_store_bytes(skb, p->tcp + 12, &now, 2, 0);
+	bpf_l4_csum_replace(skb, check, was, now, 2);
+	bpf_skb_store_bytes(skb, p->tcp + offsetof(struct tcphdr, seq), &seq, 4, 0);
+	bpf_l4_csum_replace(skb, check, p->h.seq, seq, 4);
+}
+
+/*
  * probed sees what a client sends whose SYN-ACK had the probe. A server behind what copies options would wait for
  * PROPOSAL: the end of the handshake tells it not to. If that has data, the data does.
  */
@@ -610,9 +631,11 @@ int leaving(struct __sk_buff *skb)
 	if (w && w->state == PROBED)
 		return TC_ACT_UNSPEC; /* sent again, while its answer is on the way to the program */
 	if (w && w->state != SPLIT && dead()) {
-		/* The program's connection is made again, without SMC. */
+		/* The program's connection is made again, without SMC: by its SYN, or by that of the peer after a reset. */
 		struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
 		bpf_map_delete_elem(&ways, &p.t);
+		if (f && f->server && p.h.syn && bpf_ntohl(p.h.seq) == f->isn)
+			reject(skb, &p);
 		if (f)
 			forget(&p.t, f->uid);
 		return TC_ACT_UNSPEC;
@@ -634,7 +657,7 @@ int leaving(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
 	if (f) {
-		if (f->isn == bpf_ntohl(p.h.seq) && f->server == p.h.ack) {
+		if (f->isn == bpf_ntohl(p.h.seq) && f->server == p.h.ack && !dead()) {
 			/* Sent again, perhaps by another device; or this is a device below the one that has announced it; or an earlier stack has held it. */
 			if (load(skb, &p, &s->flow.own) && !(options(&s->flow.own, &s->found) & ANNOUNCES) && announce(skb, &p, f->server))
 				hop(skb, &f->via);
