@@ -201,7 +201,12 @@ func waitFor(ctx context.Context, o *Options, c *nl.Client, a nl.Attachment) err
 		}
 		break
 	}
+	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	var b bytes.Buffer
+	if uid := uint32(os.Geteuid()); uid != 0 && a.UID != uid { // the stack shows nothing of it, and others may be in the cgroup
+		_, _ = fmt.Fprintf(o.Err, "smcr: the program was within a run of user %d, to whom its connections count\n", a.UID)
+		return endAs(ws)
+	}
 	if goesOn(a) {
 		fmt.Fprintln(&b, "smcr: the program has ended, and processes that it started go on; until now:")
 	}
@@ -212,7 +217,7 @@ func waitFor(ctx context.Context, o *Options, c *nl.Client, a nl.Attachment) err
 		summary(&b, outcomes, func() []nl.Device { return userDevices(ctx) })
 	}
 	_, _ = o.Err.Write(b.Bytes())
-	return endAs(cmd.ProcessState.Sys().(syscall.WaitStatus))
+	return endAs(ws)
 }
 
 // goesOn reports whether processes of the program are left. Those that are about to end have a moment for it.
