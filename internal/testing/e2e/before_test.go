@@ -29,6 +29,7 @@ threading.Event().wait()
 // TestServiceBeforeStack: a service of systemd without privileges that was started before its stack
 // is TCP until there is one, and then uses SMC-R. Another program runs without a launcher.
 func TestServiceBeforeStack(t *testing.T) {
+	ofLauncher(t, "a service that is older than its stack is attached by its cgroup: TestWireAttach")
 	l := newLab(t, "/usr/bin/python3", "setpriv")
 	start := func(env ...string) *netnstest.Process {
 		t.Helper()

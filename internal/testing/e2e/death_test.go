@@ -30,6 +30,9 @@ func TestKill(t *testing.T) {
 	for _, side := range []string{"server", "client"} {
 		for _, victim := range []string{"program", "launcher", "stack"} {
 			t.Run(victim+" of "+side, func(t *testing.T) {
+				if victim == "launcher" {
+					ofLauncher(t, "a program has no other process")
+				}
 				l := newLab(t)
 				stackA, stackB := l.serve(l.A), l.serve(l.B)
 				server := l.probeServer()
@@ -39,8 +42,10 @@ func TestKill(t *testing.T) {
 				if side == "client" {
 					host, launcher, stack = l.B, client, stackB
 				}
-				pid := launcherOf(t, launcher)
+				var pid int
 				switch victim {
+				case "launcher":
+					pid = launcherOf(t, launcher)
 				case "program":
 					pids := l.programPids(host, bin("probe"))
 					if len(pids) != 1 {

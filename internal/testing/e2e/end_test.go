@@ -18,6 +18,31 @@ import (
 	"smcr/internal/testing/testkind"
 )
 
+// blocking starts a program that keeps the stack from ending: connections that nobody answers, data that it does not read, or a lock.
+func (l *lab) blocking(kind, addr string) *netnstest.Process {
+	l.t.Helper()
+	if !wired {
+		p := l.A.Go(l.t, bin("hostile"), "block", kind, addr)
+		if err := p.WaitOutput("blocking", startTime); err != nil {
+			l.t.Fatal(err)
+		}
+		return p
+	}
+	p := l.under(l.A, "/usr/bin/python3", "-u", "-c", `
+import socket, sys, time
+host, port = sys.argv[2].split(':')
+s = [socket.socket() for i in range(20)]
+for c in s:
+    c.setblocking(sys.argv[1] == 'deaf')
+    c.connect_ex((host, int(port)))
+print('blocking')
+time.sleep(600)`, kind, addr)
+	if err := p.WaitOutput("blocking", startTime); err != nil {
+		l.t.Fatal(err)
+	}
+	return p
+}
+
 // endlessServer is a server that sends without end on each connection.
 const endlessServer = `
 import socket, sys, threading
@@ -40,6 +65,7 @@ const orderlyTime = testkind.Patience
 // TestKilledStuck: a stack that is killed while a program holds the lock of a socket cannot end. The
 // next stack starts, and commands and programs find that one.
 func TestKilledStuck(t *testing.T) {
+	ofLauncher(t, "a program has no socket of the stack, and so no lock of one")
 	l := newLab(t, "/usr/bin/python3")
 	stack := l.serve(l.A)
 	l.serve(l.B)
@@ -108,6 +134,9 @@ func waits(pid int) bool {
 func TestEnd(t *testing.T) {
 	for _, kind := range []string{"pending", "deaf", "locked", "stopped launcher"} {
 		t.Run(kind, func(t *testing.T) {
+			if kind != "pending" && kind != "deaf" {
+				ofLauncher(t, "a program has no socket of the stack, and no launcher")
+			}
 			l := newLab(t, "/usr/bin/python3")
 			stack := l.serve(l.A)
 			l.serve(l.B)
@@ -137,10 +166,7 @@ time.sleep(600)`, l.B.Addr())
 						t.Fatal(err)
 					}
 				}
-				hostile = l.A.Go(t, bin("hostile"), "block", kind, addr)
-				if err := hostile.WaitOutput("blocking", startTime); err != nil {
-					t.Fatal(err)
-				}
+				hostile = l.blocking(kind, addr)
 			}
 			// Real time: the buffers fill in it, and nothing says when they are full.
 			time.Sleep(500 * time.Millisecond)

@@ -46,6 +46,7 @@ func forgePorts(n int) string { return strconv.Itoa(n) }
 // cannot send a byte on such a socket before the connection is TCP, and the connections
 // of others are not disturbed. SMCR_E2E_FORGE is the number of connections.
 func TestForgedCLC(t *testing.T) {
+	ofLauncher(t, "nothing that a user sends on an announced connection reaches the peer's connection: TestForged in package divert")
 	n := forgeAttempts(t)
 	for _, test := range []struct {
 		name  string
@@ -193,6 +194,8 @@ func TestForgedBalanced(t *testing.T) {
 // forgedOwnAddress is TestForgedOwnAddress with the commands that lead packets elsewhere. announced
 // is how many connections announce SMC.
 func forgedOwnAddress(t *testing.T, announced int, lead func(own string, l *lab) [][]string) {
+	t.Helper()
+	ofLauncher(t, "a connection is announced at the device by which it leaves, with the addresses that it has there")
 	const n, own = 50, "198.51.100.77"
 	l := newLab(t, "setpriv", "nft", "ip", "python3")
 	stacks := []*netnstest.Process{l.serve(l.A), l.serve(l.B)}

@@ -27,6 +27,7 @@ func threadsOf(t *testing.T, pid int) int {
 // server answers nothing. Only these processes wait: others of the same launcher, programs of other
 // launchers and the stack go on, and the launcher has a limited number of threads.
 func TestDeafMemoryOfOthers(t *testing.T) {
+	ofLauncher(t, "nobody reads the memory of a program")
 	l := newLab(t, "setpriv", "unshare", "/usr/bin/python3")
 	stack := l.serve(l.A)
 	addr := l.B.Addr() + ":5001"

@@ -37,6 +37,14 @@ var raceDetector = os.Getenv("SMCR_E2E_RACE") != ""
 // variable (serve.BoundaryEnv).
 var wired = os.Getenv("SMCR_BOUNDARY") == "wire"
 
+// ofLauncher skips a test of what only a stack with launchers has: it goes with them.
+func ofLauncher(t *testing.T, why string) {
+	t.Helper()
+	if wired {
+		t.Skip("with launchers only: " + why)
+	}
+}
+
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {

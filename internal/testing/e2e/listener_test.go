@@ -136,6 +136,10 @@ func TestListenerLeaves(t *testing.T) {
 		}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			if test.kill {
+				ofLauncher(t, "a program has no other process")
+			}
+			test.smc = test.smc || wired // the socket has the cgroup of its creation, whoever accepts
 			l := newLab(t, "python3", "tshark")
 			l.serve(l.A)
 			l.serve(l.B)
@@ -172,6 +176,7 @@ func TestListenerLeaves(t *testing.T) {
 // TestListenerOrphaned: the launcher of a listening socket is killed while connections wait in
 // its queue, whose peers were told of SMC.
 func TestListenerOrphaned(t *testing.T) {
+	ofLauncher(t, "the stack has agreed with the peer before a connection is in the queue")
 	l := newLab(t, "python3")
 	l.serve(l.A)
 	l.serve(l.B)

@@ -213,6 +213,9 @@ func TestMainProcess(t *testing.T) {
 		for name, run := range starts() {
 			for _, fact := range []string{"identity", "mask", "status", "daemon", "variables", "notify", "signals", "stops", "everybody", "keeps"} {
 				t.Run(fmt.Sprintf("%s/user %s/%s", fact, uid, name), func(t *testing.T) {
+					if fact == "everybody" || fact == "keeps" {
+						ofLauncher(t, "a program has no other process")
+					}
 					dir, err := os.MkdirTemp("", "smcr-main-")
 					if err != nil {
 						t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 // readers and writers make the handshake go wrong. Each harms that connection alone, which soon
 // has an outcome.
 func TestPreparedSockets(t *testing.T) {
+	ofLauncher(t, "nobody passes the stack a socket")
 	l := newLab(t, "setpriv")
 	stack := l.serve(l.A)
 	other := l.serve(l.B)

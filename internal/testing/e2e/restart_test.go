@@ -172,6 +172,9 @@ func TestStackRestarts(t *testing.T) {
 				if err := stacks[host].Signal(sig); err != nil {
 					t.Fatal(err)
 				}
+				if wired { // nothing says it
+					launchers = nil
+				}
 				for _, p := range launchers {
 					wantLines(t, p, saysLost, n)
 				}
@@ -230,6 +233,7 @@ func (l *lab) wantAllSMC() {
 // its connection when the stack ends. The client is served over TCP on the same
 // connection, with and without a new stack.
 func TestStackEndsBeforeAccept(t *testing.T) {
+	ofLauncher(t, "the stack has agreed with the peer before a connection is in the queue")
 	for _, test := range []struct {
 		name  string
 		sig   os.Signal

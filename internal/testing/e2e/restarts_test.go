@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,11 +49,11 @@ while True:
 
 // loader makes connections all the time, with some messages on each. For each it writes a
 // line: when it began, was connected and ended, whether its socket was a socketpair, and
-// how it ended. Each carries enough data not to count as a short connection.
+// how it ended. A program that keeps its socket cannot know. Each carries enough data not to count as a short connection.
 const loader = `
 import os, socket, sys, threading, time
 addr, out, threads = (sys.argv[1], 7200), open(sys.argv[2], 'a', buffering=1), int(sys.argv[3])
-block = os.urandom(100000)
+block, keeps = os.urandom(100000), 'keeps' in sys.argv
 def paired(s):
     ino = str(os.fstat(s.fileno()).st_ino)
     with open('/proc/net/unix') as f:
@@ -70,7 +71,7 @@ def once(timeout):
     begin, made, mode, how = time.monotonic(), 0, '-', 'ok'
     try:
         with socket.create_connection(addr, timeout=timeout) as s:
-            made, mode = time.monotonic(), 'SMC' if paired(s) else 'TCP'
+            made, mode = time.monotonic(), 'any' if keeps else 'SMC' if paired(s) else 'TCP'
             for _ in range(4):
                 s.sendall(len(block).to_bytes(4, 'big') + block)
                 if take(s, len(block)) != block:
@@ -159,6 +160,42 @@ func TestTimingRestarts(t *testing.T) {
 	}
 }
 
+// againAtWire waits until the second host has made some connections over SMC-R from now on. It returns the time from since to the
+// first of them, as far as the stack shows it.
+func (l *lab) againAtWire(since float64) (took time.Duration, err error) {
+	made := func() (n int, err error) {
+		out, err := l.try(l.B, "--backend", "user", "stats", "-o", "json")
+		if err != nil {
+			return 0, netnstest.Stop(err)
+		}
+		var stats []struct {
+			SMCR struct {
+				V1 int `json:"client_v1"`
+				V2 int `json:"client_v2"`
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &stats); err != nil || len(stats) != 1 {
+			return 0, netnstest.Stop(fmt.Errorf("%w in %s", err, out))
+		}
+		return stats[0].SMCR.V1 + stats[0].SMCR.V2, nil
+	}
+	before, err := made()
+	if err != nil {
+		return 0, err
+	}
+	err = netnstest.Until(startTime, func() error {
+		n, err := made()
+		if took == 0 && n > before {
+			took = time.Duration((monotonic() - since) * 1e9)
+		}
+		if err == nil && n-before < someAgain {
+			err = fmt.Errorf("%d connections over SMC-R, want %d", n-before, someAgain)
+		}
+		return err
+	})
+	return took, err
+}
+
 // restarts is TestRestarts. It returns after how long connections were over SMC-R again, the
 // shortest time first.
 func restarts(t *testing.T) (times []time.Duration) {
@@ -179,13 +216,17 @@ func restarts(t *testing.T) (times []time.Duration) {
 	}
 	var client *netnstest.Process
 	load := func(name string, threads int, argv ...string) *attempts {
+		keeps := ""
+		if wired && name == "smc" {
+			keeps = "keeps"
+		}
 		path := filepath.Join(t.TempDir(), name)
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = f.Close() })
-		cmd := l.B.Command(t.Context(), argv[0], append(argv[1:], "/usr/bin/python3", "-u", "-c", loader, l.A.Addr(), path, strconv.Itoa(threads))...)
+		cmd := l.B.Command(t.Context(), argv[0], append(argv[1:], "/usr/bin/python3", "-u", "-c", loader, l.A.Addr(), path, strconv.Itoa(threads), keeps)...)
 		if _, err := cmd.StdinPipe(); err != nil {
 			t.Fatal(err)
 		}
@@ -203,6 +244,9 @@ func restarts(t *testing.T) (times []time.Duration) {
 	// back waits for some connections over SMC-R that began after since. It returns the
 	// time from since to the first of them.
 	back := func(since float64) (time.Duration, error) {
+		if wired {
+			return l.againAtWire(since)
+		}
 		var took time.Duration
 		err := netnstest.Until(startTime, func() error {
 			smc.read(t)
@@ -237,10 +281,11 @@ func restarts(t *testing.T) (times []time.Duration) {
 		ends = append(ends, r)
 		took, err := back(r.up)
 		if err != nil {
-			t.Fatalf("restart %d, of %s: %v\nserver: %s\nclient: %s\n%+v", n, h.Name, err, lastLine(server.Log(), "stack"), lastLine(client.Log(), "stack"), smc.all[len(smc.all)-5:])
+			t.Fatalf("restart %d, of %s: %v\nserver: %s\nclient: %s\n%+v", n, h.Name, err, lastLine(server.Log(), "stack"), lastLine(client.Log(), "stack"), smc.all[max(0, len(smc.all)-5):])
 		}
 		times = append(times, took)
 	}
+	smc.read(t)
 	plain.read(t)
 	for name, a := range map[string]*attempts{"under smcr run": smc, "plain": plain} {
 		modes, resets := map[string]int{}, 0

@@ -43,12 +43,19 @@ func (l *lab) sandboxed(t *testing.T, flag string) {
 		{"recvfrom", unix.SYS_RECVFROM, []string{"1", "38"}},
 		{"pidfd_open", unix.SYS_PIDFD_OPEN, []string{"1", "38"}},
 		{"pidfd_getfd", unix.SYS_PIDFD_GETFD, []string{"1", "38"}},
+		{"connect", unix.SYS_CONNECT, []string{"1", "38"}},
 	} {
 		for _, how := range c.how {
 			if c.number == unix.SYS_RECVFROM && flag != "-v" {
 				continue // only the stub needs it
 			}
 			out, err := run(c.number, how)
+			if wired && c.number != unix.SYS_CONNECT { // nothing of it is needed
+				if user, uerr := run(c.number, how, "--mode", "user"); err != nil || uerr != nil || !strings.HasPrefix(out, "ran\n") || user != out {
+					t.Errorf("%s, %s: want the program alone: %v, %v\n%s%s", c.name, how, err, uerr, out, user)
+				}
+				continue
+			}
 			if err != nil || !strings.HasSuffix(out, "ran\n") || !strings.HasPrefix(out, "smcr: all connections over TCP: ") || strings.Count(out, "\n") != 2 {
 				t.Errorf("%s, %s: want one line with the reason, and the program: %v\n%s", c.name, how, err, out)
 			}

@@ -163,6 +163,9 @@ func TestSocketRanges(t *testing.T) {
 			})
 			differs := map[string]string{}
 			for k, v := range rangesDiffer {
+				if wired { // a TCP socket stays one
+					break
+				}
 				for _, role := range []string{"server", "client"} {
 					if k := strings.Replace(k, "ROLE", role, 1); tcp[k] != nil {
 						differs[k] = v

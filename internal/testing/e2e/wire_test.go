@@ -38,13 +38,17 @@ func (l *lab) watch() *wire {
 	l.t.Helper()
 	rest := "not (" + roceFilter + ")"
 	if l.wired || wired {
-		// What the stack gives to a program passes the device, and has no address of it.
-		rest += " and ether host " + l.A.Links[0].MAC.String()
+		rest = onWire(l.A, rest)
 	}
 	return &wire{
 		roce: l.A.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: roceHeaders, Filter: roceFilter}),
 		rest: l.A.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: tcpHeaders, Filter: rest}),
 	}
+}
+
+// onWire leaves out of a filter what a stack gives to a program: it passes the device, and has no address of it.
+func onWire(h *netnstest.Host, filter string) string {
+	return filter + " and ether host " + h.Links[0].MAC.String()
 }
 
 // seen has what was captured.

@@ -128,13 +128,20 @@ READS = {
     "TCGETS": 0x5401, "TIOCGWINSZ": 0x5413, "FIOQSIZE": 0x5460, "none": 0, "8900": 0x8900, "89ff": 0x89ff, "890f": 0x890f, "8936": 0x8936,
     "SIOCSIFLINK": 0x8911, "SIOCGIFCONF": 0x8912,
 }
+
+
+def devices():
+    """The devices of the host, without those of a stack."""
+    return [(i, n) for i, n in socket.if_nameindex() if not n.startswith("smcr")]
+
+
 DEVICE = (0x8910, 0x8927, 0x8933, 0x8912)  # what they return belongs to the host
 
 
 @scenario
 def ioctl_reads(x):
     """All requests that only read, for interfaces that exist and that do not."""
-    eth = [n for _, n in socket.if_nameindex() if n != "lo"][0].encode()
+    eth = [n for _, n in devices() if n != "lo"][0].encode()
     for name, op in READS.items():
         for which, dev in (("lo", LO), ("eth", eth), ("no", NO)):
             b = ctypes.create_string_buffer(ifreq(dev, inet("127.0.0.1")) + b"\xee" * 88, 128)
@@ -144,6 +151,8 @@ def ioctl_reads(x):
                 continue  # pointers
             elif op == 0x8912:
                 b = ctypes.create_string_buffer(bytes(16) + b"\xee" * 112, 128)
+            elif op == 0x8910:  # by an index that no device has
+                b = ctypes.create_string_buffer(ifreq(dev, struct.pack("i", 1 << 30)) + b"\xee" * 88, 128)
             r = call("ioctl", x.s.fileno(), ctypes.c_ulong(op), b)
             x.log(f"{name} {which}", (r, "" if which == "eth" or op in DEVICE else b.raw[:72].hex()))
         for text, p in (("NULL", None), ("bad", ctypes.c_void_p(BAD))):
@@ -161,7 +170,7 @@ def ioctl_reads(x):
     n = struct.unpack("iP", fcntl.ioctl(x.s, 0x8912, struct.pack("iP", 4000, b.buffer_info()[0])))[0]
     mine = {n.encode() for _, n in socket.if_nameindex()}
     x.log("SIOCGIFCONF", {bytes(b[i:i + 16]).rstrip(b"\0") for i in range(0, n, 40)} <= mine)
-    for i, name in socket.if_nameindex():
+    for i, name in devices():
         x.log("SIOCGIFINDEX " + ("lo" if name == "lo" else "eth"), struct.unpack("i", fcntl.ioctl(x.s, 0x8933, ifreq(name.encode()))[16:20])[0] == i)
         x.log("SIOCGIFNAME " + ("lo" if name == "lo" else "eth"), fcntl.ioctl(x.s, 0x8910, struct.pack("16si20x", b"", i))[:16].rstrip(b"\0") == name.encode())
     x.log("SIOCGIFADDR", fcntl.ioctl(x.s, 0x8915, ifreq(eth))[20:24] == socket.inet_aton(x.s.getsockname()[0]) if x.s.family == socket.AF_INET else None)
@@ -208,7 +217,7 @@ def ioctl_writes(x):
     do("SIOCADDRT long name", 0x890b, r)
     do("SIOCADDRT bad name", 0x890b, r[:88] + struct.pack("P", BAD) + r[96:])
     do("SIOCADDRT no name", 0x890b, r[:88] + struct.pack("P", 0) + r[96:])
-    eth = [n for _, n in socket.if_nameindex() if n != "lo"][0].encode()
+    eth = [n for _, n in devices() if n != "lo"][0].encode()
     arp = inet("10.255.255.9" if x.s.family != socket.AF_INET else x.s.getsockname()[0].rsplit(".", 1)[0] + ".99") + struct.pack("H14s", 1, b"\2\0\0\0\0\x99") + struct.pack("i", 4 | 2) + bytes(16) + eth.ljust(16, b"\0")
     do("SIOCSARP", 0x8955, arp)
     b = ctypes.create_string_buffer(arp[:16] + bytes(36) + eth.ljust(16, b"\0"), 68)
