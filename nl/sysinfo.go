@@ -24,10 +24,13 @@ type SysInfo struct {
 	LocalJoin    string // which programs of one machine it joins, as a list in JSON, or "" for none
 	// Problems are what keeps it from doing all that it could, each with its cure.
 	Problems []string
+	// NoWire is why it does not take the connections of programs at the devices of the host although it was to, or "".
+	// It is one of Problems.
+	NoWire string
 }
 
-// The limits of StateFile, StateError, LocalJoin and each of Problems, in bytes, and that of the
-// number of Problems.
+// The limits of StateFile, StateError, LocalJoin, NoWire and each of Problems, in bytes, and that of
+// the number of Problems.
 const (
 	maxStateFile  = 4096
 	maxStateError = 256
@@ -70,6 +73,9 @@ func (s *SysInfo) encode(ae *attrEncoder) {
 		for _, p := range s.Problems[:min(len(s.Problems), maxProblems)] {
 			limited(ae, attrSysProblem, p, maxProblem)
 		}
+		if s.NoWire != "" {
+			limited(ae, attrSysNoWire, s.NoWire, maxProblem)
+		}
 	}
 }
 
@@ -109,6 +115,8 @@ func (s *SysInfo) decode(ad *attrDecoder) error {
 			if p := text(ad); len(s.Problems) < maxProblems {
 				s.Problems = append(s.Problems, p)
 			}
+		case attrSysNoWire:
+			s.NoWire = text(ad)
 		}
 	}
 	return ad.Err()

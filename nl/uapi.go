@@ -150,6 +150,7 @@ const (
 	attrSysStateError
 	attrSysLocalJoin
 	attrSysProblem // may be repeated
+	attrSysNoWire
 )
 
 // Attributes of an SMC-R link group nest.

@@ -137,10 +137,8 @@ func withoutWire(ctx context.Context, c nl.Control) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range info.Problems {
-		if strings.HasPrefix(p, serve.LacksWire) {
-			return errors.New(p)
-		}
+	if info.NoWire != "" {
+		return errors.New(info.NoWire)
 	}
 	return errLauncher
 }

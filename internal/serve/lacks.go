@@ -21,9 +21,6 @@ type lacks struct {
 	dead         func() []int // see service.Service.Dead
 }
 
-// LacksWire is how the problem begins of a stack that does not take the connections of programs although it was to.
-const LacksWire = "connections of programs stay TCP: the stack cannot take them at the devices: "
-
 // now returns whether devices have RoCE version 2, and everything that is lacking.
 func (l *lacks) now() (v2 bool, all []string) {
 	all = append(all, l.capabilities...)
@@ -32,13 +29,21 @@ func (l *lacks) now() (v2 bool, all []string) {
 		all = append(all, "SMC cannot be announced in the TCP handshake, so only peers of --assume-smc use SMC-R: "+broker.Plain(l.option().Error()))
 	}
 	if l.wire != nil {
-		all = append(all, LacksWire+broker.Plain(l.wire.Error()))
+		all = append(all, l.noWire())
 	}
 	err := l.v2()
 	if err != nil {
 		all = append(all, broker.Plain(l.why(err).Error()))
 	}
 	return err == nil, all
+}
+
+// noWire returns why connections of programs are not taken at the devices although they were to be, or "".
+func (l *lacks) noWire() string {
+	if l.wire == nil {
+		return ""
+	}
+	return "connections of programs stay TCP: the stack cannot take them at the devices: " + broker.Plain(l.wire.Error())
 }
 
 // why returns a reason that names the process, if the stack before this one still has the port of

@@ -5,6 +5,7 @@ package serve
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,5 +31,17 @@ func TestLacksDead(t *testing.T) {
 		if v2, all := l.now(); v2 || len(all) != 1 || !strings.Contains(all[0], tt.want) {
 			t.Errorf("%v: %v, %q; want %q", tt.err, v2, all, tt.want)
 		}
+	}
+}
+
+// TestLacksWire: the reason for which connections are not taken is one of the problems.
+func TestLacksWire(t *testing.T) {
+	l := &lacks{v2: func() error { return nil }}
+	if _, all := l.now(); l.noWire() != "" || len(all) != 0 {
+		t.Errorf("%q, %q", l.noWire(), all)
+	}
+	l.wire = unix.EPERM
+	if _, all := l.now(); !strings.Contains(l.noWire(), "not permitted") || !slices.Equal(all, []string{l.noWire()}) {
+		t.Errorf("%q, %q", l.noWire(), all)
 	}
 }

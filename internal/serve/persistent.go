@@ -77,7 +77,7 @@ func (p *persistentControl) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 	if p.lacks != nil {
 		v2, all := p.lacks.now()
 		info.RoCEv2 = info.RoCEv2 && v2
-		info.Problems = append(info.Problems, all...)
+		info.Problems, info.NoWire = append(info.Problems, all...), p.lacks.noWire()
 	}
 	if p.join != nil {
 		info.LocalJoin = formatJoin(p.join())
