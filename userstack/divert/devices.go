@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,14 +15,8 @@ import (
 // except those of another one (the ports of a bridge, what a bond joins): the upper device sees their
 // packets. It must be called by a thread of the namespace, once.
 func (d *Diverter) Follow(want func(name string) bool) error {
-	ns, err := netns.Get()
-	if err != nil {
-		return fmt.Errorf("divert: %w", os.NewSyscallError("open", err))
-	}
-	defer ns.Close()
 	updates := make(chan netlink.LinkUpdate, 64)
 	if err := netlink.LinkSubscribeWithOptions(updates, d.ctx.Done(), netlink.LinkSubscribeOptions{
-		Namespace: &ns,
 		ErrorCallback: func(err error) {
 			if d.ctx.Err() == nil {
 				d.cfg.Log.Warn("new devices are not seen any more: their connections stay TCP", "err", err)

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -48,7 +47,7 @@ type Diverter struct {
 	host *netlink.Handle
 	ns   *namespace
 	veth int
-	tap  *os.File
+	held *heldEnd
 	bpf  *bpfObjects
 	// neighbours are those of the host.
 	neighbours hostNeighbours
@@ -100,23 +99,23 @@ func (d *Diverter) make() (err error) {
 	if d.neighbours, err = openNeighbours(d.host); err != nil {
 		return err
 	}
-	if d.ns, d.veth, err = newNamespace(d.host); err != nil {
+	if d.held, err = newHeldEnd(); err != nil {
+		return err
+	}
+	if d.ns, d.veth, err = newNamespace(d.host, d.held); err != nil {
 		return err
 	}
 	d.id = filterHandle(d.veth)
-	if d.tap, err = openTAP(d.ns.tap); err != nil {
-		return err
-	}
-	tap, err := up(d.host, d.ns.tap)
+	hold, err := up(d.host, d.ns.hold)
 	if err != nil {
 		return err
 	}
 	// Zero is the mark of everything else.
 	mark := rand.Uint32() | 1
-	if d.bpf, err = loadPrograms(d.veth, tap, mark, cmp.Or(d.cfg.PerUser, defaultPerUser)); err != nil {
+	if d.bpf, err = loadPrograms(d.veth, hold, mark, cmp.Or(d.cfg.PerUser, defaultPerUser)); err != nil {
 		return err
 	}
-	if err := d.bpf.Holder.Put(uint32(0), uint32(tap)); err != nil {
+	if err := d.bpf.Holder.Put(uint32(0), uint32(hold)); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
 	if err := d.live(); err != nil {
@@ -133,7 +132,7 @@ func (d *Diverter) make() (err error) {
 	if err := attach(d.host, d.veth, ingress, d.id, d.bpf.Sent, "smcr_sent"); err != nil {
 		return err
 	}
-	if err := attach(d.host, tap, ingress, d.id, d.bpf.LetGo, "smcr_let_go"); err != nil {
+	if err := attach(d.host, hold, ingress, d.id, d.bpf.LetGo, "smcr_let_go"); err != nil {
 		return err
 	}
 	return d.ns.do(func() error {
@@ -314,7 +313,7 @@ func (d *Diverter) Close() (err error) {
 		for _, f := range left {
 			f.Reset()
 		}
-		_ = d.tap.Close()
+		_ = d.held.socket.Close()
 		d.neighbours.close()
 		d.running.Wait()
 		err = d.release()
@@ -335,18 +334,20 @@ func (d *Diverter) release() error {
 	}
 	clear(d.earlier)
 	d.mu.Unlock()
-	if d.tap != nil {
-		_ = d.tap.Close()
-	}
 	d.neighbours.close()
 	if d.bpf != nil {
 		errs = append(errs, d.bpf.Close())
 	}
 	if d.ns != nil {
-		if link, err := d.host.LinkByName(d.ns.veth); err == nil {
-			errs = append(errs, d.host.LinkDel(link))
+		for _, name := range []string{d.ns.hold, d.ns.veth} {
+			if link, err := d.host.LinkByName(name); err == nil {
+				errs = append(errs, d.host.LinkDel(link))
+			}
 		}
 		d.ns.close()
+	}
+	if d.held != nil {
+		d.held.close()
 	}
 	if d.host != nil {
 		d.host.Close()

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
-	"runtime"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -18,11 +16,9 @@ import (
 // and outer of each flow. A pair of devices is the only way to it. Nobody else has a socket there, and
 // what comes by the device is for it, whatever the address.
 type namespace struct {
-	work chan func()
-	gone chan struct{}
+	*thread
 	names
-	zone  int // index of the device there
-	stock stock
+	zone int // index of the device there
 }
 
 // mtu of these devices: no packet of another device is larger.
@@ -31,80 +27,35 @@ const mtu = 65535
 // localTable is the routing table of what comes by the device.
 const localTable = 100
 
-// newNamespace makes the namespace and the pair of devices, of which one is in the namespace of the calling
-// thread: host is a handle for that. veth is its index.
-func newNamespace(host *netlink.Handle) (n *namespace, veth int, err error) {
-	n = &namespace{work: make(chan func()), gone: make(chan struct{}), stock: newStock()}
-	made := make(chan error)
-	go n.thread(made) // No guard: it calls functions of this package alone.
-	if err := <-made; err != nil {
+// newNamespace makes the namespace, the pair of devices, of which one is in the namespace of the calling thread, and the device
+// of held packets: host is a handle for that namespace. veth is the index of the first one.
+func newNamespace(host *netlink.Handle, held *heldEnd) (n *namespace, veth int, err error) {
+	n = &namespace{}
+	if n.thread, err = newThread(); err != nil {
 		return nil, 0, err
 	}
+	t := n.thread
 	defer func() {
 		if err != nil {
-			n.close()
+			t.close()
+			n = nil
 		}
 	}()
-	var ns *os.File
-	if err := n.do(func() (err error) { ns, err = os.Open("/proc/thread-self/ns/net"); return err }); err != nil {
+	ns, err := n.namespace()
+	if err != nil {
 		return nil, 0, err
 	}
 	defer ns.Close()
-	if n.names, err = addPair(host, ns); err != nil {
+	if err = n.do(setUpNamespace); err != nil {
+		return nil, 0, err
+	}
+	if n.names, err = addDevices(host, ns, held); err != nil {
 		return nil, 0, err
 	}
 	if err = n.do(n.setUp); err == nil {
 		veth, err = up(host, n.veth)
 	}
 	return n, veth, err
-}
-
-// thread stays in the namespace. The kernel ends the namespace after it and the last socket.
-func (n *namespace) thread(made chan<- error) {
-	runtime.LockOSThread() // for good: the thread ends with the goroutine
-	if unix.Gettid() == unix.Getpid() {
-		// The first thread stands for the process: /proc/PID/ns/net is its namespace.
-		locked := make(chan struct{})
-		go func() { // No guard: see newNamespace.
-			runtime.LockOSThread()
-			close(locked)
-			n.thread(made)
-		}()
-		<-locked
-		runtime.UnlockOSThread()
-		return
-	}
-	defer close(n.gone)
-	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
-	made <- err
-	if err != nil {
-		return
-	}
-	defer n.stock.close()
-	for {
-		select {
-		case f, ok := <-n.work:
-			if !ok {
-				return
-			}
-			f()
-		case family := <-n.stock.wanted:
-			n.stock.fill(family)
-		}
-	}
-}
-
-// do calls f on a thread in the namespace.
-func (n *namespace) do(f func() error) error {
-	done := make(chan error, 1)
-	n.work <- func() { done <- f() }
-	return <-done
-}
-
-// close ends the thread. Sockets stay.
-func (n *namespace) close() {
-	close(n.work)
-	<-n.gone
 }
 
 // up switches a device on that has no addresses of its own, and returns its index.
@@ -138,18 +89,6 @@ func (n *namespace) setUp() error {
 		return fmt.Errorf("divert: %w", err)
 	}
 	defer h.Close()
-	for _, name := range []string{
-		// The addresses of both ends of a connection come and go by one device.
-		"ipv4/conf/all/rp_filter", "ipv4/conf/default/rp_filter", "ipv4/conf/" + n.inside + "/rp_filter",
-		// A connection that is over leaves nothing: the program, or the peer, may use its ports again.
-		"ipv4/tcp_max_tw_buckets",
-		// The ports are those of others.
-		"ipv4/ip_unprivileged_port_start",
-	} {
-		if err := os.WriteFile(filepath.Join("/proc/sys/net", name), []byte("0"), 0); err != nil {
-			return fmt.Errorf("divert: %w", err)
-		}
-	}
 	lo, err := up(h, "lo")
 	if err != nil {
 		return err
@@ -165,10 +104,8 @@ func (n *namespace) setUp() error {
 		{unix.AF_INET, net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, net.IPv4(169, 254, 0, 1)},
 		{unix.AF_INET6, net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}, net.ParseIP("fe80::1")},
 	} {
-		if f.family == unix.AF_INET6 {
-			if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
-				continue
-			}
+		if _, err := os.Stat("/proc/sys/net/ipv6"); f.family == unix.AF_INET6 && err != nil {
+			continue
 		}
 		if err := n.route(h, lo, f.family, f.to, f.by); err != nil {
 			return fmt.Errorf("divert: routes of the stack's namespace: %w", err)

@@ -38,14 +38,14 @@ const (
 const mostOfRoot = 60000
 
 // loadPrograms loads the programs with their constants.
-func loadPrograms(veth, tap int, mark uint32, perUser int) (*bpfObjects, error) {
+func loadPrograms(veth, hold int, mark uint32, perUser int) (*bpfObjects, error) {
 	spec, err := loadBpf()
 	if err != nil {
 		return nil, fmt.Errorf("divert: %w", err)
 	}
 	_ = rlimit.RemoveMemlock() // before Linux 5.11; the load fails where it was needed
 	var errs []error
-	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarTap: uint32(tap), bpfVarMark: mark, bpfVarPerUser: uint32(perUser), bpfVarOfRoot: mostOfRoot} {
+	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarTap: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(perUser), bpfVarOfRoot: mostOfRoot} {
 		errs = append(errs, spec.Variables[name].Set(value))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -65,8 +65,7 @@ func Lacks(err error) bool {
 			return true
 		}
 	}
-	var no *os.PathError // no /dev/net/tun
-	return errors.As(err, &no) && errors.Is(err, os.ErrNotExist)
+	return false
 }
 
 // A side of a device at which a program can be.

@@ -75,10 +75,10 @@ func newSocket(family int) (int, error) {
 }
 
 // socket returns a TCP socket of the namespace. It may be called on any thread.
-func (n *namespace) socket(family int) (fd int, err error) {
-	if fd, ok := n.stock.take(family); ok {
+func (t *thread) socket(family int) (fd int, err error) {
+	if fd, ok := t.stock.take(family); ok {
 		return fd, nil
 	}
-	err = n.do(func() (err error) { fd, err = newSocket(family); return err })
+	err = t.do(func() (err error) { fd, err = newSocket(family); return err })
 	return fd, err
 }

@@ -31,7 +31,7 @@ const (
 func (d *Diverter) readFrames() {
 	buf := make([]byte, mtu+ethLen)
 	for {
-		n, err := d.tap.Read(buf)
+		n, err := d.held.socket.Read(buf)
 		if err != nil {
 			if !errors.Is(err, os.ErrClosed) {
 				d.cfg.Log.Error("cannot read held packets: no connection uses SMC-R any more", "err", err)
@@ -45,7 +45,7 @@ func (d *Diverter) readFrames() {
 }
 
 // write sends a frame by the device of held packets. One that is lost comes again.
-func (d *Diverter) write(b []byte) { _, _ = d.tap.Write(b) }
+func (d *Diverter) write(b []byte) { _, _ = d.held.socket.Write(b) }
 
 // frame takes one held packet.
 func (d *Diverter) frame(fr frame) {

@@ -33,18 +33,18 @@ const maxStacks = 16
 type names struct {
 	veth   string // this end of the way to the stack's sockets
 	inside string // the other one, in the stack's namespace
-	tap    string // of held packets
+	hold   string // of held packets
 }
 
 const (
 	devicePrefix = "smcr"
 	insideSuffix = "in"
-	tapSuffix    = "hold"
+	holdSuffix   = "hold"
 )
 
 func namesOf(n int) names {
 	veth := devicePrefix + strconv.Itoa(n)
-	return names{veth: veth, inside: veth + insideSuffix, tap: veth + tapSuffix}
+	return names{veth: veth, inside: veth + insideSuffix, hold: veth + holdSuffix}
 }
 
 // isOurs reports whether a device is one of a stack.
@@ -53,24 +53,30 @@ func isOurs(name string) bool {
 	if !ok {
 		return false
 	}
-	n = strings.TrimSuffix(strings.TrimSuffix(n, insideSuffix), tapSuffix)
+	n = strings.TrimSuffix(strings.TrimSuffix(n, insideSuffix), holdSuffix)
 	_, err := strconv.ParseUint(n, 10, 8)
 	return err == nil
 }
 
-// addPair makes the pair of devices with names that no other stack has. ns is the namespace of the other end.
-func addPair(host *netlink.Handle, ns *os.File) (names, error) {
+// addDevices makes the devices with names that no other stack has. ns is the namespace of the other end of the pair, held that of
+// the device of held packets.
+func addDevices(host *netlink.Handle, ns *os.File, held *heldEnd) (names, error) {
 	for first := true; ; first = false {
 		for i := range maxStacks {
 			n := namesOf(i)
-			err := host.LinkAdd(&netlink.Veth{
+			pair := &netlink.Veth{
 				LinkAttrs: netlink.LinkAttrs{Name: n.veth, MTU: mtu},
 				PeerName:  n.inside, PeerNamespace: netlink.NsFd(int(ns.Fd())), PeerMTU: mtu,
-			})
-			switch {
-			case err == nil:
-				return n, nil
-			case !errors.Is(err, unix.EEXIST):
+			}
+			err := host.LinkAdd(pair)
+			if err == nil {
+				if err = addHeld(host, n.hold, held); err == nil {
+					return n, nil
+				}
+				// Of a stack that was just killed: the kernel has removed only one of its devices until now.
+				err = errors.Join(err, host.LinkDel(pair))
+			}
+			if !errors.Is(err, unix.EEXIST) {
 				return n, fmt.Errorf("divert: make device %s: %w", n.veth, err)
 			}
 		}
@@ -85,7 +91,7 @@ func addPair(host *netlink.Handle, ns *os.File) (names, error) {
 func removeKilled(host *netlink.Handle) bool {
 	for i := range maxStacks {
 		n := namesOf(i)
-		if _, err := host.LinkByName(n.tap); !errors.As(err, new(netlink.LinkNotFoundError)) {
+		if _, err := host.LinkByName(n.hold); !errors.As(err, new(netlink.LinkNotFoundError)) {
 			continue
 		}
 		if veth, err := host.LinkByName(n.veth); err == nil && host.LinkDel(veth) == nil {

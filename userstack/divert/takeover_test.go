@@ -95,7 +95,7 @@ func (d *Diverter) wantOnly(t *testing.T) {
 		}
 		links, err := d.host.LinkList()
 		for _, l := range links {
-			if n := l.Attrs().Name; isOurs(n) && n != d.ns.names.veth && n != d.ns.tap {
+			if n := l.Attrs().Name; isOurs(n) && n != d.ns.names.veth && n != d.ns.hold {
 				ok, other = false, other+" "+n
 			}
 		}
@@ -279,7 +279,7 @@ func TestKilledAndLeft(t *testing.T) {
 func TestDeviceNames(t *testing.T) {
 	for i := range maxStacks {
 		n := namesOf(i)
-		for _, name := range []string{n.veth, n.inside, n.tap} {
+		for _, name := range []string{n.veth, n.inside, n.hold} {
 			if !isOurs(name) || len(name) > 15 {
 				t.Error(name)
 			}
