@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -29,6 +30,9 @@ var privileges = []privilege{
 		"large buffers of sockets; the check for IPsec; local connections between network namespaces; socket options of programs that need it"},
 	{unix.CAP_BPF, "CAP_BPF", "the announcement of SMC in the TCP handshake, so only peers of --assume-smc use SMC-R"},
 }
+
+// startPrivilege is what the stack needs until it serves, if it takes connections at the devices.
+var startPrivilege = privilege{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "SMC for programs: the stack makes a network namespace of its own at its start"}
 
 // kept returns the capabilities of privileges.
 func kept() (s confine.Caps) {
@@ -55,17 +59,23 @@ func permitted() error {
 }
 
 // reportMissing logs which capabilities the stack does not have, and what is lost, and returns
-// it. Packet sockets are permitted, so CAP_NET_RAW is there.
-func reportMissing(log *slog.Logger) (lost []string) {
+// it. Packet sockets are permitted, so CAP_NET_RAW is there. With wire, the stack takes connections at the devices.
+func reportMissing(wire bool, log *slog.Logger) (lost []string) {
 	have, err := confine.Effective()
 	if err != nil {
 		log.Warn("capabilities are not known", "err", err)
 		return nil
 	}
-	for _, p := range privileges {
+	needs := privileges
+	if wire {
+		needs = append(slices.Clone(needs), startPrivilege)
+	}
+	for _, p := range needs {
 		if !have.Has(p.number) {
 			log.Warn("a capability is missing", "capability", p.name, "lost", p.lost)
-			lost = append(lost, fmt.Sprintf("%s is missing: without it, there is not %s", p.name, p.lost))
+			if p != startPrivilege { // of which lacks.noWire tells
+				lost = append(lost, fmt.Sprintf("%s is missing: without it, there is not %s", p.name, p.lost))
+			}
 		}
 	}
 	return lost

@@ -129,7 +129,7 @@ func run(ctx context.Context, o *Options) error {
 	if err != nil {
 		cfg.Log.Warn("service manager", "err", err)
 	}
-	lacks := &lacks{capabilities: reportMissing(cfg.Log), v2: cfg.RoCE.LacksV2}
+	lacks := &lacks{capabilities: reportMissing(cfg.Wire != nil, cfg.Log), v2: cfg.RoCE.LacksV2}
 	o.reportCgroup(cfg.Log)
 	if err := raiseOpenFiles(); err != nil {
 		cfg.Log.Warn("cannot raise the limit of open files", "err", err)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +121,7 @@ func TestServeAsUser(t *testing.T) {
 	stack := l.serveConfined(l.A, caps, "--no-default-eid")
 	server := l.server()
 	for _, uid := range []string{"0", serviceUser, thirdUser} {
-		l.exchanges(uid, l.B.Addr()+":5001")
+		l.exchanges(uid, l.B.Addr()+":5001", delegated(t, uid)...)
 		out, err := l.asUser(uid, bin("smcr"), "--backend", "user", "linkgroup", "list")
 		if err != nil || !strings.Contains(out, "CLNT") {
 			t.Errorf("user %s: %v\n%s", uid, err, out)
@@ -149,9 +150,40 @@ func TestServeAsUser(t *testing.T) {
 	terminate(t, stack)
 	// Root takes the place back.
 	stack = l.serve(l.A)
-	l.exchanges(thirdUser, l.B.Addr()+":5001")
+	l.exchanges(thirdUser, l.B.Addr()+":5001", delegated(t, thirdUser)...)
 	terminate(t, stack)
 	terminate(t, server)
+}
+
+// delegated is the begin of a command line of a program in a part of the tree of cgroups in which its user may make some, as below
+// a user manager of systemd.
+func delegated(t *testing.T, uid string) []string {
+	t.Helper()
+	dir := filepath.Join(cgroupTop(t), fmt.Sprintf("smcr-test-user-%s-%d", uid, os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) {
+		return inCgroup(dir)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netnstest.Until(settleTime, func() error {
+			left, err := filepath.Glob(dir + "/smcr-run-*")
+			for _, below := range left {
+				err = errors.Join(err, os.Remove(below))
+			}
+			return errors.Join(err, os.Remove(dir))
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+	n, err := strconv.Atoi(uid)
+	if err == nil {
+		err = errors.Join(os.Chown(dir, n, n), os.Chown(filepath.Join(dir, "cgroup.procs"), n, n))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inCgroup(dir)
 }
 
 // TestServeWithout starts the stack without one of the capabilities of the unit. It says
@@ -159,12 +191,17 @@ func TestServeAsUser(t *testing.T) {
 func TestServeWithout(t *testing.T) {
 	l := newLab(t, "setpriv")
 	all := unitCaps(t)
+	const admin = "CAP_SYS_ADMIN"
+	if !wired { // it would be of no use
+		all = slices.DeleteFunc(all, func(c string) bool { return c == admin })
+	}
 	server := l.server()
 	addr := l.B.Addr() + ":5001"
 	for _, missing := range all {
 		t.Run(missing, func(t *testing.T) {
 			l := &lab{Pair: l.Pair, t: t}
-			caps := slices.DeleteFunc(slices.Clone(all), func(c string) bool { return c == missing })
+			// For the kernel, CAP_SYS_ADMIN includes CAP_BPF.
+			caps := slices.DeleteFunc(slices.Clone(all), func(c string) bool { return c == missing || missing == "CAP_BPF" && c == admin })
 			if missing == "CAP_NET_RAW" {
 				l.smcr(l.A, "serve", "--prepare", serviceUser)
 				argv := confined(caps, bin("smcr"), "serve")
@@ -179,8 +216,13 @@ func TestServeWithout(t *testing.T) {
 			if want := "capability=" + missing + " lost="; !strings.Contains(stack.Log(), want) {
 				t.Errorf("no %q in\n%s", want, stack.Log())
 			}
-			if n := strings.Count(stack.Log(), "a capability is missing"); n != 1 {
+			if n := strings.Count(stack.Log(), "a capability is missing"); n != len(all)-len(caps) {
 				t.Errorf("%d capabilities are missing:\n%s", n, stack.Log())
+			}
+			if wired {
+				l.plainInstead(addr, missing)
+				terminate(t, stack)
+				return
 			}
 			client := l.A.Go(t, bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "client", addr, "2")
 			if err := client.WaitOutput("holding 2 connections", startTime); err != nil {
@@ -194,6 +236,23 @@ func TestServeWithout(t *testing.T) {
 		})
 	}
 	terminate(t, server)
+}
+
+// plainInstead checks that a program runs over TCP, with the reason, if the stack lacks a right. By --mode user, it does not run.
+func (l *lab) plainInstead(addr, missing string) {
+	l.t.Helper()
+	client := l.A.Go(l.t, bin("smcr"), "run", "--", bin("probe"), "client", addr, "2")
+	if err := client.WaitOutput("holding 2 connections", startTime); err != nil {
+		l.t.Fatal(err)
+	}
+	terminate(l.t, client)
+	const says = "smcr: all connections over TCP: connections of programs stay TCP: the stack cannot take them at the devices: "
+	if log := client.Log(); strings.Count(log, says) != 1 || !strings.Contains(log, "not permitted") && !strings.Contains(log, "permission denied") {
+		l.t.Errorf("without %s:\n%s", missing, log)
+	}
+	if out, err := l.try(l.A, "run", "--mode", "user", "--", "true"); err == nil || !strings.Contains(err.Error(), "cannot take them at the devices") {
+		l.t.Errorf("without %s: %v, %s", missing, err, out)
+	}
 }
 
 // TestServiceManager has a stack report to a service manager: its start, that it works, a

@@ -86,13 +86,14 @@ func TestSystemdOnDemand(t *testing.T) {
 func TestRootTakesOver(t *testing.T) {
 	l := newLab(t, "setpriv", "unshare", "/usr/bin/python3")
 	m := l.boot(l.A)
-	hold := l.A.Go(t, "nsenter", fmt.Sprintf("--target=%d", m.pid), "--mount", "--pid", "--net", "--root", "--wd=/",
+	argv := append(m.program(), "nsenter", fmt.Sprintf("--target=%d", m.pid), "--mount", "--pid", "--net", "--root", "--cgroup", "--wd=/",
 		"smcr", "run", "--mode", "user", "-v", "--", "sh", "-c", "echo running; exec sleep 100")
+	hold := l.A.Go(t, argv[0], argv[1:]...)
 	if err := hold.WaitOutput("running", startTime); err != nil {
 		t.Fatal(err)
 	}
 	onDemand := m.must("pgrep", "-f", "serve --on-demand")
-	root := l.A.Go(t, "nsenter", fmt.Sprintf("--target=%d", m.pid), "--mount", "--pid", "--net", "--root", "--wd=/",
+	root := l.A.Go(t, "nsenter", fmt.Sprintf("--target=%d", m.pid), "--mount", "--pid", "--net", "--root", "--cgroup", "--wd=/",
 		"env", "SMCR_SYSCALL_FILTER=strict", "smcr", "serve", "--takeover")
 	if err := root.WaitOutput("serving", startTime); err != nil {
 		t.Fatal(err)

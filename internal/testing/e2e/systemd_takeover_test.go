@@ -18,12 +18,15 @@ import (
 // stackCaps are CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF.
 const stackCaps = "0000008000003000"
 
+// unitBound has CAP_SYS_ADMIN, too, which a process of the unit has at its start. Nothing that it executes gets any (no_new_privs).
+const unitBound = "0000008000203000"
+
 // wantConfined checks that a process of the machine has the rights of the unit.
 func (m *machine) wantConfined(pid string) {
 	m.t.Helper()
 	status := m.must("cat", "/proc/"+pid+"/status")
 	uid := m.must("id", "-u", "smcr")
-	for _, want := range []string{"Uid:\t" + uid + "\t" + uid + "\t" + uid, "CapEff:\t" + stackCaps, "CapPrm:\t" + stackCaps, "CapBnd:\t" + stackCaps, "NoNewPrivs:\t1", "Seccomp:\t2"} {
+	for _, want := range []string{"Uid:\t" + uid + "\t" + uid + "\t" + uid, "CapEff:\t" + stackCaps, "CapPrm:\t" + stackCaps, "CapBnd:\t" + unitBound, "NoNewPrivs:\t1", "Seccomp:\t2"} {
 		if !strings.Contains(status, "\n"+want) {
 			m.t.Errorf("no %q in\n%s", want, status)
 		}
