@@ -66,7 +66,7 @@ var edges = []struct {
 	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds", "guard"}},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
 	{"userstack/divert", []string{"smc", "guard"}},
-	{"userstack/attach", []string{"userstack/divert", "guard", "internal/cgroup", "quota"}},
+	{"userstack/attach", []string{"userstack/divert", "guard", "quota", "internal/cgroup", "internal/place"}},
 	{"userstack/conn", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "userstack/conn", "rdmaverbs"}},
 	{"userstack/rendezvous", []string{"userstack/wire", "quota"}},

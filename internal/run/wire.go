@@ -23,6 +23,7 @@ import (
 
 	"smcr/internal/cgroup"
 	"smcr/internal/cmdutil"
+	"smcr/internal/runs"
 	"smcr/internal/serve"
 	"smcr/nl"
 	"smcr/smc"
@@ -151,8 +152,21 @@ func Enter(ctx context.Context, c nl.Attacher, always bool, log *slog.Logger) (n
 	if err != nil {
 		log.Debug("the stack makes the cgroup", "err", err)
 		leave = func() error { return nil }
+	} else if stack, ok := c.(nl.Control); ok && os.Geteuid() == 0 {
+		if info, err := stack.SysInfo(ctx); err == nil && info.UID != 0 {
+			// That stack may not remove the cgroup.
+			if err := runs.Ask(ctx); err != nil {
+				log.Debug("the cgroup will stay", "err", err)
+			}
+		}
 	}
 	a, err := c.Enter(ctx, nl.Peer{}, always)
+	if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EROFS) {
+		// A stack that is not of root may not make it: attach.ErrNoRight.
+		if err = runs.Ask(ctx); err == nil {
+			a, err = c.Enter(ctx, nl.Peer{}, always)
+		}
+	}
 	if err != nil {
 		if lerr := leave(); lerr != nil {
 			log.Debug("the cgroup stays", "err", lerr)

@@ -38,6 +38,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	var assume, users, groups []string
 	var level, prepare string
 	var reload int
+	var runs bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the user-space stack of this network namespace",
@@ -118,6 +119,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if prepare != "" {
 				return prepareFor(prepare)
+			}
+			if runs {
+				return serveRuns(cmd.Context(), o)
 			}
 			if cmd.Flags().Changed("reload") {
 				if reload <= 0 {
@@ -227,7 +231,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.BoolVar(&o.Start.OnDemand, "on-demand", false, "remove the log at the end (used by smcr run)")
 	fl.BoolVar(&o.Start.Report, reportFlag, false, "report the start on descriptor 3 (used by smcr run and --reload)")
 	fl.StringVar(&o.Boundary, "boundary", cmp.Or(os.Getenv(BoundaryEnv), boundaryLauncher), "how connections of programs come to the stack: launcher (smcr run) or wire (the devices of the host; programs need nothing)")
-	for _, name := range []string{"on-demand", reportFlag, "boundary"} {
+	fl.BoolVar(&runs, "runs", false, "start no stack: make cgroups for programs under smcr run, for a stack that is not of root")
+	for _, name := range []string{"on-demand", reportFlag, "boundary", "runs"} {
 		if err := fl.MarkHidden(name); err != nil {
 			panic(err) // cannot happen: the flag is defined above
 		}

@@ -52,6 +52,7 @@ var plainCalls = map[string]int{
 	// Files: the directory of the sockets, the state, the configuration, /proc and /sys.
 	"faccessat": unix.SYS_FACCESSAT, "faccessat2": unix.SYS_FACCESSAT2, "fchmod": unix.SYS_FCHMOD, "fchmodat": unix.SYS_FCHMODAT,
 	"inotify_add_watch": unix.SYS_INOTIFY_ADD_WATCH, "inotify_rm_watch": unix.SYS_INOTIFY_RM_WATCH, // package attach
+	"getxattr": unix.SYS_GETXATTR, "setxattr": unix.SYS_SETXATTR, // likewise
 	"flock": unix.SYS_FLOCK, "fstat": unix.SYS_FSTAT, "fsync": unix.SYS_FSYNC, "ftruncate": unix.SYS_FTRUNCATE,
 	"getcwd": unix.SYS_GETCWD, "getdents64": unix.SYS_GETDENTS64, "lseek": unix.SYS_LSEEK, "mkdirat": unix.SYS_MKDIRAT,
 	"openat": unix.SYS_OPENAT, "pread64": unix.SYS_PREAD64, "pwrite64": unix.SYS_PWRITE64, "readlinkat": unix.SYS_READLINKAT,

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/runs"
 	"smcr/internal/testing/testkind"
 )
 
@@ -133,6 +134,32 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// TestRunsUnit: the process that makes cgroups is of root, and has nothing else; it listens where smcr run asks.
+func TestRunsUnit(t *testing.T) {
+	u := readUnit(t, "smcr-run.service")
+	for key, want := range map[string]string{
+		"CapabilityBoundingSet": "", "PrivateNetwork": "yes", "RestrictAddressFamilies": "AF_UNIX", "RestrictNamespaces": "yes", "NoNewPrivileges": "yes",
+		"ProtectSystem": "strict", "ProtectKernelTunables": "yes", "PrivateDevices": "yes", "ExecStart": "/usr/local/bin/smcr serve --runs",
+	} {
+		if got := u.one(t, "Service."+key); got != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+	for _, key := range []string{"User", "DynamicUser", "AmbientCapabilities", "ProtectControlGroups"} {
+		if _, there := u["Service."+key]; there {
+			t.Errorf("%s is there", key)
+		}
+	}
+	if got := readUnit(t, "smcr-run.socket").one(t, "Socket.ListenStream"); got != runs.Socket {
+		t.Errorf("it listens at %s, want %s", got, runs.Socket)
+	}
+	for _, name := range stackUnits {
+		if got := readUnit(t, name).one(t, "Unit.Wants"); !slices.Contains(strings.Fields(got), "smcr-run.socket") {
+			t.Errorf("%s wants %s", name, got)
+		}
+	}
+}
+
 // needAnalyze skips a test without systemd's program for units.
 func needAnalyze(t *testing.T) {
 	t.Helper()
@@ -220,13 +247,22 @@ func TestUnitVerify(t *testing.T) {
 		text = strings.ReplaceAll(text, "/usr/local/bin/smcr", exe)
 		return regexp.MustCompile(`(?m)^Documentation=.*\n`).ReplaceAllString(text, "")
 	}
-	for _, name := range append(slices.Clone(stackUnits), "smcr-apply.service", "smcr-exporter.service") {
+	for _, name := range append(slices.Clone(stackUnits), "smcr-run.service", "smcr-apply.service", "smcr-exporter.service") {
 		b, err := os.ReadFile(filepath.Join(unitDir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		text := bare(string(b))
 		dir := t.TempDir()
+		for _, other := range []string{"smcr-run.socket", "smcr-run.service"} { // of which the others speak
+			b, err := os.ReadFile(filepath.Join(unitDir, other))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, other), []byte(bare(string(b))), 0o644)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 		path := filepath.Join(dir, strings.Replace(name, "@", "@test", 1))
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

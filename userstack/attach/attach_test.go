@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/cgroup"
+	"smcr/internal/place"
 	"smcr/internal/testing/testkind"
 	"smcr/userstack/divert"
 )
@@ -81,7 +82,7 @@ func newBed(t *testing.T) *bed {
 	t.Cleanup(func() {
 		eventually(t, "the cgroups of the test go", func() error { return removeAll(top + b.part) })
 	})
-	if b.ns, err = Namespace(); err != nil {
+	if b.ns, err = place.Cookie(); err != nil {
 		t.Fatal(err)
 	}
 	b.tree = b.table()
@@ -254,7 +255,7 @@ func TestWrongPaths(t *testing.T) {
 func TestRun(t *testing.T) {
 	b := newBed(t)
 	pid, stop := b.process(1234)
-	e, err := b.tree.Enter(pid, 1234, false)
+	e, err := b.tree.Enter(&Process{PID: pid, UID: 1234, FD: -1, Namespace: b.ns}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +265,7 @@ func TestRun(t *testing.T) {
 	if p, err := cgroup.Of(pid); p != e.Path || err != nil {
 		t.Error(p, err)
 	}
-	if again, err := b.tree.Enter(pid, 1234, false); again != e || err != nil {
+	if again, err := b.tree.Enter(&Process{PID: pid, UID: 1234, FD: -1, Namespace: b.ns}, false); again != e || err != nil {
 		t.Errorf("%+v, %v", again, err)
 	}
 	stop()
@@ -283,14 +284,14 @@ func TestRunOfOthers(t *testing.T) {
 	b := newBed(t)
 	pid, stop := b.process(1234)
 	for _, uid := range []uint32{0, 1235} {
-		if _, err := b.tree.Enter(pid, uid, false); !errors.Is(err, os.ErrPermission) {
+		if _, err := b.tree.Enter(&Process{PID: pid, UID: uid, FD: -1, Namespace: b.ns}, false); !errors.Is(err, os.ErrPermission) {
 			t.Error(uid, err)
 		}
 	}
 	b.tree.mu.Lock()
 	b.tree.runs[1234] = maxRuns
 	b.tree.mu.Unlock()
-	if _, err := b.tree.Enter(pid, 1234, false); !errors.Is(err, syscall.EUSERS) {
+	if _, err := b.tree.Enter(&Process{PID: pid, UID: 1234, FD: -1, Namespace: b.ns}, false); !errors.Is(err, syscall.EUSERS) {
 		t.Error(err)
 	}
 	if p, err := cgroup.Of(pid); p != b.part || err != nil { // it is back
@@ -298,7 +299,7 @@ func TestRunOfOthers(t *testing.T) {
 	}
 	stop()
 	for _, gone := range []int{pid, 0, -1} {
-		if _, err := b.tree.Enter(gone, 1234, false); err == nil {
+		if _, err := b.tree.Enter(&Process{PID: gone, UID: 1234, FD: -1, Namespace: b.ns}, false); err == nil {
 			t.Errorf("process %d has entered", gone)
 		}
 	}
@@ -311,7 +312,7 @@ func TestRunOfOthers(t *testing.T) {
 func TestFind(t *testing.T) {
 	b := newBed(t)
 	pid, stop := b.process(0)
-	e, err := b.tree.Enter(pid, 0, false)
+	e, err := b.tree.Enter(&Process{PID: pid, UID: 0, FD: -1, Namespace: b.ns}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,8 +346,8 @@ func TestFind(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	for _, ns := range []uint64{0, 4026531840, 1<<64 - 1} {
-		if n := newRun(ns); !cgroup.IsRun(n) || !ofNamespace(n, ns) || ofNamespace(n, ns+1) || n == newRun(ns) {
+	for _, ns := range []uint64{1, 4026531840, 1<<64 - 1} {
+		if n := newRun(ns); !cgroup.IsRun(n) || !ofNamespace(n, ns) || ns+1 != AnyNamespace && ofNamespace(n, ns+1) || !ofNamespace(n, AnyNamespace) || n == newRun(ns) {
 			t.Error(n)
 		}
 	}
@@ -384,7 +385,7 @@ func FuzzEvents(f *testing.F) {
 func TestHandOver(t *testing.T) {
 	b := newBed(t)
 	pid, stop := b.process(0)
-	run, err := b.tree.Enter(pid, 0, false)
+	run, err := b.tree.Enter(&Process{PID: pid, UID: 0, FD: -1, Namespace: b.ns}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +394,7 @@ func TestHandOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.tree.HandOver()
-	_, enter := b.tree.Enter(pid, 0, false)
+	_, enter := b.tree.Enter(&Process{PID: pid, UID: 0, FD: -1, Namespace: b.ns}, false)
 	for _, err := range []error{enter, b.tree.Attach(e), b.tree.Detach(e.Path)} {
 		if !errors.Is(err, syscall.EBUSY) {
 			t.Error(err)
@@ -424,6 +425,69 @@ func TestHandOver(t *testing.T) {
 	}
 	if err := b.tree.Detach(e.Path); err != nil {
 		t.Error(err)
+	}
+	b.rmdir("/a")
+}
+
+// TestReused: a process that has ended is not moved, nor is one that has its number now; one that was moved is back.
+func TestReused(t *testing.T) {
+	b := newBed(t)
+	pid, stop := b.process(1234)
+	gone := exec.Command("true")
+	if err := gone.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(gone.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := gone.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{PID: pid, UID: 1234, FD: fd, Namespace: b.ns}
+	if _, err := b.tree.Enter(p, false); !errors.Is(err, syscall.ESRCH) {
+		t.Error(err)
+	}
+	if at, err := cgroup.Of(pid); at != b.part || err != nil {
+		t.Error(at, err)
+	}
+	b.mkdir("/wrong")
+	dir := b.tree.dir(b.part + "/wrong")
+	if err := p.move(b.tree.cfg.Top, dir); !errors.Is(err, syscall.ESRCH) {
+		t.Error(err)
+	}
+	own, err := cgroup.Of(os.Getpid())
+	if at, aerr := cgroup.Of(pid); at != own || err != nil || aerr != nil {
+		t.Errorf("it is in %s, %v, want that of its parent %s, %v", at, aerr, own, err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Error(err)
+	}
+	stop()
+}
+
+// TestUserOf: the user of a run that root has made is noted at the cgroup, and that of others is its owner.
+func TestUserOf(t *testing.T) {
+	b := newBed(t)
+	b.mkdir("/a")
+	dir := b.tree.dir(b.part + "/a")
+	for _, owner := range []uint32{0, 7} {
+		if got, noted := userOf(dir, owner); got != owner || noted {
+			t.Error(got)
+		}
+	}
+	noteUser(dir, 1234)
+	for owner, want := range map[uint32]uint32{0: 1234, 7: 7, 1234: 1234} {
+		if got, noted := userOf(dir, owner); got != want || noted != (owner != 7) {
+			t.Errorf("of %d: %d, want %d", owner, got, want)
+		}
+	}
+	if err := unix.Setxattr(dir, userAttr, []byte("x"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got, noted := userOf(dir, 0); got != 0 || noted {
+		t.Error(got)
 	}
 	b.rmdir("/a")
 }

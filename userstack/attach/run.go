@@ -17,29 +17,25 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/cgroup"
+	"smcr/internal/place"
 	"smcr/userstack/divert"
 )
+
+// AnyNamespace has a [Table] have the runs of all network namespaces: no cookie is 0. It has those of [EnterOwn] only if they
+// ask, and makes none for root.
+const AnyNamespace = 0
 
 // ofNamespace reports whether the name of a cgroup is one of a run in a network namespace.
 func ofNamespace(name string, namespace uint64) bool {
 	rest, ok := strings.CutPrefix(name, cgroup.RunPrefix)
 	ns, _, both := strings.Cut(rest, "-")
 	n, err := strconv.ParseUint(ns, 10, 64)
-	return ok && both && err == nil && n == namespace
+	return ok && both && err == nil && (n == namespace || namespace == AnyNamespace)
 }
 
 // newRun returns a name for the cgroup of a run: the network namespace, and a random part.
 func newRun(namespace uint64) string {
 	return fmt.Sprintf("%s%d-%s", cgroup.RunPrefix, namespace, strings.ToLower(rand.Text()[:10]))
-}
-
-// Namespace returns the inode number of the network namespace of the calling thread: see [Config.Namespace].
-func Namespace() (uint64, error) {
-	st, err := os.Stat("/proc/thread-self/ns/net")
-	if err != nil {
-		return 0, err
-	}
-	return st.Sys().(*syscall.Stat_t).Ino, nil
 }
 
 // below is the cgroup below which the runs of processes are that are in the topmost one: without a service manager, many are.
@@ -77,7 +73,7 @@ func EnterOwn() (undo func() error, err error) {
 	if cgroup.IsRun(own) {
 		return func() error { return nil }, nil
 	}
-	ns, err := Namespace()
+	ns, err := place.Cookie()
 	if err != nil {
 		return nil, err
 	}
@@ -117,22 +113,25 @@ func sweep(dir string) {
 	}
 }
 
-// Enter has a process of a user be in a cgroup for a run: in a new one below its own, unless it is in one by
+// Enter has a process be in a cgroup for a run: in a new one below its own, unless it is in one by
 // [EnterOwn] already, or by a run that has started this one. always is that of the Entry. Errors:
-// os.ErrPermission if the process is not one of the user, cgroup.ErrOutside if the stack does not see its cgroup, syscall.EUSERS and syscall.ENOSPC for too many,
+// os.ErrPermission if the process is not one of the user, ErrNoRight if this process may not make a cgroup there,
+// cgroup.ErrOutside if it does not see that of the process, syscall.EUSERS and syscall.ENOSPC for too many,
 // or those of the cgroup tree.
-func (t *Table) Enter(pid int, uid uint32, always bool) (Entry, error) {
-	if pid <= 0 {
-		return Entry{}, cgroup.ErrOutside // in another PID namespace
-	}
-	if err := mayMove(pid, uid); err != nil {
-		return Entry{}, err
-	}
-	own, err := cgroup.Of(pid)
+func (t *Table) Enter(who *Process, always bool) (Entry, error) {
+	done, err := who.hold()
 	if err != nil {
 		return Entry{}, err
 	}
-	e := Entry{Path: own, UID: uid, Run: true, Does: divert.Does{Connect: true, Accept: true, Always: always}}
+	defer done()
+	own, err := cgroup.Of(who.PID)
+	if err != nil {
+		return Entry{}, err
+	}
+	if err := who.is(); err != nil {
+		return Entry{}, err
+	}
+	e := Entry{Path: own, UID: who.UID, Run: true, Does: divert.Does{Connect: true, Accept: true, Always: always}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.handed {
@@ -145,27 +144,43 @@ func (t *Table) Enter(pid int, uid uint32, always bool) (Entry, error) {
 		if !ofNamespace(path.Base(own), t.cfg.Namespace) {
 			return Entry{}, fmt.Errorf("the program is under 'smcr run' of another network namespace: %w", os.ErrInvalid)
 		}
+		if t.cfg.Namespace == AnyNamespace {
+			noteUser(t.dir(own), e.UID) // Find has it, too
+		}
 		return t.enter(e)
+	}
+	if err := t.mayAdd(&e); err != nil {
+		return Entry{}, err
+	}
+	if t.cfg.Namespace == AnyNamespace && who.UID == 0 {
+		return Entry{}, fmt.Errorf("root makes its own cgroups: %w", os.ErrPermission)
 	}
 	parent := own
 	if own == "/" && t.hasBelow() {
 		parent = below
 	}
-	e.Path = path.Join(parent, newRun(t.cfg.Namespace))
+	e.Path = path.Join(parent, newRun(who.Namespace))
 	dir := t.dir(e.Path)
 	if err := os.Mkdir(dir, 0o755); err != nil {
+		if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {
+			err = fmt.Errorf("%w: %w", ErrNoRight, err)
+		}
 		return Entry{}, err
 	}
-	if err := cgroup.Enter(dir, pid); err != nil {
+	if err := who.move(t.cfg.Top, dir); err != nil {
 		return Entry{}, errors.Join(err, os.Remove(dir))
 	}
+	noteUser(dir, e.UID)
 	e, err = t.enter(e)
 	if err != nil { // the process goes back
-		_ = cgroup.Enter(t.dir(own), pid)
+		_ = cgroup.Enter(t.dir(own), who.PID)
 		_ = os.Remove(dir)
 	}
 	return e, err
 }
+
+// ErrNoRight means that the stack may not make a cgroup for a program.
+var ErrNoRight = errors.New("the stack has no right to make a cgroup for the program")
 
 // enter adds the entry of a run. mu is held.
 func (t *Table) enter(e Entry) (Entry, error) {
@@ -173,45 +188,6 @@ func (t *Table) enter(e Entry) (Entry, error) {
 		return Entry{}, err
 	}
 	return t.entries[e.Path].Entry, nil
-}
-
-// mayMove returns an error if a process is not one of a user. It waits for the answer to its request, so its number
-// is not that of another process meanwhile.
-func mayMove(pid int, uid uint32) error {
-	uids, err := status(pid, "Uid:") // real, effective, saved, of the file system
-	switch {
-	case err != nil:
-		return err
-	case len(uids) < 2 || uids[1] != uid:
-		return fmt.Errorf("process %d is not one of user %d: %w", pid, uid, os.ErrPermission)
-	}
-	return nil
-}
-
-// Groups returns the supplementary groups of a process.
-func Groups(pid int) ([]uint32, error) { return status(pid, "Groups:") }
-
-// status returns the numbers of a line of /proc/PID/status.
-func status(pid int, key string) (numbers []uint32, err error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return nil, err
-	}
-	for line := range strings.Lines(string(b)) {
-		rest, ok := strings.CutPrefix(line, key)
-		if !ok {
-			continue
-		}
-		for _, f := range strings.Fields(rest) {
-			n, err := strconv.ParseUint(f, 10, 32)
-			if err != nil {
-				return nil, fmt.Errorf("process %d: %q: %w", pid, line, err)
-			}
-			numbers = append(numbers, uint32(n))
-		}
-		return numbers, nil
-	}
-	return nil, fmt.Errorf("process %d has no %q: %w", pid, key, os.ErrNotExist)
 }
 
 // Find adds the cgroups of runs that another stack of the network namespace has left, and removes those without
@@ -231,7 +207,11 @@ func (t *Table) Find() error {
 			return nil
 		}
 		p := strings.TrimPrefix(dir, path.Clean(t.cfg.Top))
-		e := Entry{Path: p, UID: st.Sys().(*syscall.Stat_t).Uid, Run: true, Does: divert.Does{Connect: true, Accept: true}}
+		uid, noted := userOf(dir, st.Sys().(*syscall.Stat_t).Uid)
+		if t.cfg.Namespace == AnyNamespace && !noted {
+			return nil // somebody has made it for himself
+		}
+		e := Entry{Path: p, UID: uid, Run: true, Does: divert.Does{Connect: true, Accept: true}}
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.entries[p] != nil {

@@ -40,7 +40,7 @@ type Boundary interface {
 type Config struct {
 	// Top is where the cgroup v2 tree is mounted.
 	Top string
-	// Namespace is the inode number of the network namespace of the stack.
+	// Namespace is the cookie of the network namespace of the stack.
 	Namespace uint64
 	Boundary  Boundary
 	// MaxRuns bounds the runs of a user other than root, together with those of the user's subordinate users. 0 means 256.
@@ -170,16 +170,25 @@ func (t *Table) Always(id uint64) bool {
 	return t.always[id]
 }
 
-// add adds an entry. mu is held.
-func (t *Table) add(e Entry) error {
+// mayAdd returns why there must not be one more entry, or nil. mu is held.
+func (t *Table) mayAdd(e *Entry) error {
+	who := quota.Account(e.UID)
 	switch {
 	case t.closed:
 		return os.ErrClosed
 	case len(t.entries) >= maxEntries:
 		return fmt.Errorf("%d cgroups are attached, which is the most: %w", maxEntries, syscall.ENOSPC)
 	}
-	if who, most := quota.Account(e.UID), cmp.Or(t.cfg.MaxRuns, maxRuns); e.Run && who != 0 && t.runs[who] >= most {
+	if most := cmp.Or(t.cfg.MaxRuns, maxRuns); e.Run && who != 0 && !quota.Fair(t.runs[who], 1, most, len(t.entries), maxEntries) {
 		return fmt.Errorf("user %d has %d of at most %d programs under 'smcr run': %w", who, t.runs[who], most, syscall.EUSERS)
+	}
+	return nil
+}
+
+// add adds an entry. mu is held.
+func (t *Table) add(e Entry) error {
+	if err := t.mayAdd(&e); err != nil {
+		return err
 	}
 	n := &entry{Entry: e}
 	t.entries[e.Path] = n

@@ -97,11 +97,7 @@ func (w *boundary) open(c *Wire) (err error) {
 			return err
 		}
 	}
-	ns, err := attach.Namespace()
-	if err != nil {
-		return fmt.Errorf("service: %w", err)
-	}
-	if w.attached, err = attach.New(attach.Config{Top: w.top, Namespace: ns, Boundary: w, MaxRuns: w.s.cfg.UserSessions, Log: w.s.log, Guard: g}); err != nil {
+	if w.attached, err = attach.New(attach.Config{Top: w.top, Namespace: w.s.netns, Boundary: w, MaxRuns: w.s.cfg.UserSessions, Log: w.s.log, Guard: g}); err != nil {
 		return err
 	}
 	if err := w.find(); err != nil {

@@ -70,7 +70,7 @@ func (c continued) Enter(_ context.Context, who nl.Peer, always bool) (nl.Attach
 			return nl.Attachment{}, errors.Join(err, os.ErrPermission)
 		}
 	}
-	e, err := c.wire.attached.Enter(int(who.PID), who.UID, always)
+	e, err := c.wire.attached.Enter(&attach.Process{PID: int(who.PID), UID: who.UID, FD: -1, Namespace: c.wire.s.netns}, always)
 	return attachment(e, nl.Outcomes{}), err
 }
 

@@ -13,14 +13,13 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
+	"smcr/internal/place"
 	"smcr/internal/testing/netnstest"
 )
 
 // session makes a cgroup for programs. Where systemd runs, no program is at the top, where only root with all
 // rights may make a cgroup.
-func session(t *testing.T) (dir string) {
+func session(t testing.TB) (dir string) {
 	t.Helper()
 	dir = filepath.Join(cgroupTop(t), fmt.Sprintf("smcr-test-e2e-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -65,8 +64,11 @@ func (l *lab) wantNoRuns() {
 	if err := netnstest.Until(settleTime, func() error {
 		return filepath.WalkDir(cgroupTop(l.t), func(p string, d fs.DirEntry, err error) error {
 			for _, h := range []*netnstest.Host{l.A, l.B} {
-				var st unix.Stat_t
-				if err == nil && d.IsDir() && unix.Stat(h.Path(), &st) == nil && strings.HasPrefix(d.Name(), fmt.Sprintf("smcr-run-%d-", st.Ino)) {
+				var cookie uint64
+				if err := h.Do(func() (err error) { cookie, err = place.Cookie(); return err }); err != nil {
+					return err
+				}
+				if err == nil && d.IsDir() && strings.HasPrefix(d.Name(), fmt.Sprintf("smcr-run-%d-", cookie)) {
 					return fmt.Errorf("%s is left", p)
 				}
 			}

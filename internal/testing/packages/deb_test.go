@@ -222,7 +222,7 @@ func gunzip(t testing.TB, name string) string {
 // neither enabled nor started them.
 func wantUnits(h host) {
 	h.t.Helper()
-	for _, unit := range []string{"smcr.service", "smcr@.service", "smcr-apply.service", "smcr-exporter.service"} {
+	for _, unit := range []string{"smcr.service", "smcr@.service", "smcr-run.service", "smcr-apply.service", "smcr-exporter.service"} {
 		text := h.must("cat /usr/lib/systemd/system/" + unit)
 		for line := range strings.Lines(text) {
 			if key, value, _ := strings.Cut(line, "="); strings.HasPrefix(key, "Exec") && !strings.Contains(value, programPath+" ") {

@@ -42,7 +42,7 @@ inside() {
   for name in sysinit basic shutdown network multi-user default; do
     printf '[Unit]\nDefaultDependencies=no\n' >"$root/etc/systemd/system/$name.target"
   done
-  install -m 644 "$units"/*.service "$root/usr/lib/systemd/system/"
+  install -m 644 "$units"/*.{service,socket} "$root/usr/lib/systemd/system/"
   printf '[Service]\nEnvironment=SMCR_HOST_ID=%s SMCR_SYSCALL_FILTER=strict %s\nStandardOutput=append:/run/log\nStandardError=append:/run/log\n' \
     "${SMCR_HOST_ID:-}" "${SMCR_BOUNDARY:+SMCR_BOUNDARY=$SMCR_BOUNDARY}" >"$root/etc/systemd/system/smcr.service.d/test.conf"
   chroot "$root" systemd-sysusers --inline "$(grep '^u ' "$units/smcr.sysusers.conf")"
