@@ -95,6 +95,9 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 		return fmt.Errorf("%w: %w", ErrStart, err)
 	case attr != nil:
 		err = startOnDemand(ctx, attr, args)
+		if err == nil {
+			startRuns()
+		}
 		if err == nil || ctx.Err() != nil || errors.Is(err, service.ErrRunning) {
 			return err
 		}

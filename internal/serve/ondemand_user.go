@@ -46,9 +46,11 @@ func findUnitUser() *unitUser {
 		}
 		x.caps = append(x.caps, uintptr(p.number))
 	}
-	// For local connections, at the start.
-	if have.Has(unix.CAP_PERFMON) {
-		x.caps = append(x.caps, unix.CAP_PERFMON)
+	// For local connections, and for a network namespace, at the start.
+	for _, c := range []int{unix.CAP_PERFMON, startPrivilege.number} {
+		if have.Has(c) {
+			x.caps = append(x.caps, uintptr(c))
+		}
 	}
 	u, err := user.Lookup(place.UnitUser)
 	if err != nil {
@@ -89,6 +91,7 @@ func becomeUnitUser(ctx context.Context) error {
 	if x == nil || !onDemandRuns(ctx) {
 		return nil
 	}
+	startRuns()
 	// The rights of a thread are those of the process after it has executed a program.
 	runtime.LockOSThread() // for good: it has not the rights of the others then
 	if err := x.become(); err != nil {
