@@ -149,7 +149,7 @@ func (t *Table) Attach(e Entry) error {
 			return err
 		}
 	}
-	have.Entry = e
+	have.UID, have.Does = e.UID, e.Does // the watch reads Path
 	t.note(have)
 	return nil
 }
