@@ -138,12 +138,14 @@ func TestNotKept(t *testing.T) {
 		{"forgotten", hop, []neighbourChange{is(peer1, netlink.NUD_REACHABLE, 7), gone(peer1)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			b := newKeeperBed(t, test.needs)
-			b.hear(test.hears...)
-			if next := b.k.unanswered(); next != 0 {
-				t.Errorf("one has %v to answer", next)
-			}
-			b.want(t)
+			synctest.Test(t, func(t *testing.T) {
+				b := newKeeperBed(t, test.needs)
+				b.hear(test.hears...)
+				if next := b.k.unanswered(); next != 0 {
+					t.Errorf("one has %v to answer", next)
+				}
+				b.want(t)
+			})
 		})
 	}
 }
@@ -169,11 +171,13 @@ func TestAnswersAnew(t *testing.T) {
 
 // TestUnplugged has a device without a carrier, of which the kernel forgets the neighbours.
 func TestUnplugged(t *testing.T) {
-	b := newKeeperBed(t, bpfHop{Dev: 1, Mac: macOf(7)}, bpfHop{Dev: 2, Mac: macOf(7)})
-	b.unplugged = 1
-	b.hear(is(peer1, netlink.NUD_STALE, 7), is(peer2, netlink.NUD_STALE, 7))
-	b.hear(gone(peer1), gone(peer2))
-	b.want(t, "keep 10.0.0.1@1 7")
+	synctest.Test(t, func(t *testing.T) {
+		b := newKeeperBed(t, bpfHop{Dev: 1, Mac: macOf(7)}, bpfHop{Dev: 2, Mac: macOf(7)})
+		b.unplugged = 1
+		b.hear(is(peer1, netlink.NUD_STALE, 7), is(peer2, netlink.NUD_STALE, 7))
+		b.hear(gone(peer1), gone(peer2))
+		b.want(t, "keep 10.0.0.1@1 7")
+	})
 }
 
 // TestForgotten: the address of a neighbour that the kernel has forgotten is remembered as long as it is needed. A packet has
