@@ -82,7 +82,8 @@ func TestServiceAttached(t *testing.T) {
 		"systemctl stop t.service t.socket && systemctl start t.socket",
 		"systemctl restart smcr.service",
 		// A connection that is made meanwhile would make the peer believe for a minute that nobody here speaks SMC.
-		"pid=$(systemctl show smcr.service --value -p MainPID) && kill -9 $pid && sleep 2 && systemctl is-active smcr.service",
+		`pid=$(systemctl show smcr.service --value -p MainPID) && kill -9 $pid
+		 until [ "$(systemctl show smcr.service --value -p MainPID)" != $pid ] && systemctl is-active smcr.service; do sleep 0.1; done`,
 		"systemctl daemon-reexec",
 		// Of a machine that starts again, /run is empty.
 		`file=$(smcr info -o json | grep -o '/run/smcr/[^"]*yaml') && systemctl stop smcr.service && rm $file && systemctl start smcr.service`,
