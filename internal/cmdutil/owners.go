@@ -12,14 +12,17 @@ import (
 
 // Name returns a function that adds the process to a connection in the listing of a stack, where the stack does not know it: that
 // of a program that keeps its socket. It looks at all processes once, at the first such connection.
-func (f *Factory) Name() func(stack string, c *nl.Connection) {
+func (f *Factory) Name() func(stack string, c *nl.Connection) { return NameBy(f.Owners) }
+
+// NameBy is Factory.Name for programs without a Factory.
+func NameBy(owners func() owner.Lookup) func(stack string, c *nl.Connection) {
 	var find owner.Lookup
 	return func(stack string, c *nl.Connection) {
-		if c.PID != 0 || f.Owners == nil || !here(stack) {
+		if c.PID != 0 || owners == nil || !here(stack) {
 			return
 		}
 		if find == nil {
-			find = f.Owners()
+			find = owners()
 		}
 		if p, ok := find(socketOf(c)); ok {
 			c.PID, c.Command = p.PID, p.Command

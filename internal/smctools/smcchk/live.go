@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"smcr/internal/cmdutil"
+	"smcr/internal/owner"
 	"smcr/nl"
 	"smcr/smc"
 )
@@ -281,6 +283,7 @@ func (c *check) connections(ctx context.Context) []nl.Connection {
 		backends = []string{"user", "kernel"}
 	}
 	var list []nl.Connection
+	name := cmdutil.NameBy(owner.Read) // another connection to the target must not count
 	for _, b := range backends {
 		m, err := c.Dial(ctx, b)
 		if err != nil {
@@ -288,9 +291,13 @@ func (c *check) connections(ctx context.Context) []nl.Connection {
 		}
 		for _, stack := range m {
 			conns, err := stack.Connections(ctx)
-			if err == nil {
-				list = append(list, conns...)
+			if err != nil {
+				continue
 			}
+			for i := range conns {
+				name(stack.Name, &conns[i])
+			}
+			list = append(list, conns...)
 		}
 		m.Close()
 	}
