@@ -23,7 +23,7 @@ const (
 	// peerTime is how long the peer may take to end its side of a connection that has ended here.
 	peerTime = time.Minute
 	// aliveFor is how long the programs go on announcing after the last sweep, if the stack stands still. That it was
-	// killed, they see at once.
+	// killed, they see when the kernel has removed its device.
 	aliveFor = 2 * time.Second
 )
 
