@@ -72,16 +72,19 @@ func unitName(name string) string {
 	return name + ".service"
 }
 
-// usefulParts returns a unit and its socket units, or why no connection of it would use SMC-R.
-func (s systemd) usefulParts(ctx context.Context, u Unit) ([]part, error) {
-	if err := useful(u); err != nil {
-		return nil, err
+// usefulParts returns the unit with a name, and its parts, or why no connection of it would use SMC-R.
+func (s systemd) usefulParts(ctx context.Context, name string) (u Unit, parts []part, err error) {
+	if u, err = s.read(ctx, name); err != nil {
+		return u, nil, err
 	}
-	parts, err := s.partsOf(ctx, u)
+	if err := useful(u); err != nil {
+		return u, nil, err
+	}
+	parts, err = s.partsOf(ctx, u)
 	if err == nil && len(parts) == 1 && u.Props["PrivateNetwork"] == "yes" && u.Props["NetworkNamespacePath"] == "" {
 		err = fmt.Errorf("%w: %s has PrivateNetwork=yes, and no network", ErrUnfit, u.Name)
 	}
-	return parts, err
+	return u, parts, err
 }
 
 func useful(u Unit) error {

@@ -62,11 +62,7 @@ func (o *options) stack(ctx context.Context, do func(ctx context.Context, a nl.A
 
 // enableAttached has the connections of a unit use SMC-R from now on.
 func enableAttached(ctx context.Context, o *options, a nl.Attacher, name string) error {
-	u, err := o.read(ctx, name)
-	if err != nil {
-		return err
-	}
-	parts, err := o.usefulParts(ctx, u)
+	u, parts, err := o.usefulParts(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -251,11 +247,7 @@ func (o *options) restartIfAsked(ctx context.Context, u Unit) error {
 
 // showAttached prints what enableAttached would add to the configuration.
 func showAttached(ctx context.Context, o *options, _ nl.Attacher, name string) error {
-	u, err := o.read(ctx, name)
-	if err != nil {
-		return err
-	}
-	parts, err := o.usefulParts(ctx, u)
+	u, parts, err := o.usefulParts(ctx, name)
 	if err != nil {
 		return err
 	}
