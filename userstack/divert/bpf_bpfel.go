@@ -138,10 +138,10 @@ const (
 	bpfProgLetGo    = "let_go"
 	bpfProgReceived = "received"
 	bpfProgSent     = "sent"
+	bpfVarHold      = "hold"
 	bpfVarMark      = "mark"
 	bpfVarOfRoot    = "of_root"
 	bpfVarPerUser   = "per_user"
-	bpfVarTap       = "tap"
 	bpfVarVeth      = "veth"
 )
 
@@ -218,10 +218,10 @@ type bpfMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfVariableSpecs struct {
+	Hold    *ebpf.VariableSpec `ebpf:"hold"`
 	Mark    *ebpf.VariableSpec `ebpf:"mark"`
 	OfRoot  *ebpf.VariableSpec `ebpf:"of_root"`
 	PerUser *ebpf.VariableSpec `ebpf:"per_user"`
-	Tap     *ebpf.VariableSpec `ebpf:"tap"`
 	Veth    *ebpf.VariableSpec `ebpf:"veth"`
 }
 
@@ -284,10 +284,10 @@ func (m *bpfMaps) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfVariables struct {
+	Hold    *ebpf.Variable `ebpf:"hold"`
 	Mark    *ebpf.Variable `ebpf:"mark"`
 	OfRoot  *ebpf.Variable `ebpf:"of_root"`
 	PerUser *ebpf.Variable `ebpf:"per_user"`
-	Tap     *ebpf.Variable `ebpf:"tap"`
 	Veth    *ebpf.Variable `ebpf:"veth"`
 }
 

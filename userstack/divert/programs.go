@@ -45,7 +45,7 @@ func loadPrograms(veth, hold int, mark uint32, perUser int) (*bpfObjects, error)
 	}
 	_ = rlimit.RemoveMemlock() // before Linux 5.11; the load fails where it was needed
 	var errs []error
-	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarTap: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(perUser), bpfVarOfRoot: mostOfRoot} {
+	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarHold: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(perUser), bpfVarOfRoot: mostOfRoot} {
 		errs = append(errs, spec.Variables[name].Set(value))
 	}
 	if err := errors.Join(errs...); err != nil {

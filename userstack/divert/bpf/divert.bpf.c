@@ -22,7 +22,7 @@
 
 /* Set before the programs are loaded. */
 volatile const __u32 veth;	/* ifindex of this end of the way to the stack's sockets */
-volatile const __u32 tap;	/* ifindex of the device of held packets */
+volatile const __u32 hold;	/* ifindex of the device of held packets */
 volatile const __u32 mark;	/* of packets that come from the stack, until the device has seen them */
 volatile const __u32 per_user;	/* how many flows a user other than root may have */
 volatile const __u32 of_root;	/* how many root may have */
@@ -619,7 +619,7 @@ SEC("tc")
 int leaving(struct __sk_buff *skb)
 {
 	struct packet p;
-	if (skb->ingress_ifindex == veth || skb->ingress_ifindex == tap || !parse(skb, 1, &p))
+	if (skb->ingress_ifindex == veth || skb->ingress_ifindex == hold || !parse(skb, 1, &p))
 		return TC_ACT_UNSPEC;
 	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
 	if (w && w->state == PROBED && (!p.h.syn || bpf_ntohl(p.h.seq) != w->isn)) {
@@ -643,7 +643,7 @@ int leaving(struct __sk_buff *skb)
 	if (w) {
 		/* A SYN, or SYN-ACK, that is sent again waits for what the stack holds, or what it let go was lost. Any other one is of a new connection. */
 		if (p.h.syn && (w->state == SPLIT || bpf_ntohl(p.h.seq) != w->isn))
-			return bpf_redirect(tap, 0);
+			return bpf_redirect(hold, 0);
 		if (w->state != SPLIT)
 			return TC_ACT_SHOT;
 		went(skb, w);
@@ -769,7 +769,7 @@ int arriving(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (w)
 		/* Whether a SYN is of a new connection, the stack has to find out. */
-		return bpf_redirect(w->state == HELD || (p.h.syn && !p.h.ack) ? tap : veth, 0);
+		return bpf_redirect(w->state == HELD || (p.h.syn && !p.h.ack) ? hold : veth, 0);
 	if (p.h.syn && !p.h.ack) {
 		came_syn(skb, &p);
 		return TC_ACT_UNSPEC;
@@ -786,10 +786,10 @@ int arriving(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 	if (p.h.syn)
-		return came_synack(skb, &p, f) ? bpf_redirect(tap, 0) : TC_ACT_UNSPEC;
+		return came_synack(skb, &p, f) ? bpf_redirect(hold, 0) : TC_ACT_UNSPEC;
 	/* Data that was sent behind it may have come before: the kernel would take no other acknowledgement number. */
 	if (f->server && bpf_ntohl(p.h.ack_seq) == f->isn + 1 && came_end(skb, &p, f))
-		return bpf_redirect(tap, 0);
+		return bpf_redirect(hold, 0);
 	return TC_ACT_UNSPEC;
 }
 
