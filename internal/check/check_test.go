@@ -410,6 +410,10 @@ func TestOutcomes(t *testing.T) {
 			nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
 			outcome{Announced: true, Remote: true, Reason: smc.DiagPrefixMismatch},
 		},
+		{ // it declined an earlier one
+			nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x05000000}},
+			outcome{Announced: true, Remote: true, Reason: smc.DiagPeerDeclined},
+		},
 	} {
 		var got outcome
 		got.listed(&test.row)

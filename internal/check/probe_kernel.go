@@ -109,6 +109,9 @@ func (o *outcome) listed(c *nl.Connection) {
 	o.Announced = o.Reason != smc.DiagPeerNoSMC
 	if o.Reason == smc.DiagPeerDeclined {
 		o.Remote = true
+		if c.Fallback.Peer == 0 { // it declined an earlier connection
+			return
+		}
 		o.Reason = smc.Diagnosis(c.Fallback.Peer)
 	}
 	if o.Reason == 0 {

@@ -200,9 +200,10 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 // was declined: those cost a handshake and are carried.
 const declinedFor = 10 * time.Second
 
-// declinedBy is the reason of the connections that follow one that was declined.
+// declinedBy is the reason of the connections that follow one that was declined. A path has two ends, and which of them found
+// that nothing passes says nothing.
 func declinedBy(d *userstack.DeclineError) smc.Diagnosis {
-	if d.Remote || d.Code == 0 {
+	if d.Remote && d.Code != smc.DiagNoPath || d.Code == 0 {
 		return smc.DiagPeerDeclined
 	}
 	return d.Code

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack"
 	"smcr/userstack/divert"
 )
 
@@ -98,5 +99,23 @@ func TestShorts(t *testing.T) {
 	s.learn(now, now, other, true)
 	if len(s.dests) != 1 {
 		t.Errorf("%d destinations are remembered", len(s.dests))
+	}
+}
+
+// TestDeclinedBy: the connections that follow one that was declined have the reason of that.
+func TestDeclinedBy(t *testing.T) {
+	for _, tt := range []struct {
+		d    userstack.DeclineError
+		want smc.Diagnosis
+	}{
+		{userstack.DeclineError{Code: smc.DiagNoPath}, smc.DiagNoPath},
+		{userstack.DeclineError{Code: smc.DiagNoPath, Remote: true}, smc.DiagNoPath},
+		{userstack.DeclineError{Code: smc.DiagPrefixMismatch, Remote: true}, smc.DiagPeerDeclined},
+		{userstack.DeclineError{Code: smc.DiagPrefixMismatch}, smc.DiagPrefixMismatch},
+		{userstack.DeclineError{}, smc.DiagPeerDeclined},
+	} {
+		if got := declinedBy(&tt.d); got != tt.want {
+			t.Errorf("%+v: %v, want %v", tt.d, got, tt.want)
+		}
 	}
 }
