@@ -30,15 +30,15 @@ type Config struct {
 	Handle func(context.Context, *Flow)
 	// Drained has it begin as after [Diverter.Drain]: another stack still takes the new connections.
 	Drained bool
-	// PerUser bounds the connections that are announced or taken for each user other than root. Beyond it, a
-	// connection is TCP. 0 means 4096.
+	// Flows bounds the connections that are announced or taken. Beyond it, a connection is TCP. 0 means as many as the
+	// process may have files open for, at most 65,536.
+	Flows int
+	// PerUser bounds those of each user other than root, who may have no more than half of all. 0 means 4096.
 	PerUser int
 	// Log and Guard are those of the stack. Guard may be nil.
 	Log   *slog.Logger
 	Guard *guard.Guard
 }
-
-const defaultPerUser = 4096
 
 // A Diverter stands in the path of the TCP connections of one network namespace. It is safe for
 // concurrent use.
@@ -112,7 +112,7 @@ func (d *Diverter) make() (err error) {
 	}
 	// Zero is the mark of everything else.
 	mark := rand.Uint32() | 1
-	if d.bpf, err = loadPrograms(d.veth, hold, mark, cmp.Or(d.cfg.PerUser, defaultPerUser)); err != nil {
+	if d.bpf, err = loadPrograms(d.veth, hold, mark, shareOf(cmp.Or(d.cfg.Flows, flows()), cmp.Or(d.cfg.PerUser, perUserFlows))); err != nil {
 		return err
 	}
 	if err := d.bpf.Holder.Put(uint32(0), uint32(hold)); err != nil {

@@ -462,6 +462,24 @@ func TestBound(t *testing.T) {
 	b.wantTaken(7, 7)
 }
 
+// TestFlows has as many connections as the process has descriptors for: the next one is TCP, and none is reset.
+func TestFlows(t *testing.T) {
+	testkind.System(t)
+	b := newBedWith(t, splice, func(c *Config) { c.Flows = 2 })
+	l := b.listen(b.B.Addr())
+	for range 4 {
+		client, server := b.connect(l)
+		if _, err := io.WriteString(client, "hello"); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 5)
+		if _, err := io.ReadFull(server, got); err != nil || string(got) != "hello" {
+			t.Fatalf("got %q, %v", got, err)
+		}
+	}
+	b.wantTaken(2, 2)
+}
+
 // TestClose has connections that are open when a Diverter ends: both programs see a reset, and nothing
 // stays on the host.
 func TestClose(t *testing.T) {

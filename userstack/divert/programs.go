@@ -34,18 +34,50 @@ const (
 	always
 )
 
-// mostOfRoot is how many connections root may have: of the 65,536 that the tables take, the last ones are for other users.
-const mostOfRoot = 60000
+// Bounds of the connections that are announced or taken. Each has descriptors: outer, inner, and the stack's of both.
+const (
+	mostFlows    = 65536 // what the tables take
+	flowFiles    = 4     // descriptors of a connection
+	otherFiles   = 512   // what else the process may have open
+	perUserFlows = 4096
+)
+
+// flowsFor returns how many connections a process can have that may have a number of files open: a connection that is taken
+// without a descriptor left could only be reset, and one that is not announced is TCP.
+func flowsFor(files uint64) int {
+	if files < otherFiles+flowFiles {
+		return 1
+	}
+	return int(min((files-otherFiles)/flowFiles, mostFlows))
+}
+
+// flows is flowsFor for this process.
+func flows() int {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return mostFlows
+	}
+	return flowsFor(l.Cur)
+}
+
+// A share says how many of all connections root may have, and each other user: root leaves a sixteenth to others, and they leave
+// half to each other.
+type share struct{ all, root, user int }
+
+func shareOf(all, perUser int) share {
+	return share{all: all, root: max(all-all/16, 1), user: max(min(perUser, all/2), 1)}
+}
 
 // loadPrograms loads the programs with their constants.
-func loadPrograms(veth, hold int, mark uint32, perUser int) (*bpfObjects, error) {
+func loadPrograms(veth, hold int, mark uint32, most share) (*bpfObjects, error) {
 	spec, err := loadBpf()
 	if err != nil {
 		return nil, fmt.Errorf("divert: %w", err)
 	}
+	spec.Maps["flows"].MaxEntries = uint32(most.all)
 	_ = rlimit.RemoveMemlock() // before Linux 5.11; the load fails where it was needed
 	var errs []error
-	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarHold: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(perUser), bpfVarOfRoot: mostOfRoot} {
+	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarHold: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(most.user), bpfVarOfRoot: uint32(most.root)} {
 		errs = append(errs, spec.Variables[name].Set(value))
 	}
 	if err := errors.Join(errs...); err != nil {
