@@ -143,11 +143,32 @@ func ends(mine, theirs segment, ack *segment) (inner, outer end) {
 		}
 		last = *ack
 	}
+	inner.mss, outer.mss = inner.fits(), outer.fits()
 	inner.tsSeen, outer.tsSeen = inner.tsval, outer.tsval
 	if last.tsecr != 0 {
 		outer.tsSeen = last.tsecr
 	}
 	return inner, outer
+}
+
+// timestampBytes is how much of each segment the option takes.
+const timestampBytes = 12
+
+// fits returns how much a segment has at most: no more than half of what the other end takes. A socket that has made its
+// connection itself does that, too, and one that is told of it does not. A larger segment waits for a window that a small receive
+// buffer may never have, and goes by window probes then, five a second.
+func (e end) fits() uint16 {
+	most := e.sndWindow
+	if most == 0 { // it says nothing yet
+		return e.mss
+	}
+	if most > defaultMSS {
+		most /= 2
+	}
+	if e.timestamps {
+		most += timestampBytes
+	}
+	return uint16(min(uint32(e.mss), max(most, leastMSS)))
 }
 
 // timestamp returns the timestamp with which the socket goes on. Linux takes even ones only, as

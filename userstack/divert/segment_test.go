@@ -110,6 +110,23 @@ func TestEndsOf(t *testing.T) {
 	})
 }
 
+// TestFits: who has a small receive buffer gets small segments.
+func TestFits(t *testing.T) {
+	for _, tt := range []struct {
+		window     uint32
+		timestamps bool
+		want       uint16
+	}{
+		{65160, true, 1460}, {2920, false, 1460}, {2920, true, 1460}, {2304, false, 1152}, {2304, true, 1164},
+		{536, false, 536}, {100, false, 100}, {20, false, leastMSS}, {0, false, 1460}, {0, true, 1460},
+	} {
+		e := end{mss: 1460, sndWindow: tt.window, timestamps: tt.timestamps}
+		if got := e.fits(); got != tt.want {
+			t.Errorf("window %d, timestamps %v: %d bytes, want %d", tt.window, tt.timestamps, got, tt.want)
+		}
+	}
+}
+
 func TestTimestamp(t *testing.T) {
 	for _, test := range []struct {
 		tsval uint32
