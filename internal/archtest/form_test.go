@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"smcr/userstack/broker"
+	"smcr/internal/plain"
 )
 
 const (
@@ -148,7 +148,7 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 	return true
 }
 
-// TestPlain checks that [broker.Plain] knows all packages whose errors begin with the
+// TestPlain checks that [plain.Text] knows all packages whose errors begin with the
 // name of the package.
 func TestPlain(t *testing.T) {
 	for _, p := range list(t) {
@@ -156,8 +156,8 @@ func TestPlain(t *testing.T) {
 		if strings.HasPrefix(rel, "internal/") || strings.HasPrefix(rel, "cmd/") || strings.HasPrefix(rel, "examples/") || strings.HasPrefix(rel, "tools") || testOnly(rel) {
 			continue
 		}
-		if text := filepath.Base(rel) + ": no such thing"; broker.Plain(text) != "no such thing" {
-			t.Errorf("%s: broker.Plain leaves %q as it is", rel, text)
+		if text := filepath.Base(rel) + ": no such thing"; plain.Text(text) != "no such thing" {
+			t.Errorf("%s: plain.Text leaves %q as it is", rel, text)
 		}
 	}
 }

@@ -43,6 +43,7 @@ var edges = []struct {
 	{"userstack/wire", nil},
 	{"internal/cgroup", nil},
 	{"internal/place", nil},
+	{"internal/plain", nil},
 	{"internal/printable", nil},
 	{"internal/reasons", nil},
 	{"internal/retry", nil},
@@ -60,7 +61,7 @@ var edges = []struct {
 	{"userstack/internal/lastclose", nil},
 	{"userstack/internal/connector", []string{"userstack/internal/bounded", "userstack/internal/epollset", "guard"}},
 	{"userstack/internal/takeover", []string{"userstack/internal/bounded", "stats", "internal/retry"}},
-	{"userstack/broker", []string{"userstack/internal/bounded", "userstack/internal/rights", "guard", "quota", "internal/place", "internal/printable", "internal/retry"}},
+	{"userstack/broker", []string{"userstack/internal/bounded", "userstack/internal/rights", "guard", "quota", "internal/place", "internal/plain", "internal/printable", "internal/retry"}},
 	{"userstack/relay", []string{"userstack/internal/bounded", "guard"}},
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds", "guard"}},
@@ -238,7 +239,7 @@ func TestImportEdges(t *testing.T) {
 // leaves are the internal packages that public packages may import: the one that knows where
 // the stack of a network namespace is, the one that makes text of others printable, and the
 // one that repeats calls.
-var leaves = []string{"internal/cgroup", "internal/place", "internal/printable", "internal/retry"}
+var leaves = []string{"internal/cgroup", "internal/place", "internal/plain", "internal/printable", "internal/retry"}
 
 // TestRoof checks that what ships imports nothing that is for tests and benches
 // alone. The examples do not ship.

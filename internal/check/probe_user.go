@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"smcr/internal/plain"
 	"smcr/internal/run"
 	"smcr/nl"
 	"smcr/smc"
@@ -67,14 +68,14 @@ func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientC
 	case broker.EventNotCandidate:
 		o.Reason = smc.Diagnosis(ev.Reason)
 		if o.Took != 0 { // the TCP connection was established
-			o.Text = broker.Plain(ev.Text)
+			o.Text = plain.Text(ev.Text)
 			return true, nil
 		}
-		o.NotCandidate = broker.Plain(ev.Text)
+		o.NotCandidate = plain.Text(ev.Text)
 		return true, nil
 	case broker.EventFailed:
 		if o.Took != 0 { // the TCP connection was established
-			o.Text = broker.Plain(ev.Text)
+			o.Text = plain.Text(ev.Text)
 			return true, nil
 		}
 		o.TCPError = ev.Errno
@@ -84,7 +85,7 @@ func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientC
 		o.Local = localAddr(fd)
 		o.Announced = ev.PeerSMC
 		if !ev.PeerSMC {
-			o.Text, o.Reason = broker.Plain(ev.Text), smc.Diagnosis(ev.Reason)
+			o.Text, o.Reason = plain.Text(ev.Text), smc.Diagnosis(ev.Reason)
 			return true, nil
 		}
 		return false, conn.Proceed()
@@ -139,7 +140,7 @@ func end(ctx context.Context, conn *broker.ClientConn) error {
 
 // declined records why the stack left a connection to TCP.
 func (o *outcome) declined(ev broker.Event) {
-	o.Text = broker.Plain(ev.Text)
+	o.Text = plain.Text(ev.Text)
 	o.Reason = smc.Diagnosis(ev.Reason)
 	if o.Remote = o.Reason == smc.DiagPeerDeclined; o.Remote {
 		o.Reason = smc.Diagnosis(ev.PeerReason)

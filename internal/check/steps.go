@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/plain"
 	"smcr/internal/printable"
 	"smcr/internal/reasons"
 	"smcr/nl"
 	"smcr/pnet"
 	"smcr/smc"
-	"smcr/userstack/broker"
 )
 
 // A Result is the result of a step.
@@ -99,7 +99,7 @@ type checker struct {
 
 // add appends a step that has not failed.
 func (c *checker) add(name string, r Result, format string, args ...any) bool {
-	c.steps = append(c.steps, Step{Name: name, Result: r, Text: broker.Plain(fmt.Sprintf(format, args...))})
+	c.steps = append(c.steps, Step{Name: name, Result: r, Text: plain.Text(fmt.Sprintf(format, args...))})
 	return true
 }
 
@@ -111,7 +111,7 @@ func (c *checker) fail(name, reason, advice, format string, args ...any) bool {
 		advice = strings.Join(r.Cure, "\n")
 	}
 	c.steps = append(c.steps, Step{
-		Name: name, Result: Failed, Text: broker.Plain(fmt.Sprintf(format, args...)), Reason: reason, Advice: advice,
+		Name: name, Result: Failed, Text: plain.Text(fmt.Sprintf(format, args...)), Reason: reason, Advice: advice,
 	})
 	return false
 }

@@ -8,9 +8,9 @@ import (
 	"os"
 	"strings"
 
+	"smcr/internal/plain"
 	"smcr/internal/printable"
 	"smcr/nl"
-	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
 )
@@ -115,7 +115,7 @@ func Message(err error) string {
 	}
 	all := lines(err)
 	for i, l := range all {
-		all[i] = printable.Line(broker.Plain(l))
+		all[i] = printable.Line(plain.Text(l))
 	}
 	return strings.Join(all, "\n")
 }

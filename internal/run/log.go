@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync"
 
+	"smcr/internal/plain"
 	"smcr/internal/printable"
-	"smcr/userstack/broker"
 )
 
 // newLog returns the launcher's log, with messages of this level and above. If the
@@ -51,7 +51,7 @@ func (h *messages) Handle(_ context.Context, r slog.Record) error {
 	take := func(a slog.Attr) bool {
 		v := a.Value.Resolve()
 		if err, ok := v.Any().(error); ok {
-			text += ": " + broker.Plain(err.Error())
+			text += ": " + plain.Text(err.Error())
 		} else if !a.Equal(slog.Attr{}) {
 			facts = append(facts, a.Key+" "+v.String())
 		}

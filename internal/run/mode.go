@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/plain"
 	"smcr/internal/printable"
 	"smcr/internal/serve"
 	"smcr/nl"
@@ -105,7 +106,7 @@ const invocationEnv = "INVOCATION_ID"
 func plainTCP(o *Options, why ...error) {
 	var texts []string
 	for _, err := range why {
-		texts = append(texts, strings.Join(strings.Fields(broker.Plain(err.Error())), " "))
+		texts = append(texts, strings.Join(strings.Fields(plain.Text(err.Error())), " "))
 	}
 	printable.Fprintf(o.Err, "smcr: all connections over TCP: %s\n", strings.Join(texts, "; "))
 }

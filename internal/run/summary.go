@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"smcr/internal/output"
+	"smcr/internal/plain"
 	"smcr/internal/printable"
 	"smcr/internal/reasons"
 	"smcr/nl"
@@ -134,7 +135,7 @@ func perReason(w io.Writer, count func(uint64) string, m map[string]uint64) {
 		return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b))
 	})
 	for _, k := range keys {
-		text, hint := broker.Plain(k), ""
+		text, hint := plain.Text(k), ""
 		if r, ok := reasons.In(text); ok {
 			hint = " (" + r.Hint() + ")"
 		}

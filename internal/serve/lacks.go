@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/broker"
+	"smcr/internal/plain"
 )
 
 // lacks knows what keeps a stack from doing all that it could.
@@ -26,14 +26,14 @@ func (l *lacks) now() (v2 bool, all []string) {
 	all = append(all, l.capabilities...)
 	// A missing capability says already that SMC cannot be announced, and why.
 	if l.option != nil && l.option() != nil && len(all) == 0 {
-		all = append(all, "SMC cannot be announced in the TCP handshake, so only peers of --assume-smc use SMC-R: "+broker.Plain(l.option().Error()))
+		all = append(all, "SMC cannot be announced in the TCP handshake, so only peers of --assume-smc use SMC-R: "+plain.Text(l.option().Error()))
 	}
 	if l.wire != nil {
 		all = append(all, l.noWire())
 	}
 	err := l.v2()
 	if err != nil {
-		all = append(all, broker.Plain(l.why(err).Error()))
+		all = append(all, plain.Text(l.why(err).Error()))
 	}
 	return err == nil, all
 }
@@ -43,7 +43,7 @@ func (l *lacks) noWire() string {
 	if l.wire == nil {
 		return ""
 	}
-	return "connections of programs stay TCP: the stack cannot take them at the devices: " + broker.Plain(l.wire.Error())
+	return "connections of programs stay TCP: the stack cannot take them at the devices: " + plain.Text(l.wire.Error())
 }
 
 // why returns a reason that names the process, if the stack before this one still has the port of

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/internal/plain"
 	"smcr/quota"
-	"smcr/userstack/broker"
 	"smcr/userstack/service"
 )
 
@@ -57,7 +57,7 @@ func readyLine(err error) string {
 			cause = name
 		}
 	}
-	return cause + "\t" + strings.ReplaceAll(broker.Plain(err.Error()), "\n", "; ")
+	return cause + "\t" + strings.ReplaceAll(plain.Text(err.Error()), "\n", "; ")
 }
 
 // parseReady is the inverse of readyLine. The line must not be empty.
@@ -207,7 +207,7 @@ func reportStart(err error) {
 func newLogger(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(quota.LimitRecords(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if err, ok := a.Value.Any().(error); ok {
-			a.Value = slog.StringValue(broker.Plain(err.Error()))
+			a.Value = slog.StringValue(plain.Text(err.Error()))
 		}
 		return a
 	}})))

@@ -4,28 +4,6 @@ package broker
 
 import "testing"
 
-func TestPlain(t *testing.T) {
-	for _, test := range []struct{ in, want string }{
-		{"", ""},
-		{"no RoCE device", "no RoCE device"},
-		{"userstack: no RoCE device", "no RoCE device"},
-		{
-			"userstack: declined SMC-R: 0x03030000 (no SMC-R device): userstack: no RoCE device for this network: open soft-lo: softroce: device \"lo\": no such device",
-			"declined SMC-R: 0x03030000 (no SMC-R device): no RoCE device for this network: open soft-lo: device \"lo\": no such device",
-		},
-		{"nl: connect: nl: no such SMC stack", "connect: no such SMC stack"},
-		{"broker: userstack: stack is closed", "stack is closed"},
-		{"config: line 1: a\nconfig: line 2: b; config: c", "line 1: a\nline 2: b; c"},
-		{"pnetid A: wire protocol: 10.1.0.1:80 [::1]:80", "pnetid A: wire protocol: 10.1.0.1:80 [::1]:80"},
-		{"failed (linkgroup: no active link)", "failed (no active link)"},
-		{"ends in broker: ", "ends in broker: "},
-	} {
-		if got := Plain(test.in); got != test.want {
-			t.Errorf("%q: %q, want %q", test.in, got, test.want)
-		}
-	}
-}
-
 // TestPlainText: a reason is one line.
 func TestPlainText(t *testing.T) {
 	if got, want := plainText("conn: connection reset by peer\nthe peer did not answer"), "connection reset by peer; the peer did not answer"; got != want {

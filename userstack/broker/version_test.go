@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"smcr/internal/plain"
 	"strings"
 	"testing"
 	"time"
@@ -131,7 +132,7 @@ func TestVersionOfStack(t *testing.T) {
 				if o.version > Version {
 					want = "use the release of the stack"
 				}
-				if text := Plain(err.Error()); !strings.HasPrefix(text, "'smcr run' and the stack") || !strings.Contains(text, want) {
+				if text := plain.Text(err.Error()); !strings.HasPrefix(text, "'smcr run' and the stack") || !strings.Contains(text, want) {
 					t.Errorf("%s", text)
 				}
 			})

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/plain"
 	"smcr/internal/testing/socktest"
 	"smcr/internal/testing/testkind"
 	"smcr/smc"
@@ -181,7 +182,7 @@ func TestNotCandidate(t *testing.T) {
 				t.Fatal(err)
 			}
 			ev := next(t, c, broker.EventNotCandidate)
-			if ev.Text == "" || tt.want != nil && !strings.HasPrefix(ev.Text, broker.Plain(tt.want.Error())) {
+			if ev.Text == "" || tt.want != nil && !strings.HasPrefix(ev.Text, plain.Text(tt.want.Error())) {
 				t.Errorf("reason %q, want %v", ev.Text, tt.want)
 			}
 			next(t, c, broker.EventClosed)

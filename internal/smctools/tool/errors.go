@@ -9,8 +9,8 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/place"
+	"smcr/internal/plain"
 	"smcr/nl"
-	"smcr/userstack/broker"
 )
 
 // ErrorText returns the text that the netlink library of smc-tools has for an
@@ -43,7 +43,7 @@ func ErrorText(err error) string {
 	case errors.Is(err, os.ErrInvalid):
 		return errnoText(syscall.EINVAL)
 	}
-	return broker.Plain(err.Error())
+	return plain.Text(err.Error())
 }
 
 // IsErrno reports whether err stems from one of the errnos.
