@@ -9,11 +9,11 @@ import (
 
 	"smcr/internal/cli"
 	"smcr/internal/cmdutil"
-	"smcr/userstack/launch"
+	"smcr/internal/run"
 )
 
 func main() {
-	launch.MaybeChild()
+	run.MaybeChild()
 	info, _ := debug.ReadBuildInfo()
 	os.Exit(cli.Program(context.Background(), cmdutil.NewFactory(version(info)), os.Args))
 }

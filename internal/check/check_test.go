@@ -23,7 +23,6 @@ import (
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"
-	"smcr/userstack/broker"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -381,24 +380,6 @@ func TestArguments(t *testing.T) {
 
 // TestOutcomes checks that the answers of the stacks are interpreted by their numbers.
 func TestOutcomes(t *testing.T) {
-	for _, test := range []struct {
-		ev   broker.Event
-		want outcome
-	}{
-		{broker.Event{Text: "userstack: peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)", Reason: 0x05000000, PeerReason: 0x03070000}, outcome{
-			Remote: true, Reason: smc.DiagPrefixMismatch, Text: "peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)",
-		}},
-		{broker.Event{Text: "userstack: declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer", Reason: 0x02010000}, outcome{
-			Reason: smc.DiagTimeoutConfLink, Text: "declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer",
-		}},
-		{broker.Event{Text: "peer declined 0x03070000"}, outcome{Text: "peer declined 0x03070000"}},
-	} {
-		var got outcome
-		got.declined(test.ev)
-		if got != test.want {
-			t.Errorf("%+v: %+v", test.ev, got)
-		}
-	}
 	for _, test := range []struct {
 		row  nl.Connection
 		want outcome

@@ -4,7 +4,6 @@ package check
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -109,8 +108,7 @@ func (system) GIDTypes(ibdev string, port uint8) (types []string) {
 }
 
 func (system) Start(ctx context.Context) (nl.Multi, error) {
-	// As long as the session exists, the stack does not end.
-	s, _, err := run.Session(ctx, "smcr check")
+	s, _, err := run.Stack(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -121,11 +119,7 @@ func (system) Start(ctx context.Context) (nl.Multi, error) {
 func (system) Probe(ctx context.Context, b nl.Backend, remote netip.AddrPort) (outcome, error) {
 	switch b.Name {
 	case "user":
-		out, err := probeWire(ctx, b.Control, remote)
-		if !errors.Is(err, nl.ErrNotSupported) {
-			return out, err
-		}
-		return probeUser(ctx, b.Control, remote)
+		return probeWire(ctx, b.Control, remote)
 	case "kernel":
 		return probeKernel(ctx, b.Control, remote)
 	}

@@ -20,11 +20,11 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/run"
 	"smcr/internal/smctools/smcrd"
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
 	"smcr/nl"
-	"smcr/userstack/launch"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
@@ -32,7 +32,7 @@ import (
 
 // TestMain turns the test binary into the programs of the scripts.
 func TestMain(m *testing.M) {
-	launch.MaybeChild()
+	run.MaybeChild()
 	testscript.Main(m, map[string]func(){
 		"smcr": func() {
 			os.Exit(Program(context.Background(), cmdutil.NewFactory("1.2.3"), os.Args))

@@ -19,7 +19,7 @@ import (
 
 // start starts the stack in user space for a command that changes it.
 func start(ctx context.Context) error {
-	s, _, err := run.Session(ctx, "smcr")
+	s, _, err := run.Stack(ctx)
 	if err != nil {
 		return err
 	}

@@ -138,7 +138,6 @@ var notReasons = map[string]string{
 	"internal/serve.ErrStart":          "wrapped around the reason",
 	"internal/serve.errCgroup":         "start of a stack", "internal/serve.errHidden": "a line of the log",
 	"internal/serve.errOver": "a change of the configuration", "internal/serve.errEnd": "end of a stack",
-	"internal/run.errLauncher": "the program has a launcher, which has reasons of its own",
 	"internal/serve.ErrReload": "reload of a stack", "internal/serve.errNoManager": "reload of a stack", "internal/serve.errNotServe": "reload of a stack",
 }
 

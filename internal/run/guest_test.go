@@ -25,9 +25,9 @@ const guestTime = 90 * time.Second
 // node is a guest with the programs of the test.
 type node struct {
 	*guest.Guest
-	t                   *testing.T
-	smcr, probe, launch string // programs, by the names of their files in the guest
-	addr                string
+	t                  *testing.T
+	smcr, probe, tests string // programs, by the names of their files in the guest
+	addr               string
 }
 
 // TestGuest runs programs over the SMC of a Linux kernel, in two guests on one Ethernet
@@ -35,9 +35,8 @@ type node struct {
 func TestGuest(t *testing.T) {
 	guest.SkipShort(t)
 	a, b := nodes(t)
-	t.Run("launcher", func(t *testing.T) { launcherTests(t, a) })
+	t.Run("sockets", func(t *testing.T) { sockets(t, a) })
 	t.Run("no device", func(t *testing.T) { noDevice(t, a) })
-	t.Run("yama", func(t *testing.T) { restricted(t, a) })
 	a.setUp()
 	b.setUp()
 	// Static Go programs. smcr chooses the mode.
@@ -65,11 +64,11 @@ func nodes(t *testing.T) (a, b *node) {
 	files := []string{
 		build("smcr", guest.Build, "smcr/cmd/smcr"),
 		build("probe", guest.Build, "smcr/internal/testing/programs/probe"),
-		build("launch.test", guest.BuildTest, "smcr/userstack/launch"),
+		build("kernelsmc.test", guest.BuildTest, "smcr/internal/kernelsmc"),
 	}
 	newNode := func(g *guest.Guest, addr string) *node {
 		n := &node{Guest: g, t: t, addr: addr}
-		for i, to := range []*string{&n.smcr, &n.probe, &n.launch} {
+		for i, to := range []*string{&n.smcr, &n.probe, &n.tests} {
 			var err error
 			if *to, err = g.Push(files[i]); err != nil {
 				t.Fatal(err)
@@ -194,9 +193,9 @@ func counted(t *testing.T, stderr string, smcr, tcp int) {
 	}
 }
 
-// launcherTests runs the tests of package launch that need a kernel with SMC.
-func launcherTests(t *testing.T, n *node) {
-	out := n.run(t, n.launch, "-test.v", "-test.run=^TestKernel(Sockets|Limit|Storm|Owner|Buffers)$").Stdout
+// sockets runs the tests of package kernelsmc that need a kernel with SMC.
+func sockets(t *testing.T, n *node) {
+	out := n.run(t, n.tests, "-test.v", "-test.run=^TestKernel(Sockets|Limit|Storm|Owner|Buffers)$").Stdout
 	for _, bad := range []string{"--- SKIP", "--- FAIL", "smcr: warning: ", "smcr: error: ", "level=WARN", "level=ERROR"} {
 		if strings.Contains(out, bad) {
 			t.Errorf("%s in\n%s", bad, out)

@@ -6,18 +6,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/kernelsmc"
 	"smcr/internal/plain"
 	"smcr/internal/printable"
-	"smcr/internal/serve"
 	"smcr/nl"
-	"smcr/userstack/broker"
-	"smcr/userstack/launch"
 )
 
 // kernelTimeout is the time limit for requests to the kernel before a program starts
@@ -29,16 +26,12 @@ var errNoDevice = errors.New("the kernel's SMC has no RoCE or ISM device with an
 
 // carrier is the transport of the connections of a program.
 type carrier struct {
-	mode    string         // never ModeAuto
-	broker  *broker.Client // the session with the stack, for ModeUser
-	started bool           // ModeUser: the stack was started for this program
-	control *nl.Client     // for ModeKernel; nil if the kernel has no netlink interface
+	mode    string        // never ModeAuto
+	control *nl.Client    // the stack, or the kernel; nil if that has no netlink interface
+	in      nl.Attachment // for ModeUser: the cgroup of this process
 }
 
 func (c *carrier) close() {
-	if c.broker != nil {
-		_ = c.broker.Close()
-	}
 	if c.control != nil {
 		_ = c.control.Close()
 	}
@@ -59,7 +52,7 @@ func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error)
 			log.Warn(errNoDevice.Error() + ": connections are plain TCP until there is one")
 			err = nil
 		}
-		if errors.Is(err, launch.ErrNoKernelSMC) {
+		if errors.Is(err, kernelsmc.ErrNoSMC) {
 			if o.Kernel.Inet {
 				return nil, cmdutil.Say(errors.Join(nl.ErrNoBackend, err), "the kernel has no sockets with protocol IPPROTO_SMC: omit --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or use --mode user")
 			}
@@ -78,29 +71,21 @@ func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error)
 			c.close()
 		}
 		log.Debug("not with the kernel's SMC", "err", err)
-		if errors.Is(err, launch.ErrNoKernelSMC) {
+		if errors.Is(err, kernelsmc.ErrNoSMC) {
 			err = errors.New("the kernel has no SMC")
 		}
 		why = append(why, err)
 	}
 	c, err := user(ctx, o, log)
 	if err == nil {
-		if o.Kernel != (launch.Kernel{}) {
+		if o.Kernel != (kernelsmc.Config{}) {
 			log.Warn("the user-space stack carries the connections: --rcvbuf, --sndbuf and --ipproto-smc have no effect", "why", why[0])
 		}
 		return c, nil
 	}
-	if errors.Is(err, serve.ErrPrivilege) && os.Getenv(invocationEnv) != "" {
-		log.Info("connections are TCP until there is a stack", "err", errors.Join(append(why, err)...))
-		return &carrier{mode: ModeUser}, nil
-	}
 	plainTCP(o, append(why, err)...)
 	return &carrier{mode: ModeTCP}, nil
 }
-
-// invocationEnv is set in the services of systemd. A service may start before its stack, and runs for
-// long: so its launcher waits for one, where another program would be TCP for good.
-const invocationEnv = "INVOCATION_ID"
 
 // plainTCP prints why all connections are TCP.
 func plainTCP(o *Options, why ...error) {
@@ -111,33 +96,8 @@ func plainTCP(o *Options, why ...error) {
 	printable.Fprintf(o.Err, "smcr: all connections over TCP: %s\n", strings.Join(texts, "; "))
 }
 
-// user opens a session with the user-space stack.
-func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
-	progress := o.IO.Progress("waiting for the user-space stack")
-	c, started, err := session(ctx, strings.Join(o.Argv, " "), o.Serve, o.flags()...)
-	progress.Stop()
-	if err != nil {
-		return nil, sessionError(err)
-	}
-	if !started && len(o.Serve) > 0 {
-		log.Warn("the stack is already running: --netdev and --assume-smc have no effect")
-	}
-	if o.Local && !c.Local() {
-		log.Warn("the stack was started with --no-local: --local has no effect")
-	}
-	return &carrier{mode: ModeUser, broker: c, started: started}, nil
-}
-
-// sessionError converts the error of a session with a stack into one for the user.
-func sessionError(err error) error {
-	if errors.Is(err, serve.ErrPrivilege) {
-		return cmdutil.Say(errors.Join(err, os.ErrPermission), "no smcr stack in this network namespace and no privilege to start one: run 'smcr serve' as root")
-	}
-	return err
-}
-
 // kernel checks whether the kernel can carry connections. The error matches
-// launch.ErrNoKernelSMC if it has no SMC, and errNoDevice if only a device is
+// kernelsmc.ErrNoSMC if it has no SMC, and errNoDevice if only a device is
 // missing. In the latter case, the carrier is valid too.
 func kernel(ctx context.Context, o *Options) (*carrier, error) {
 	ctx, cancel := context.WithTimeout(ctx, kernelTimeout)

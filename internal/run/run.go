@@ -11,14 +11,12 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"runtime/debug"
-	"strings"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/serve"
+	"smcr/internal/kernelsmc"
+	"smcr/internal/program"
 	"smcr/internal/typo"
-	"smcr/userstack/broker"
-	"smcr/userstack/launch"
+	"smcr/internal/waiter"
 
 	"github.com/spf13/cobra"
 )
@@ -30,15 +28,11 @@ type Options struct {
 	Verbose bool
 	Debug   bool
 	Mode    string // one of the Mode constants
-	IOUring bool
 	NoAdapt bool
-	Local   bool     // join programs of this machine by pairs
 	Serve   []string // flags of smcr serve if the stack must be started
-	Kernel  launch.Kernel
+	Kernel  kernelsmc.Config
 	Argv    []string
 	Install string // copy smcr to this directory instead of running a program
-
-	Boundary string // of the stack, if it must be started
 }
 
 // Modes of smcr run: the transport of the connections.
@@ -71,26 +65,19 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"    tcp     plain TCP: the program runs as if started without smcr\n" +
 			"    auto    kernel if it has SMC and a device with an active port; otherwise\n" +
 			"            user if possible; otherwise tcp, with a message that says why\n\n" +
-			"If the user-space stack ends, its SMC-R connections are reset. Servers and clients\n" +
-			"continue over plain TCP, even with peers that announce SMC. Running programs use\n" +
-			"the next stack as soon as there is one. A 'smcr run' that started the stack\n" +
-			"starts another one if none is running after a second. Any other 'smcr run' waits\n" +
-			"until someone else starts a stack. Sockets that already listen can use a new stack\n" +
-			"only on Linux 6.12 or later.\n\n" +
+			"In mode user, the program keeps its sockets. The stack takes the connections of the\n" +
+			"program's cgroup at the network devices, and those of which the peer does not\n" +
+			"announce SMC stay as they are. So everything works as over TCP: set-user-ID programs,\n" +
+			"io_uring, sandboxes. 'smcr attach' does the same for programs that run already.\n\n" +
+			"If the user-space stack ends, its SMC-R connections are reset, and new ones are TCP\n" +
+			"until there is a stack again. Then they use SMC-R without a restart of the program.\n\n" +
+			"In mode kernel, the program gets no privileges from set-user-ID files, and sockets\n" +
+			"created through io_uring are TCP. A process of smcr creates the sockets. It ends with\n" +
+			"the last process of the program.\n\n" +
 			"For who has started smcr, the program is the process that was started: its process\n" +
 			"id, exit status and signals, the main process of a service, and sockets of socket\n" +
-			"activation. The launcher, which answers calls of the program, is another process: it\n" +
-			"ends with the last process of the program. With -v, or where a process may only\n" +
-			"trace its descendants (Yama), a waiter stands for the program and behaves like it.\n\n" +
-			"Except in mode tcp, the program gets no privileges from set-user-ID files. In mode\n" +
-			"user it cannot use io_uring unless --io-uring is given; connections made through\n" +
-			"io_uring are always TCP. In mode kernel, sockets created through io_uring are TCP.\n\n" +
-			"Connections with programs of this machine are TCP between the programs' own sockets.\n" +
-			"With --local, those of two programs in one network namespace go directly from one to\n" +
-			"the other over a socketpair, if both run under 'smcr run --local'. This is faster for\n" +
-			"bulk data and round trips, and differs from TCP in some calls: see docs/sockets.md.\n" +
-			"The TCP connection below stays open and idle, and 'smcr connection list' shows the\n" +
-			"connection as LOCAL.\n\n" +
+			"activation. With -v, a waiter stands for the program and behaves like it.\n\n" +
+			"Connections with programs of this machine are TCP.\n\n" +
 			"--install copies smcr into a directory that a container of another image can mount,\n" +
 			"so that its program can run under 'smcr run'. It needs a static smcr.",
 		Example: "  smcr run -- curl http://10.1.0.5/\n" +
@@ -118,9 +105,6 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			for _, a := range assume {
 				o.Serve = append(o.Serve, "--assume-smc", a)
 			}
-			if o.Boundary != "" {
-				o.Serve = append(o.Serve, "--boundary", o.Boundary)
-			}
 			o.Argv = args
 			if runF != nil {
 				return runF(o)
@@ -132,19 +116,15 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	cmd.Flags().SetInterspersed(false)
 	fl := cmd.Flags()
 	fl.BoolVarP(&o.Verbose, "verbose", "v", false, "report when the user-space stack ends and comes back, and at the end how many\nconnections used SMC-R and why the others did not")
-	fl.BoolVarP(&o.Debug, "debug", "d", false, "log what the launcher does")
+	fl.BoolVarP(&o.Debug, "debug", "d", false, "log what smcr does")
 	fl.StringVar(&o.Mode, "mode", ModeAuto, "transport of the connections: auto, kernel, user or tcp")
 	fl.VarP((*bufferSize)(&o.Kernel.RcvBuf), "rcvbuf", "r", "kernel: size of the receive buffer (RMB element) in bytes, or with suffix k or M")
 	fl.VarP((*bufferSize)(&o.Kernel.SndBuf), "sndbuf", "t", "kernel: size of the send buffer in bytes, or with suffix k or M")
 	fl.BoolVar(&o.Kernel.Inet, "ipproto-smc", false, "kernel: keep the address family of the sockets and use protocol IPPROTO_SMC (Linux 6.11)")
-	fl.BoolVar(&o.IOUring, "io-uring", false, "user: allow the program to use io_uring; its io_uring connections are TCP")
 	fl.BoolVar(&o.NoAdapt, "no-adapt", false, "user: try SMC-R for every connection, even if many short ones in a row did not benefit")
-	fl.BoolVar(&o.Local, "local", false, "user: join connections within this network namespace by pairs of sockets, if the other program runs under\n'smcr run --local' too")
 	fl.StringVar(&o.Install, "install", "", "run no program: copy smcr to this `directory`, such as a volume of a pod, and end")
 	fl.StringArrayVar(&netdevs, "netdev", nil, "user, if smcr starts the stack: use only this `netdev` for RoCE; may be repeated")
 	fl.StringArrayVar(&assume, "assume-smc", nil, "user, if smcr starts the stack: assume that peers in this `prefix` use SMC; may be repeated")
-	fl.StringVar(&o.Boundary, "boundary", os.Getenv(serve.BoundaryEnv), "user, if smcr starts the stack: its boundary")
-	_ = fl.MarkHidden("boundary") // until the launcher goes
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -156,7 +136,7 @@ func (o *Options) check(modes []string, serve bool) error {
 	for _, m := range modes {
 		known = known || m == o.Mode
 	}
-	kernel := o.Kernel != (launch.Kernel{})
+	kernel := o.Kernel != (kernelsmc.Config{})
 	switch {
 	case !known:
 		return cmdutil.UsageError("--mode %q: %s", o.Mode, typo.Meant(o.Mode, modes, "must be auto, kernel, user or tcp"))
@@ -166,25 +146,12 @@ func (o *Options) check(modes []string, serve bool) error {
 		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc have no effect in mode %s", o.Mode)
 	case serve && o.Mode != ModeAuto && o.Mode != ModeUser:
 		return cmdutil.UsageError("--netdev and --assume-smc have no effect in mode %s", o.Mode)
-	case kernel && o.Local:
-		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc need mode kernel, --local needs mode user: choose one mode")
-	case o.Local && o.Mode != ModeAuto && o.Mode != ModeUser:
-		return cmdutil.UsageError("--local has no effect in mode %s", o.Mode)
 	}
 	return nil
 }
 
-// flags returns those of the session with the stack.
-func (o *Options) flags() (flags []broker.Flags) {
-	if o.Local {
-		flags = append(flags, broker.FlagLocal)
-	}
-	return flags
-}
-
-// Run runs a program with the Options. It returns only on failure: the program replaces this
-// process, or this process becomes its waiter. In the launcher, which is another process, it
-// returns at the end of the program.
+// Run runs a program with the Options. It returns only on failure: the program replaces this process, or this process becomes its
+// waiter. In the runner, which is another process, it returns at the end of the program.
 func Run(ctx context.Context, o *Options) error {
 	if o.Install != "" {
 		return install(o.Install)
@@ -198,90 +165,86 @@ func Run(ctx context.Context, o *Options) error {
 	}
 	log := newLog(o.Err, level)
 	// This comes first: if the program does not exist, no stack is started.
-	if err := launch.LookPath(o.Argv[0], os.Environ()); err != nil {
+	path, err := program.Find(o.Argv[0])
+	if err != nil {
 		return startError(err)
 	}
-	front := launch.TheFront()
-	if front == nil {
-		if err := overWire(ctx, o, log); !errors.Is(err, errLauncher) {
-			return err
-		}
-		return becomes(o, log)
+	s := starter{ctx: ctx, o: o, log: log, path: path, runner: waiter.TheRunner()}
+	if s.runner == nil {
+		return s.start()
 	}
-	// This is the launcher, which prints what there is to say.
-	err := carry(ctx, o, log, front)
-	if err != nil {
-		_ = front.Exit(cmdutil.ExitCode(err))
+	if err = s.start(); err != nil {
+		_ = s.runner.Exit(cmdutil.ExitCode(err))
 	}
 	return err
 }
 
-// becomes makes this process the program, or its waiter. It returns only on failure.
-func becomes(o *Options, log *slog.Logger) error {
-	if o.Mode == ModeTCP {
-		return native(o)
-	}
-	// Process 1 of a container becomes the parent of every process whose own has ended, also of a
-	// launcher beside it, for which a program would wait that waits for all its children.
-	under := o.Verbose || os.Getpid() == 1 || !mayTraceAll(launch.PtraceScope)
-	err := launch.Become(o.Argv, under)
-	if errors.Is(err, launch.ErrNotBegun) && o.Mode == ModeAuto {
-		plainTCP(o, err)
-		return native(o)
-	}
-	return startError(err)
+// MaybeChild does the work of processes that Run starts, or prepares it. Call it first in main.
+func MaybeChild() {
+	waiter.MaybeChild()
+	kernelsmc.MaybeChild()
 }
 
-// carry carries the connections of the program, which is the front, or under it.
-func carry(ctx context.Context, o *Options, log *slog.Logger, front *launch.Front) error {
-	c, err := choose(ctx, o, log)
+// starter starts the program.
+type starter struct {
+	ctx    context.Context
+	o      *Options
+	log    *slog.Logger
+	path   string         // of the program
+	runner *waiter.Runner // nil: this process becomes the program
+}
+
+func (s *starter) start() error {
+	if p := kernelsmc.TheProcess(); p != nil {
+		return s.inKernel(p)
+	}
+	if s.o.Verbose && s.o.Mode != ModeTCP && s.runner == nil {
+		return s.wait()
+	}
+	c, err := choose(s.ctx, s.o, s.log)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	cfg := launch.Config{Argv: o.Argv, Log: log, AllowIOUring: o.IOUring, NoAdapt: o.NoAdapt, Quiet: debug.FreeOSMemory, Front: front}
-	switch c.mode {
-	case ModeTCP:
-		return front.Native()
-	case ModeKernel:
-		cfg.Kernel = &o.Kernel
-	case ModeUser:
-		cfg.Broker = launch.NoStack()
-		if c.broker != nil {
-			cfg.Broker = c.broker
-		}
-		cfg.Redial = newRedialer(strings.Join(o.Argv, " "), o.Serve, c.started, log, o.flags()...).redial
-	}
-	log.Debug("starting the program", "mode", c.mode)
-	report := newReport(ctx, o, c, log)
-	cfg.Ended = func(_ int, all <-chan struct{}, stats func() launch.Stats) { report.ended(front, all, stats) }
-	_, stats, err := launch.Run(ctx, cfg)
-	var se *launch.StartError
+	s.log.Debug("starting the program", "mode", c.mode)
 	switch {
-	case errors.As(err, &se):
-		return startError(err)
-	case (errors.Is(err, launch.ErrUnsupported) || errors.Is(err, launch.ErrNotBegun)) && o.Mode == ModeAuto: // nothing has run
-		plainTCP(o, err)
-		return front.Native()
-	case err != nil:
-		return err
+	case c.mode == ModeTCP:
+		return s.native()
+	case c.mode == ModeKernel && s.runner != nil:
+		return s.superviseKernel(c)
+	case c.mode == ModeKernel:
+		return s.overKernel()
+	case s.runner != nil:
+		return s.superviseWire(c)
 	}
-	report.over(front, stats)
-	return nil
+	return s.native()
 }
 
-// native replaces this process by the program.
-func native(o *Options) error {
-	if o.Verbose && o.Mode == ModeTCP { // in mode auto, the reason was printed before
-		fmt.Fprintln(o.Err, "smcr: all connections over TCP")
+// wait makes this process the waiter.
+func (s *starter) wait() error {
+	err := waiter.Become(s.o.Argv)
+	if s.o.Mode == ModeAuto {
+		plainTCP(s.o, err)
+		return s.native()
 	}
-	return startError(launch.Exec(o.Argv))
+	return err
+}
+
+// native makes the process that was started the program.
+func (s *starter) native() error {
+	if s.runner != nil {
+		return s.runner.Native()
+	}
+	if s.o.Verbose && s.o.Mode == ModeTCP { // in mode auto, the reason was printed before
+		fmt.Fprintln(s.o.Err, "smcr: all connections over TCP")
+	}
+	return startError(program.Exec(s.path, s.o.Argv, os.Environ()))
 }
 
 // startError returns the error of a program that could not be started, with the exit
 // status that a shell would return.
 func startError(err error) error {
-	var se *launch.StartError
+	var se *program.StartError
 	if !errors.As(err, &se) {
 		return err
 	}

@@ -15,12 +15,11 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/kernelsmc"
 	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
-	"smcr/userstack/broker"
-	"smcr/userstack/launch"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -47,10 +46,10 @@ func TestFlags(t *testing.T) {
 	}{
 		{"prog", &Options{Mode: ModeAuto, Argv: []string{"prog"}}},
 		{"-v -- prog -v", &Options{Mode: ModeAuto, Verbose: true, Argv: []string{"prog", "-v"}}},
-		{"--mode kernel -r 64k -t 1M -d prog", &Options{Mode: ModeKernel, Debug: true, Kernel: launch.Kernel{RcvBuf: 64 << 10, SndBuf: 1 << 20}, Argv: []string{"prog"}}},
-		{"--ipproto-smc prog", &Options{Mode: ModeAuto, Kernel: launch.Kernel{Inet: true}, Argv: []string{"prog"}}},
+		{"--mode kernel -r 64k -t 1M -d prog", &Options{Mode: ModeKernel, Debug: true, Kernel: kernelsmc.Config{RcvBuf: 64 << 10, SndBuf: 1 << 20}, Argv: []string{"prog"}}},
+		{"--ipproto-smc prog", &Options{Mode: ModeAuto, Kernel: kernelsmc.Config{Inet: true}, Argv: []string{"prog"}}},
 		{"--no-adapt prog", &Options{Mode: ModeAuto, NoAdapt: true, Argv: []string{"prog"}}},
-		{"--mode user --netdev eth0 --assume-smc 10.0.0.0/8 --io-uring prog", &Options{Mode: ModeUser, IOUring: true,
+		{"--mode user --netdev eth0 --assume-smc 10.0.0.0/8 prog", &Options{Mode: ModeUser,
 			Serve: []string{"--netdev", "eth0", "--assume-smc", "10.0.0.0/8"}, Argv: []string{"prog"}}},
 		{"--mode tcp prog", &Options{Mode: ModeTCP, Argv: []string{"prog"}}},
 		{"--install /opt/smcr", &Options{Mode: ModeAuto, Install: "/opt/smcr", Argv: []string{}}},
@@ -129,7 +128,7 @@ func TestKernelSummary(t *testing.T) {
 			{Side: smc.Client, Reason: 0x05000000, Count: 3}, {Side: smc.Server, Reason: 0x0fffffff, Count: 1},
 		}},
 	}
-	s := launch.Stats{KernelSockets: 8, NativeSockets: map[string]uint64{launch.ReasonNetns: 2}}
+	s := kernelsmc.Stats{SMC: 8, TCP: map[string]uint64{kernelsmc.ReasonNetns: 2}}
 	const sockets = "smcr: 8 sockets of the program used the kernel's SMC, 2 used TCP\n" +
 		"smcr: 2 TCP sockets: no privilege in the program's network namespace (see 'smcr explain other-namespace')\n"
 	var b bytes.Buffer
@@ -149,15 +148,14 @@ func TestKernelSummary(t *testing.T) {
 
 func TestSummary(t *testing.T) {
 	var b bytes.Buffer
-	summary(&b, launch.Stats{
-		ByMode: map[broker.Mode]uint64{broker.ModeSMCR: 1}, TCP: map[string]uint64{"userstack: no RoCE device for this network: softroce: netdev is gone": 2},
-		Failed: map[string]uint64{"connection refused": 1}, Resets: map[string]uint64{"transport retries exceeded": 1},
+	summary(&b, outcomes{
+		smcr: 1, local: 3, tcp: map[string]uint64{"userstack: no RoCE device for this network: softroce: netdev is gone": 2},
+		resets: map[string]uint64{"transport retries exceeded": 1},
 	}, func() []nl.Device { return nil })
-	kernelSummary(&b, launch.Stats{KernelSockets: 1, NativeSockets: map[string]uint64{launch.ReasonNetns: 1}},
+	kernelSummary(&b, kernelsmc.Stats{SMC: 1, TCP: map[string]uint64{kernelsmc.ReasonNetns: 1}},
 		kernelCounters{valid: true}, kernelCounters{valid: true, stats: nl.Stats{SMCR: stats.Tech{ClientV2: 1}}})
-	want := "smcr: 1 connection over SMC-R, 2 over TCP, 1 failed\n" +
+	want := "smcr: 1 connection over SMC-R, 2 over TCP, 3 local\n" +
 		"smcr: 2 over TCP: no RoCE device for this network: netdev is gone (see 'smcr explain no-smcr-device')\n" +
-		"smcr: 1 failed: connection refused (see 'smcr explain server-refused')\n" +
 		"smcr: 1 reset: transport retries exceeded (see 'smcr explain path-died')\n" +
 		"smcr: 1 connection over SMC-R, 0 over SMC-D, 0 over TCP (all of this network namespace)\n" +
 		"smcr: 1 socket of the program used the kernel's SMC, 1 used TCP\n" +
@@ -185,7 +183,7 @@ func TestSummaryDevice(t *testing.T) {
 		{"nothing", 0, []nl.Device{soft}, "smcr: 0 connections over SMC-R, 0 over TCP\n"},
 	} {
 		var b bytes.Buffer
-		summary(&b, launch.Stats{ByMode: map[broker.Mode]uint64{broker.ModeSMCR: tt.smc}}, func() []nl.Device { return tt.devices })
+		summary(&b, outcomes{smcr: tt.smc}, func() []nl.Device { return tt.devices })
 		if d := cmp.Diff(tt.want, b.String()); d != "" {
 			t.Errorf("%s:\n%s", tt.name, d)
 		}
@@ -202,7 +200,7 @@ func TestModes(t *testing.T) {
 		}
 		t.Skip("needs root: sudo go test ./internal/run")
 	}
-	if err := (launch.Kernel{}).Probe(); err == nil {
+	if err := (kernelsmc.Config{}).Probe(); err == nil {
 		t.Skip("needs a kernel without SMC; TestGuest is for kernels with it")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"smcr/internal/kernelsmc"
 	"smcr/internal/output"
 	"smcr/internal/plain"
 	"smcr/internal/printable"
@@ -19,34 +20,22 @@ import (
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
-	"smcr/userstack/broker"
-	"smcr/userstack/launch"
 )
 
 // summary prints how many connections used SMC-R, and why the others did not: one
 // line for each reason, the most frequent first. It asks for the stack's devices if there were
 // connections over SMC-R.
-func summary(w io.Writer, s launch.Stats, devices func() []nl.Device) {
-	tcp, failed := total(s.TCP), total(s.Failed)
-	fmt.Fprintf(w, "smcr: %s over SMC-R, %d over TCP", output.Count(s.ByMode[broker.ModeSMCR], "connection"), tcp)
-	joined := s.ByMode[broker.ModeLocal]
-	if local := s.Local + joined; local > 0 {
-		fmt.Fprintf(w, ", %d local", local)
-	}
-	if joined > 0 {
-		fmt.Fprintf(w, " (%d joined)", joined)
-	}
-	if failed > 0 {
-		fmt.Fprintf(w, ", %d failed", failed)
+func summary(w io.Writer, s outcomes, devices func() []nl.Device) {
+	fmt.Fprintf(w, "smcr: %s over SMC-R, %d over TCP", output.Count(s.smcr, "connection"), total(s.tcp))
+	if s.local > 0 {
+		fmt.Fprintf(w, ", %d local", s.local)
 	}
 	fmt.Fprintln(w)
-	if s.ByMode[broker.ModeSMCR] > 0 {
+	if s.smcr > 0 {
 		onSoftware(w, devices())
 	}
-	perReason(w, overTCP, s.TCP)
-	perReason(w, func(n uint64) string { return fmt.Sprint(n, " failed") }, s.Failed)
-	perReason(w, func(n uint64) string { return fmt.Sprint(n, " reset") }, s.Resets)
-	panics(w, s)
+	perReason(w, overTCP, s.tcp)
+	perReason(w, func(n uint64) string { return fmt.Sprint(n, " reset") }, s.resets)
 }
 
 // onSoftware says which of the devices of SMC-R are no RDMA cards, if any.
@@ -63,13 +52,6 @@ func onSoftware(w io.Writer, devices []nl.Device) {
 		fmt.Fprintln(w, "smcr: SMC-R was over software RoCE (no card): see docs/performance.md")
 	default:
 		printable.Fprintf(w, "smcr: %s: software RoCE (no card), see docs/performance.md\n", strings.Join(names, ", "))
-	}
-}
-
-// panics prints how many internal errors of smcr run there were, if any.
-func panics(w io.Writer, s launch.Stats) {
-	if s.Panics > 0 {
-		fmt.Fprintf(w, "smcr: %s: please report them, the log has the details\n", output.Count(s.Panics, "internal error"))
 	}
 }
 
@@ -95,10 +77,10 @@ func countKernel(ctx context.Context, c *nl.Client) (k kernelCounters, err error
 	return k, err
 }
 
-// kernelSummary prints the summary for the kernel's SMC. The launcher does not see
-// the connections of the program's sockets. The kernel counts the connections of a
-// network namespace, including those of other programs.
-func kernelSummary(w io.Writer, s launch.Stats, before, after kernelCounters) {
+// kernelSummary prints the summary for the kernel's SMC. Nobody sees the connections of the
+// program's sockets. The kernel counts the connections of a network namespace, including those
+// of other programs.
+func kernelSummary(w io.Writer, s kernelsmc.Stats, before, after kernelCounters) {
 	if before.valid && after.valid {
 		d, f := after.stats.Sub(before.stats), after.fallbacks.Sub(before.fallbacks)
 		fmt.Fprintf(w, "smcr: %s over SMC-R, %d over SMC-D, %d over TCP (all of this network namespace)\n",
@@ -109,9 +91,8 @@ func kernelSummary(w io.Writer, s launch.Stats, before, after kernelCounters) {
 		}
 		perReason(w, overTCP, why)
 	}
-	fmt.Fprintf(w, "smcr: %s of the program used the kernel's SMC, %d used TCP\n", output.Count(s.KernelSockets, "socket"), total(s.NativeSockets))
-	perReason(w, func(n uint64) string { return output.Count(n, "TCP socket") }, s.NativeSockets)
-	panics(w, s)
+	fmt.Fprintf(w, "smcr: %s of the program used the kernel's SMC, %d used TCP\n", output.Count(s.SMC, "socket"), total(s.TCP))
+	perReason(w, func(n uint64) string { return output.Count(n, "TCP socket") }, s.TCP)
 }
 
 // fallbackText returns why a connection became TCP.

@@ -13,8 +13,8 @@ import (
 
 	"smcr/internal/cli"
 	"smcr/internal/cmdutil"
+	smcrrun "smcr/internal/run"
 	"smcr/internal/testing/soak/gauge"
-	"smcr/userstack/launch"
 )
 
 // Words with which this program starts itself.
@@ -44,7 +44,7 @@ func main() {
 // maybeChild does the work of a process that this program has started from itself, and does
 // not return then.
 func maybeChild() {
-	launch.MaybeChild()
+	smcrrun.MaybeChild()
 	if len(os.Args) > 2 {
 		switch os.Args[1] {
 		case asSMCR, asServer, asClient:
