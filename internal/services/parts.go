@@ -4,11 +4,20 @@ package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
 	"syscall"
+)
+
+// Reasons why no connection of a unit would use SMC-R. They are wrapped with what to do.
+var (
+	// ErrNoProgram means that the unit starts no program that could use the network.
+	ErrNoProgram = errors.New("the unit starts no program of its own")
+	// ErrUnfit means that it is something else.
+	ErrUnfit = errors.New("the unit cannot use SMC-R")
 )
 
 // A part is a unit whose cgroup has sockets of a service: the service itself, or a socket unit that activates it. systemd
@@ -87,6 +96,7 @@ func (s systemd) usefulParts(ctx context.Context, name string) (u Unit, parts []
 	return u, parts, err
 }
 
+// useful returns why no connection of a unit would use SMC-R.
 func useful(u Unit) error {
 	if err := loaded(u); err != nil {
 		return err
@@ -99,7 +109,7 @@ func useful(u Unit) error {
 	}
 	ns := u.Props["NetworkNamespacePath"]
 	switch {
-	case strings.HasPrefix(u.Name, "smcr") && slices.ContainsFunc(u.exec(), func(value string) bool { return path.Base(parseCommand(value).program()) == "smcr" }):
+	case strings.HasPrefix(u.Name, "smcr") && slices.ContainsFunc(u.exec(), func(value string) bool { return path.Base(programOf(value)) == "smcr" }):
 		return fmt.Errorf("%w: %s is a stack or a part of smcr", ErrUnfit, u.Name)
 	case ns != "" && !here(ns):
 		return fmt.Errorf("%w: %s is in the network namespace %s, which needs a stack of its own: 'nsenter --net=%[3]s smcr service enable %[4]s'", ErrUnfit, u.Name, ns, name)
@@ -120,4 +130,49 @@ func configOf(u Unit, standard string) string {
 		return path.Join("/etc/netns", name, "smcr", path.Base(standard))
 	}
 	return standard
+}
+
+// loaded returns why a unit cannot be used at all.
+func loaded(u Unit) error {
+	switch state := u.Props["LoadState"]; state {
+	case "loaded":
+		return nil
+	case "not-found":
+		return fmt.Errorf("%w: there is no unit %s: see 'systemctl list-unit-files --type=service'", ErrNotFound, u.Name)
+	case "masked":
+		return fmt.Errorf("%w: unit %s is masked: 'systemctl unmask %s' first", ErrUnfit, u.Name, strings.TrimSuffix(u.Name, ".service"))
+	default:
+		return fmt.Errorf("%w: unit %s is %s: %s", ErrUnfit, u.Name, state, u.Props["LoadError"])
+	}
+}
+
+// something returns an error if a service starts no program.
+func something(u Unit) error {
+	if !nothing(u.exec()) {
+		return nil
+	}
+	if parts := services(u.Props["ConsistsOf"]); len(parts) > 0 {
+		return fmt.Errorf("%w: %s stands for others: 'smcr service enable %s'", ErrNoProgram, u.Name, strings.Join(parts, " "))
+	}
+	return fmt.Errorf("%w: %s", ErrNoProgram, u.Name)
+}
+
+// nothing reports whether all commands do nothing, as in a unit that stands for others.
+func nothing(exec []string) bool {
+	for _, value := range exec {
+		if p := path.Base(programOf(value)); p != "true" && p != ":" {
+			return false
+		}
+	}
+	return true
+}
+
+// services returns the services of a list of units, without suffix.
+func services(list string) (names []string) {
+	for _, name := range strings.Fields(list) {
+		if name, ok := strings.CutSuffix(name, ".service"); ok {
+			names = append(names, name)
+		}
+	}
+	return names
 }

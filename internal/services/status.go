@@ -3,66 +3,116 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"os"
+	"slices"
 	"strconv"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/nl"
+	"smcr/smc"
 )
 
 // row is a unit in smcr service status.
 type row struct {
-	Unit      string `json:"unit"`
-	Enabled   bool   `json:"enabled"` // has the drop-in file
-	Active    string `json:"active"`
-	Sub       string `json:"sub"`
-	MainPID   int    `json:"main_pid"`
-	Under     bool   `json:"under_smcr_run"`
-	Launchers []int  `json:"launchers"`
+	Unit     string   `json:"unit"`
+	Cgroup   string   `json:"cgroup"`
+	Enabled  bool     `json:"enabled"`
+	Attached bool     `json:"attached"` // the stack has it, and the cgroup is there
+	Active   string   `json:"active"`
+	Sub      string   `json:"sub"`
+	MainPID  int      `json:"main_pid"`
+	SMCR     uint64   `json:"smcr"`
+	TCP      uint64   `json:"tcp"`
+	Reasons  []reason `json:"reasons"`
 }
 
-// status lists units.
-func status(ctx context.Context, o *options, names []string) error {
-	if len(names) == 0 {
-		var err error
-		if names, err = o.enabled(); err != nil {
-			return err
-		}
-	}
-	rows := []row{}
-	for _, name := range names {
-		u, err := o.read(ctx, name)
-		if err != nil {
-			return err
-		}
-		if u.Props["LoadState"] == "not-found" {
-			return fmt.Errorf("%w: there is no unit %s: see 'systemctl list-unit-files --type=service'", ErrNotFound, u.Name)
-		}
-		r := row{Unit: u.Name, Active: u.Props["ActiveState"], Sub: u.Props["SubState"], Launchers: o.launchers(o.processes(u))}
-		r.MainPID, _ = strconv.Atoi(u.Props["MainPID"])
-		_, serr := os.Stat(o.file(u.Name))
-		r.Enabled, r.Under = serr == nil, len(r.Launchers) > 0
-		if r.Launchers == nil {
-			r.Launchers = []int{}
-		}
-		rows = append(rows, r)
+// A reason is why connections of a unit are TCP.
+type reason struct {
+	Side   string `json:"side"`
+	Reason string `json:"reason"`
+	Text   string `json:"text"`
+	Count  uint64 `json:"count"`
+}
+
+// status lists units: the named ones with their socket units, or all that are enabled.
+func status(ctx context.Context, o *options, a nl.Attacher, names []string) error {
+	rows, err := o.rows(ctx, a, names)
+	if err != nil {
+		return err
 	}
 	if o.format == cmdutil.FormatJSON {
 		return output.JSON(o.IO.Out, rows)
 	}
-	t := output.NewTable("Unit", "Enabled", "State", ">Main PID", "Under smcr run")
+	t := output.NewTable("Unit", "Enabled", "State", ">Main PID", ">SMC-R", ">TCP", "Why TCP")
 	for _, r := range rows {
-		pid := ""
+		pid, why := "", ""
 		if r.MainPID > 0 {
 			pid = strconv.Itoa(r.MainPID)
 		}
-		under := output.YesNo(r.Under)
-		if !r.Under && r.Enabled && r.Active == "active" {
-			under = "no: restart it"
+		if len(r.Reasons) > 0 {
+			why = cmp.Or(r.Reasons[0].Text, r.Reasons[0].Reason)
 		}
-		t.Add(r.Unit, output.YesNo(r.Enabled), r.Active+" ("+r.Sub+")", output.Or(pid), under)
+		enabled := output.YesNo(r.Enabled)
+		if r.Enabled && a == nil {
+			enabled = "yes: no stack runs"
+		}
+		t.Add(r.Unit, enabled, r.Active+" ("+r.Sub+")", output.Or(pid), r.SMCR, r.TCP, output.Or(why))
 	}
 	return t.Print(o.IO.Out)
+}
+
+func (o *options) rows(ctx context.Context, a nl.Attacher, names []string) ([]row, error) {
+	all, err := o.attachedUnits(ctx, a, Unit{})
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		slices.SortFunc(all, func(x, y attached) int { return cmp.Compare(x.unit, y.unit) })
+	} else {
+		have := all
+		all = nil
+		for _, name := range names {
+			u, err := o.read(ctx, name)
+			if err == nil {
+				err = loaded(u)
+			}
+			if err != nil {
+				return nil, err
+			}
+			parts, err := o.partsOf(ctx, u)
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range parts {
+				x := attached{part: p}
+				if i := slices.IndexFunc(have, func(y attached) bool { return y.cgroup == p.cgroup }); i >= 0 {
+					x = have[i]
+				} else {
+					x.not = true
+				}
+				all = append(all, x)
+			}
+		}
+	}
+	rows := []row{}
+	for _, x := range all {
+		props, err := o.systemd.show(ctx, x.unit, "ActiveState", "SubState", "MainPID")
+		if err != nil {
+			return nil, err
+		}
+		r := row{Unit: x.unit, Cgroup: x.cgroup, Enabled: !x.not, Active: props["ActiveState"], Sub: props["SubState"], Reasons: []reason{}}
+		r.MainPID, _ = strconv.Atoi(props["MainPID"])
+		if by := x.by; by != nil {
+			r.Attached, r.SMCR = by.Cgroup != 0, by.SMCR
+			for _, t := range by.TCP {
+				r.TCP += t.Count
+				r.Reasons = append(r.Reasons, reason{t.Side.String(), fmt.Sprintf("0x%08x", t.Reason), smc.Diagnosis(t.Reason).Text(), t.Count})
+			}
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
 }

@@ -17,35 +17,12 @@ type Unit struct {
 
 // properties are those that are asked for.
 var properties = []string{
-	"ActiveState", "ConsistsOf", "ControlGroup", "Id", "LoadError", "LoadState", "MainPID", "NetworkNamespacePath", "PrivateNetwork",
-	"Slice", "SubState", "Transient", "TriggeredBy",
+	"ActiveState", "ConsistsOf", "ControlGroup", "Id", "LoadError", "LoadState", "NetworkNamespacePath", "PrivateNetwork",
+	"Slice", "TriggeredBy",
 }
 
 // exec returns the commands that start the program.
 func (u Unit) exec() []string { return u.Settings["ExecStart"] }
-
-// setting returns the value of a setting that has one, or nothing.
-func (u Unit) setting(name string) string {
-	v := u.Settings[name]
-	if len(v) == 0 {
-		return ""
-	}
-	return v[len(v)-1]
-}
-
-// words returns the words of all values of a setting that is a list.
-func (u Unit) words(name string) []string { return strings.Fields(strings.Join(u.Settings[name], " ")) }
-
-// on reports whether a setting is on. Some have other values than yes and no.
-func (u Unit) on(name string) bool { return !off(u.setting(name)) }
-
-func off(value string) bool {
-	switch strings.ToLower(value) {
-	case "", "no", "false", "off", "0", "n", "f":
-		return true
-	}
-	return false
-}
 
 // parseShow parses the output of systemctl show: a line for each property.
 func parseShow(text string) map[string]string {
@@ -116,20 +93,8 @@ func isComment(line string) bool {
 	return t != "" && (t[0] == '#' || t[0] == ';')
 }
 
-// A command is a value of ExecStart= in parts.
-type command struct {
-	prefix string // special characters, such as - and !!
-	argv   string // what follows, as it is
-}
-
-// parseCommand splits a value of ExecStart=.
-func parseCommand(value string) command {
-	argv := strings.TrimLeft(value, "@-:+!|")
-	return command{prefix: value[:len(value)-len(argv)], argv: strings.TrimSpace(argv)}
-}
-
-// program returns the first word of a command, without quotes.
-func (c command) program() string {
-	word, _, _ := strings.Cut(c.argv, " ")
+// programOf returns the first word of a value of ExecStart=, without quotes and special characters such as - and !!.
+func programOf(value string) string {
+	word, _, _ := strings.Cut(strings.TrimLeft(value, "@-:+!| "), " ")
 	return strings.Trim(word, `"'`)
 }

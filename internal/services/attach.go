@@ -16,12 +16,12 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
+	"smcr/internal/output"
 	"smcr/internal/printable"
-	"smcr/internal/serve"
 	"smcr/nl"
 )
 
-// Where the stack takes connections at the devices, a service is enabled by its cgroups, and its unit stays as it is:
+// A service is enabled by its cgroups, and its unit stays as it is:
 //
 //	what             | lasts
 //	-----------------+-------------------------------------------
@@ -31,37 +31,36 @@ import (
 //
 // Both are paths of cgroups, so nobody asks systemd when the unit, or a stack, starts.
 
-// stack calls do with the stack if that takes connections at the devices, or with nil if there is none and one would. It
-// reports whether it has.
-func (o *options) stack(ctx context.Context, do func(ctx context.Context, a nl.Attacher) error) (called bool, err error) {
-	err = o.With(ctx, func(ctx context.Context, m nl.Multi) error {
+// stack calls do with the stack in user space, or with nil if there is none.
+func (o *options) stack(ctx context.Context, do func(ctx context.Context, a nl.Attacher) error) error {
+	called := false
+	err := o.With(ctx, func(ctx context.Context, m nl.Multi) error {
+		var stack nl.Attacher
 		for _, b := range m {
 			a, err := nl.AttacherOf(b)
 			if err != nil {
-				continue
+				continue // the kernel's
 			}
 			if _, err = a.Attachments(ctx); errors.Is(err, nl.ErrNotSupported) {
-				continue
+				err = cmdutil.Say(err, "the stack takes no connections of programs: 'smcr info' says why")
 			}
-			called = true
-			if err == nil {
-				err = do(ctx, a)
+			if err != nil {
+				return err
 			}
-			return err
+			stack = a
+			break
 		}
-		return nil
+		called = true
+		return do(ctx, stack)
 	})
-	if errors.Is(err, nl.ErrNoBackend) && os.Getenv(serve.BoundaryEnv) == "wire" {
-		return true, do(ctx, nil)
+	if !called && errors.Is(err, nl.ErrNoBackend) {
+		err = do(ctx, nil)
 	}
-	if !called {
-		err = nil // with a drop-in file
-	}
-	return called, err
+	return err
 }
 
-// enableAttached has the connections of a unit use SMC-R from now on.
-func enableAttached(ctx context.Context, o *options, a nl.Attacher, name string) error {
+// enable has the connections of a unit use SMC-R from now on.
+func enable(ctx context.Context, o *options, a nl.Attacher, name string) error {
 	u, parts, err := o.usefulParts(ctx, name)
 	if err != nil {
 		return err
@@ -78,7 +77,7 @@ func enableAttached(ctx context.Context, o *options, a nl.Attacher, name string)
 			return errors.Join(err, undo())
 		}
 	}
-	if err := o.dropLauncher(ctx, u); err != nil {
+	if err := o.dropOld(ctx, u); err != nil {
 		return err
 	}
 	if a == nil {
@@ -89,8 +88,8 @@ func enableAttached(ctx context.Context, o *options, a nl.Attacher, name string)
 	return o.restartIfAsked(ctx, u)
 }
 
-// disableAttached is the inverse of enableAttached.
-func disableAttached(ctx context.Context, o *options, a nl.Attacher, name string) error {
+// disable is the inverse of enable.
+func disable(ctx context.Context, o *options, a nl.Attacher, name string) error {
 	u, err := o.read(ctx, name)
 	if err != nil {
 		return err
@@ -99,7 +98,7 @@ func disableAttached(ctx context.Context, o *options, a nl.Attacher, name string
 	if err != nil {
 		return err
 	}
-	if len(parts) == 0 && !Enabled(u.Name) {
+	if _, err := os.Stat(o.file(u.Name)); err != nil && len(parts) == 0 {
 		return fmt.Errorf("%w: %s was not enabled: see 'smcr service status'", ErrNotFound, u.Name)
 	}
 	if _, err := o.editConfig(u, parts, config.RemoveProgram); err != nil {
@@ -113,7 +112,7 @@ func disableAttached(ctx context.Context, o *options, a nl.Attacher, name string
 			return err
 		}
 	}
-	if err := o.dropLauncher(ctx, u); err != nil {
+	if err := o.dropOld(ctx, u); err != nil {
 		return err
 	}
 	return o.restartIfAsked(ctx, u)
@@ -216,8 +215,8 @@ func (o *options) editConfig(u Unit, parts []part, edit func([]byte, string) ([]
 	}, nil
 }
 
-// dropLauncher removes a drop-in file with which the unit is under a launcher.
-func (o *options) dropLauncher(ctx context.Context, u Unit) error {
+// dropOld removes a drop-in file of an earlier release, with which the unit is under smcr run.
+func (o *options) dropOld(ctx context.Context, u Unit) error {
 	old, err := os.ReadFile(o.file(u.Name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -228,7 +227,7 @@ func (o *options) dropLauncher(ctx context.Context, u Unit) error {
 	if err != nil {
 		return err
 	}
-	o.printChange(u, string(old), "")
+	o.printLines(o.file(u.Name), string(old), "")
 	if err := o.reload(ctx); err != nil {
 		return err
 	}
@@ -245,21 +244,37 @@ func (o *options) restartIfAsked(ctx context.Context, u Unit) error {
 	return o.restarted(ctx, u)
 }
 
-// showAttached prints what enableAttached would add to the configuration.
-func showAttached(ctx context.Context, o *options, _ nl.Attacher, name string) error {
-	u, parts, err := o.usefulParts(ctx, name)
-	if err != nil {
-		return err
-	}
-	text := []byte{}
-	for _, p := range parts {
-		if text, err = config.AddProgram(text, p.cgroup); err != nil {
+// An entry is what enable adds to the configuration for a unit.
+type entry struct {
+	Unit string `json:"unit"`
+	File string `json:"file"`
+	Text string `json:"text"`
+}
+
+// show prints what enable would add to the configuration.
+func show(ctx context.Context, o *options, names []string) error {
+	all := []entry{}
+	for _, name := range names {
+		u, parts, err := o.usefulParts(ctx, name)
+		if err != nil {
 			return err
 		}
+		text := []byte{}
+		for _, p := range parts {
+			if text, err = config.AddProgram(text, p.cgroup); err != nil {
+				return err
+			}
+		}
+		all = append(all, entry{u.Name, configOf(u, o.config), string(text)})
 	}
-	printable.Fprintf(o.IO.Out, "# %s\n", configOf(u, o.config))
-	for line := range strings.Lines(string(text)) {
-		printable.Fprintf(o.IO.Out, "%s\n", strings.TrimSuffix(line, "\n"))
+	if o.format == cmdutil.FormatJSON {
+		return output.JSON(o.IO.Out, all)
+	}
+	for _, e := range all {
+		printable.Fprintf(o.IO.Out, "# %s\n", e.File)
+		for line := range strings.Lines(e.Text) {
+			printable.Fprintf(o.IO.Out, "%s\n", strings.TrimSuffix(line, "\n"))
+		}
 	}
 	return nil
 }

@@ -15,14 +15,13 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
-	"smcr/internal/serve"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"
 )
 
-// A wireBed runs smcr service with a systemd and a stack that are none.
-type wireBed struct {
+// A bed runs smcr service with a systemd and a stack that are none.
+type bed struct {
 	t           *testing.T
 	dir         string
 	stack       *nltest.Fake // nil: there is none
@@ -44,9 +43,9 @@ cat) cat "$UNITS/$unit.cat";;
 esac
 `
 
-func newWireBed(t *testing.T) *wireBed {
+func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &wireBed{t: t, dir: t.TempDir(), stack: nltest.NewFake(nltest.State{})}
+	b := &bed{t: t, dir: t.TempDir(), stack: nltest.NewFake(nltest.State{})}
 	b.conf = filepath.Join(b.dir, "etc", "smcr.yaml")
 	b.write("systemctl", fakeSystemctl)
 	if err := os.Chmod(filepath.Join(b.dir, "systemctl"), 0o755); err != nil {
@@ -54,11 +53,10 @@ func newWireBed(t *testing.T) *wireBed {
 	}
 	t.Setenv("UNITS", b.dir)
 	t.Setenv("PATH", b.dir+":"+os.Getenv("PATH"))
-	t.Setenv(serve.BoundaryEnv, "")
 	return b
 }
 
-func (b *wireBed) write(name, text string) {
+func (b *bed) write(name, text string) {
 	b.t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o644); err != nil {
 		b.t.Fatal(err)
@@ -66,14 +64,14 @@ func (b *wireBed) write(name, text string) {
 }
 
 // unit makes a unit with properties.
-func (b *wireBed) unit(name string, props ...string) {
+func (b *bed) unit(name string, props ...string) {
 	b.t.Helper()
 	b.write(name+".show", strings.Join(append(props, "Id="+name, "LoadState=loaded", "Slice=system.slice", "ActiveState=active", "SubState=running", "MainPID=0\n"), "\n"))
 	b.write(name+".cat", "# /lib/systemd/system/"+name+"\n[Service]\nExecStart=/usr/sbin/a\n")
 }
 
 // run runs a command line of smcr service.
-func (b *wireBed) run(args ...string) error {
+func (b *bed) run(args ...string) error {
 	b.t.Helper()
 	b.out.Reset()
 	b.errOut.Reset()
@@ -86,14 +84,14 @@ func (b *wireBed) run(args ...string) error {
 			return nl.Multi{{Name: "user", Control: open{b.stack}}}, nil
 		},
 	}
-	o := &options{Factory: f, systemd: systemd{etc: filepath.Join(b.dir, "system"), proc: "/proc"}, config: b.conf}
+	o := &options{Factory: f, systemd: systemd{etc: filepath.Join(b.dir, "system")}, config: b.conf}
 	cmd := newCmd(o)
 	cmd.SetArgs(args)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	return cmd.ExecuteContext(b.t.Context())
 }
 
-func (b *wireBed) must(args ...string) {
+func (b *bed) must(args ...string) {
 	b.t.Helper()
 	if err := b.run(args...); err != nil {
 		b.t.Fatalf("smcr service %q: %v", args, err)
@@ -101,7 +99,7 @@ func (b *wireBed) must(args ...string) {
 }
 
 // want checks what is attached, and what the configuration is.
-func (b *wireBed) want(conf string, attached ...string) {
+func (b *bed) want(conf string, attached ...string) {
 	b.t.Helper()
 	var got []string
 	if b.stack != nil {
@@ -127,8 +125,8 @@ const (
 	entryA  = "programs:\n  - cgroup: " + cgroupA + "\n"
 )
 
-func TestEnableAttached(t *testing.T) {
-	b := newWireBed(t)
+func TestEnable(t *testing.T) {
+	b := newBed(t)
 	b.unit("a.service")
 	b.unit("b.service", "TriggeredBy=b.path other.socket", "ControlGroup=/x.slice/b.service")
 	b.unit("b.socket", "Triggers=b.service")
@@ -167,13 +165,16 @@ func TestEnableAttached(t *testing.T) {
 	}
 }
 
-// TestEnableTakesLauncher: a drop-in file of a launcher goes, and the unit is to be restarted.
-func TestEnableTakesLauncher(t *testing.T) {
-	b := newWireBed(t)
+// TestEnableTakesOld: a drop-in file of an earlier release goes, and the unit is to be restarted.
+func TestEnableTakesOld(t *testing.T) {
+	b := newBed(t)
 	b.unit("a.service")
 	for _, line := range []string{"enable", "disable"} {
 		s := systemd{etc: filepath.Join(b.dir, "system")}
-		if _, err := s.write("a.service", "[Service]\nExecStart=\nExecStart=smcr run -- /usr/sbin/a\n"); err != nil {
+		if err := os.MkdirAll(filepath.Dir(s.file("a.service")), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(s.file("a.service"), []byte("[Service]\nExecStart=\nExecStart=smcr run -- /usr/sbin/a\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		b.must(line, "a")
@@ -189,9 +190,8 @@ func TestEnableTakesLauncher(t *testing.T) {
 
 // TestEnableWithoutStack: a unit is in the configuration, for the stack to come.
 func TestEnableWithoutStack(t *testing.T) {
-	b := newWireBed(t)
+	b := newBed(t)
 	b.stack = nil
-	t.Setenv(serve.BoundaryEnv, "wire")
 	b.unit("a.service")
 	b.must("enable", "a")
 	b.want(entryA)
@@ -207,7 +207,7 @@ func TestEnableWithoutStack(t *testing.T) {
 }
 
 func TestEnableRefuses(t *testing.T) {
-	b := newWireBed(t)
+	b := newBed(t)
 	b.unit("lonely.service", "PrivateNetwork=yes")
 	b.unit("elsewhere.service", "NetworkNamespacePath=/dev/null")
 	b.unit("umbrella.service", "ConsistsOf=a.service")
@@ -252,7 +252,7 @@ func TestEnableRefuses(t *testing.T) {
 
 // TestEnableUndone: if the stack refuses, the configuration is as it was.
 func TestEnableUndone(t *testing.T) {
-	b := newWireBed(t)
+	b := newBed(t)
 	b.unit("a.service")
 	refused := errors.New("refused")
 	for _, before := range []string{"", "ueids: [A]\n"} {
@@ -263,7 +263,7 @@ func TestEnableUndone(t *testing.T) {
 			b.write("etc/smcr.yaml", before)
 		}
 		o := &options{Factory: &cmdutil.Factory{IO: &cmdutil.IOStreams{Out: &b.out, ErrOut: &b.errOut}}, systemd: newSystemd(), config: b.conf}
-		if err := enableAttached(t.Context(), o, refusing{b.stack, refused}, "a"); !errors.Is(err, refused) {
+		if err := enable(t.Context(), o, refusing{b.stack, refused}, "a"); !errors.Is(err, refused) {
 			t.Error(err)
 		}
 		b.want(before)
@@ -277,8 +277,8 @@ type refusing struct {
 
 func (r refusing) Attach(context.Context, nl.Attachment) error { return r.err }
 
-func TestStatusAttached(t *testing.T) {
-	b := newWireBed(t)
+func TestStatus(t *testing.T) {
+	b := newBed(t)
 	b.unit("a.service")
 	b.unit("c.service")
 	b.stack = nltest.NewFake(nltest.State{Attachments: []nl.Attachment{
@@ -286,12 +286,12 @@ func TestStatusAttached(t *testing.T) {
 		{Path: "/kubepods/besteffort"}, // no unit
 		{Path: cgroupA, Cgroup: 7, Outcomes: nl.Outcomes{SMCR: 5, TCP: []nl.Fallback{{Side: smc.Client, Reason: uint32(smc.DiagPeerNoSMC), Count: 2}}}},
 	}})
-	for line, want := range map[string][]attachedRow{
+	for line, want := range map[string][]row{
 		"status":     {{Unit: "a.service", Cgroup: cgroupA, Enabled: true, Attached: true, SMCR: 5, TCP: 2}},
 		"status a c": {{Unit: "a.service", Cgroup: cgroupA, Enabled: true, Attached: true, SMCR: 5, TCP: 2}, {Unit: "c.service", Cgroup: "/system.slice/c.service"}},
 	} {
 		b.must(append(strings.Fields(line), "-o", "json")...)
-		var rows []attachedRow
+		var rows []row
 		if err := json.Unmarshal([]byte(b.out.String()), &rows); err != nil {
 			t.Fatal(err)
 		}
