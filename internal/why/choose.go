@@ -56,24 +56,16 @@ func (o *options) choose(items []item, own map[netip.Addr]bool, w *owners) ([]*i
 
 // find finds the processes of sockets.
 func (o *options) find(chosen []*item, w *owners) {
-	wanted, launchers := map[uint64]bool{}, map[int]bool{}
+	wanted := map[uint64]bool{}
 	for _, it := range chosen {
 		if it.row != nil && it.row.stack == kernel {
 			wanted[it.row.Inode] = true
 		} else if it.tcp != nil {
 			wanted[it.tcp.Inode] = true
 		}
-		if it.row != nil && it.row.PID != 0 {
-			launchers[int(it.row.PID)] = true
-		}
 	}
 	delete(wanted, 0)
 	w.byInode = o.env.procs.holders(wanted)
-	for l := range launchers {
-		if t := o.env.procs.task(l); t != nil && t.front != 0 {
-			w.byLauncher[l] = o.env.procs.served(l)
-		}
-	}
 }
 
 // ofProcess is choose for a process. isPort reports whether a port has the same number.
@@ -89,10 +81,6 @@ func (o *options) ofProcess(pid int, items []item, w *owners, isPort bool) ([]*i
 	if t.pid != pid {
 		o.note("%d is a thread of %s", pid, t.name())
 	}
-	launcher, whole := p.launcherOf(t.pid), false
-	if l := p.launcherFor(t.pid); l != 0 && launcher == 0 {
-		launcher, whole = l, true
-	}
 	if p.elsewhere(t.pid) {
 		return nil, cmdutil.Say(os.ErrNotExist, "%s is in another network namespace: ask there with 'nsenter -t %d -n smcr why %s', or in its container", t.name(), t.pid, o.arg)
 	}
@@ -102,25 +90,18 @@ func (o *options) ofProcess(pid int, items []item, w *owners, isPort bool) ([]*i
 		has[i] = true
 	}
 	var chosen []*item
-	shared := 0 // connections that the stack knows only by the launcher
 	for i := range items {
 		it := &items[i]
-		byLauncher := it.row != nil && it.row.PID != 0 && (int(it.row.PID) == launcher || int(it.row.PID) == t.pid)
+		embedded := it.row != nil && int(it.row.PID) == t.pid && it.carried()
 		switch {
-		case it.row != nil && it.row.stack == kernel && has[it.row.Inode], it.tcp != nil && has[it.tcp.Inode] && !(it.carried() && w.stacks[t.pid]):
+		case embedded, it.row != nil && it.row.stack == kernel && has[it.row.Inode], it.tcp != nil && has[it.tcp.Inode] && !(it.carried() && w.stacks[t.pid]):
 			chosen = append(chosen, it)
-		case byLauncher && (it.carried() || err != nil || whole):
-			chosen = append(chosen, it)
-			shared++
 		}
 	}
 	switch {
 	case len(chosen) > 0:
 		o.find(chosen, w)
 		o.prefer(t.pid, w)
-		if n := len(w.byLauncher[launcher]); shared > 0 && n > 1 && !whole {
-			o.note("the stack knows connections over SMC-R by the program that was started: these may be of any of its %d processes", n)
-		}
 	case w.stacks[t.pid]:
 		return nil, cmdutil.Say(os.ErrNotExist, "%s is the SMC stack, and what it carries belongs to programs: see 'smcr connection list'", t.name())
 	case err != nil && notVisible(err):
@@ -160,23 +141,17 @@ func (o *options) visible() string {
 
 // prefer has a process be the one that is shown for its sockets.
 func (o *options) prefer(pid int, w *owners) {
-	first := func(pids []int) {
+	for _, pids := range w.byInode {
 		if i := slices.Index(pids, pid); i > 0 {
 			pids[0], pids[i] = pids[i], pids[0]
 		}
-	}
-	for _, pids := range w.byInode {
-		first(pids)
-	}
-	for _, pids := range w.byLauncher {
-		first(pids)
 	}
 }
 
 // children returns the child processes of a process that have sockets.
 func (p *procs) children(pid int) (kids []int) {
 	for _, n := range p.pids() {
-		if t := p.task(n); t != nil && t.parent == pid && t.front == 0 {
+		if t := p.task(n); t != nil && t.parent == pid {
 			if s, err := p.inodes(n); err == nil && len(s) > 0 {
 				kids = append(kids, n)
 			}

@@ -82,19 +82,13 @@ type Process struct {
 	Command string // its name
 	// Start is how to start the program, in short.
 	Start string
-	// Launcher is the launcher of smcr run that serves the process, or 0. Attached reports whether its cgroup is attached:
-	// it needs no launcher.
-	Launcher int
+	// Attached reports whether its cgroup is attached, as by smcr run.
 	Attached bool
-	// Unit is its service of systemd, or "". Enabled reports whether smcr service has enabled it.
-	Unit    string
-	Enabled bool
+	// Unit is its service of systemd, or "".
+	Unit string
 	// IsStack reports whether the process is a stack of smcr.
 	IsStack bool
 }
-
-// under reports whether the program is under smcr run, or attached.
-func (p *Process) under() bool { return p.Launcher != 0 || p.Attached }
 
 // listens reports whether the socket is a listener.
 func (f *Facts) listens() bool { return f.Conn.State == smc.StateListen }

@@ -115,7 +115,7 @@ func (o *options) gather(ctx context.Context) ([]*Facts, error) {
 	}
 	items := join(first.tcp, first.rows)
 	own := o.env.addresses()
-	who := &owners{byInode: map[uint64][]int{}, byLauncher: map[int][]int{}, stacks: map[int]bool{}}
+	who := &owners{byInode: map[uint64][]int{}, stacks: map[int]bool{}}
 	for _, st := range first.stacks {
 		if st.Info.PID != 0 {
 			who.stacks[int(st.Info.PID)] = true
@@ -255,14 +255,7 @@ func (o *options) facts(it *item, s *snapshot, own map[netip.Addr]bool, w *owner
 		f.Here = remote.IsLoopback() || own[remote]
 	}
 	if pids := w.of(it); len(pids) > 0 {
-		// A launcher has what its program has only for moments.
-		pids = slices.DeleteFunc(slices.Clone(pids), func(pid int) bool {
-			t := o.env.procs.task(pid)
-			return len(pids) > 1 && t != nil && t.front != 0
-		})
-		if len(pids) > 0 {
-			f.Process, f.More = o.env.procs.process(pids[0]), len(pids)-1
-		}
+		f.Process, f.More = o.env.procs.process(pids[0]), len(pids)-1
 		if f.Process != nil {
 			f.Process.IsStack = w.stacks[f.Process.PID]
 		}

@@ -41,7 +41,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{tcp: []network.TCPInfo{
 		socket(1, 101, "0.0.0.0:80", ""),
 		socket(2, 102, "10.0.0.1:80", "10.0.0.2:4001"), // left to TCP
-		socket(3, 103, "10.0.0.1:80", "10.0.0.3:4002"), // below SMC-R: the stack has it
+		socket(3, 103, "10.0.0.1:80", "10.0.0.3:4002"), // the stack takes it at the device
 		socket(4, 104, "[::ffff:10.0.0.1]:5000", "[::ffff:10.0.0.9]:443"),
 		socket(5, 105, "127.0.0.1:25", ""),
 	}}
@@ -49,20 +49,21 @@ func newWorld(t *testing.T) *world {
 		Devices: []nl.Device{{Name: "soft-eth0", Provider: "softroce", Ports: []nl.Port{{Valid: true}}, Resent: &nl.Resent{Packets: 70}}},
 		Links:   []nl.Link{{LinkGroup: 0x100, ID: 1, Resent: &nl.Resent{Packets: 7}}, {LinkGroup: 0x200, ID: 1, Resent: &nl.Resent{Packets: 9}}},
 		Connections: []nl.Connection{
-			{State: smc.StateListen, Cookie: 1, Inode: 101, UID: 5, PID: 60, Command: "web", Local: w.tcp[0].Local},
-			{State: smc.StateActive, Mode: nl.ModeTCP, Cookie: 2, Inode: 102, UID: 5, PID: 60, Command: "web", Local: w.tcp[1].Local, Remote: w.tcp[1].Remote,
+			{State: smc.StateListen, Cookie: 1, Inode: 101, UID: 5, Local: w.tcp[0].Local},
+			{State: smc.StateActive, Mode: nl.ModeTCP, Cookie: 2, Inode: 102, UID: 5, Local: w.tcp[1].Local, Remote: w.tcp[1].Remote,
 				Fallback: nl.ConnFallback{Reason: uint32(smc.DiagPeerNoSMC)}},
-			{State: smc.StateActive, Mode: nl.ModeSMCR, Inode: 1, UID: 5, PID: 60, Command: "web", Local: w.tcp[2].Local, Remote: w.tcp[2].Remote, LinkGroup: 0x100,
+			{State: smc.StateActive, Mode: nl.ModeSMCR, Cookie: 3, UID: 5, Local: w.tcp[2].Local, Remote: w.tcp[2].Remote, LinkGroup: 0x100,
 				Link: &nl.ConnLink{LinkID: 1, IBDev: "soft-eth0", IBPort: 1, Role: smc.Server}, TXBytes: 500, RXBytes: 600},
 		},
 	}
+	state.Attachments = []nl.Attachment{{Path: "/x/web", Connect: true, Accept: true}}
 	state.SysInfo.Stack, state.SysInfo.PID = "smcr", 50
 	w.stacks = nl.Multi{{Name: "user", Control: keepOpen{nltest.NewFake(state)}}}
 	w.procs = fakeProcs(t,
-		fakeTask{pid: 50, comm: "smcr", sockets: []int{103}},
-		fakeTask{pid: 60, parent: 1, start: 2, uid: 5, comm: "smcr-launcher", cmdline: "smcr-launcher beside 61 3 run -- web"},
-		fakeTask{pid: 61, parent: 1, start: 1, uid: 5, filters: 1, comm: "web", cmdline: "web", sockets: []int{101, 102}},
-		fakeTask{pid: 62, parent: 61, start: 3, uid: 5, filters: 1, comm: "web", cmdline: "web", sockets: []int{101}},
+		fakeTask{pid: 50, comm: "smcr"},
+		fakeTask{pid: 60, parent: 1, uid: 5, comm: "smcr", cmdline: "smcr-runner 3 59 0 run -v -- web", cgroup: "0::/x/web\n"},
+		fakeTask{pid: 61, parent: 60, uid: 5, comm: "web", cmdline: "web", cgroup: "0::/x/web\n", sockets: []int{101, 102, 103}},
+		fakeTask{pid: 62, parent: 61, uid: 5, comm: "web", cmdline: "web", cgroup: "0::/x/web\n", sockets: []int{101}},
 		fakeTask{pid: 80, parent: 1, uid: 6, comm: "curl", cmdline: "curl x", sockets: []int{104}},
 		fakeTask{pid: 81, parent: 80, uid: 6, comm: "idle", cmdline: "idle"},
 		fakeTask{pid: 90, parent: 1, comm: "master", cmdline: "master", sockets: []int{105}},
@@ -117,12 +118,12 @@ func (w *world) ask(t *testing.T, arg string, more ...func(*options)) (rows []so
 func TestAsk(t *testing.T) {
 	for arg, want := range map[string][]string{
 		":80": {
-			"listener 0.0.0.0:80  SMCR  61+1", "connection 10.0.0.1:80 10.0.0.2:4001 TCP peer-no-smc 61+0", "connection 10.0.0.1:80 10.0.0.3:4002 SMCR  61+1",
+			"listener 0.0.0.0:80  SMCR  61+1", "connection 10.0.0.1:80 10.0.0.2:4001 TCP peer-no-smc 61+0", "connection 10.0.0.1:80 10.0.0.3:4002 SMCR  61+0",
 		},
 		"10.0.0.1:80": {
-			"listener 0.0.0.0:80  SMCR  61+1", "connection 10.0.0.1:80 10.0.0.2:4001 TCP peer-no-smc 61+0", "connection 10.0.0.1:80 10.0.0.3:4002 SMCR  61+1",
+			"listener 0.0.0.0:80  SMCR  61+1", "connection 10.0.0.1:80 10.0.0.2:4001 TCP peer-no-smc 61+0", "connection 10.0.0.1:80 10.0.0.3:4002 SMCR  61+0",
 		},
-		"10.0.0.3":        {"connection 10.0.0.1:80 10.0.0.3:4002 SMCR  61+1"},
+		"10.0.0.3":        {"connection 10.0.0.1:80 10.0.0.3:4002 SMCR  61+0"},
 		"10.0.0.9:443":    {"connection 10.0.0.1:5000 10.0.0.9:443 TCP not-under-run 80+0"},
 		"443":             {"connection 10.0.0.1:5000 10.0.0.9:443 TCP not-under-run 80+0"}, // the process is one of the kernel
 		"pid:80":          {"connection 10.0.0.1:5000 10.0.0.9:443 TCP not-under-run 80+0"},
@@ -130,11 +131,11 @@ func TestAsk(t *testing.T) {
 		"::ffff:10.0.0.9": {"connection 10.0.0.1:5000 10.0.0.9:443 TCP not-under-run 80+0"},
 		":25":             {"listener 127.0.0.1:25  TCP local 90+1"},
 		"61": {
-			"listener 0.0.0.0:80  SMCR  61+1", "connection 10.0.0.1:80 10.0.0.2:4001 TCP peer-no-smc 61+0", "connection 10.0.0.1:80 10.0.0.3:4002 SMCR  61+1",
+			"listener 0.0.0.0:80  SMCR  61+1", "connection 10.0.0.1:80 10.0.0.2:4001 TCP peer-no-smc 61+0", "connection 10.0.0.1:80 10.0.0.3:4002 SMCR  61+0",
 		},
-		"62": {"listener 0.0.0.0:80  SMCR  62+1", "connection 10.0.0.1:80 10.0.0.3:4002 SMCR  62+1"},
+		"62": {"listener 0.0.0.0:80  SMCR  62+1"},
 		"60": {
-			"listener 0.0.0.0:80  SMCR  61+1", "connection 10.0.0.1:80 10.0.0.2:4001 TCP peer-no-smc 61+0", "connection 10.0.0.1:80 10.0.0.3:4002 SMCR  61+1",
+			"listener 0.0.0.0:80  SMCR  61+1", "connection 10.0.0.1:80 10.0.0.2:4001 TCP peer-no-smc 61+0", "connection 10.0.0.1:80 10.0.0.3:4002 SMCR  61+0",
 		},
 	} {
 		w := newWorld(t)
@@ -161,7 +162,8 @@ func TestNotes(t *testing.T) {
 	for arg, want := range map[string]string{
 		"80":  "smcr: 80 is process 80 (curl); for the port, use 'smcr why :80'\n",
 		"443": "smcr: there is no process 443: this is the port\n",
-		"62":  "smcr: the stack knows connections over SMC-R by the program that was started: these may be of any of its 2 processes\n",
+		"60":  "smcr: process 60 (smcr) has no sockets here: this is its child process 61\n",
+		"61":  "",
 		":80": "", "pid:80": "",
 		"90": "smcr: its child processes have sockets, too: 'smcr why 91', or 'smcr why :25' for the port\n",
 	} {
@@ -286,7 +288,7 @@ func TestKernel(t *testing.T) {
 	if tcp.Stack != kernel || tcp.Reason != "peer-no-smc" || tcp.Process.PID != 61 || tcp.Traffic == nil || tcp.Traffic.Sent != 1000 || tcp.Resent.N != 3 {
 		t.Errorf("TCP: %+v", tcp)
 	}
-	if over.Stack != kernel || over.Carrier != "SMCR" || over.IBDev != "mlx5_0" || over.Software || over.Process == nil || over.Process.PID != 50 || over.Traffic != nil || over.Resent != nil {
+	if over.Stack != kernel || over.Carrier != "SMCR" || over.IBDev != "mlx5_0" || over.Software || over.Process == nil || over.Process.PID != 61 || over.Traffic != nil || over.Resent != nil {
 		t.Errorf("SMC-R: %+v", over)
 	}
 	rows, _, err = w.ask(t, "pid:80")

@@ -36,13 +36,12 @@ type socketJSON struct {
 }
 
 type processJSON struct {
-	PID      int    `json:"pid"`
-	UID      uint32 `json:"uid"`
-	Command  string `json:"command"`
-	Unit     string `json:"unit,omitempty"`
-	Under    bool   `json:"under_smcr_run"`
-	Launcher int    `json:"launcher,omitempty"`
-	More     int    `json:"more"` // further processes that have the socket
+	PID     int    `json:"pid"`
+	UID     uint32 `json:"uid"`
+	Command string `json:"command"`
+	Unit    string `json:"unit,omitempty"`
+	Under   bool   `json:"under_smcr_run"`
+	More    int    `json:"more"` // further processes that have the socket
 }
 
 type clientsJSON struct {
@@ -65,7 +64,7 @@ type resentJSON struct {
 }
 
 // carriers are the carriers in JSON.
-var carriers = map[Carrier]string{SMCR: "SMCR", SMCD: "SMCD", Local: "LOCAL", TCP: "TCP"}
+var carriers = map[Carrier]string{SMCR: "SMCR", SMCD: "SMCD", TCP: "TCP"}
 
 func newSocketJSON(f *Facts) socketJSON {
 	v := Decide(f)
@@ -80,7 +79,7 @@ func newSocketJSON(f *Facts) socketJSON {
 		j.Remote = plainPort(c.Remote).String()
 	}
 	if p := f.Process; p != nil {
-		j.Process = &processJSON{p.PID, p.UID, p.Command, p.Unit, p.under(), p.Launcher, f.More}
+		j.Process = &processJSON{p.PID, p.UID, p.Command, p.Unit, p.Attached, f.More}
 	}
 	if c.Mode == nl.ModeSMCR && c.Link != nil {
 		j.IBDev = c.Link.IBDev

@@ -97,9 +97,8 @@ func join(tcp []network.TCPInfo, rows []row) (items []item) {
 
 // owners says to which processes sockets belong.
 type owners struct {
-	byInode    map[uint64][]int // of sockets in files of processes
-	byLauncher map[int][]int    // processes of a launcher
-	stacks     map[int]bool     // processes that are stacks
+	byInode map[uint64][]int // of sockets in files of processes
+	stacks  map[int]bool     // processes that are stacks
 }
 
 // of returns the processes that have a socket, the first of which is shown.
@@ -115,10 +114,7 @@ func (o *owners) of(i *item) []int {
 		}
 	}
 	if len(pids) == 0 && i.row != nil && i.row.PID != 0 {
-		// The stack knows the launcher. A program that embeds a stack is its own.
-		if pids = o.byLauncher[int(i.row.PID)]; len(pids) == 0 {
-			pids = []int{int(i.row.PID)}
-		}
+		pids = []int{int(i.row.PID)} // a program that embeds a stack
 	}
 	return pids
 }

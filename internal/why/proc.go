@@ -15,38 +15,30 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/services"
 	"smcr/nl"
-	"smcr/userstack/launch"
 )
 
 // procs reads processes from procfs, each once.
 type procs struct {
 	root string // mount point of procfs
-	// enabled reports whether smcr service has enabled a unit.
-	enabled func(unit string) bool
 
 	known     map[int]*task
 	described map[int]*Process
-	launchers []*task // that there are; nil: not looked for
 	attached  []nl.Attachment
 }
 
 func newProcs() *procs {
-	return &procs{root: "/proc", enabled: services.Enabled, known: map[int]*task{}, described: map[int]*Process{}}
+	return &procs{root: "/proc", known: map[int]*task{}, described: map[int]*Process{}}
 }
 
 // task is what procfs says about a process.
 type task struct {
 	pid, parent int
 	uid         uint32
-	start       uint64 // in ticks since the boot
-	kernel      bool   // a kernel thread
+	kernel      bool // a kernel thread
 	comm        string
 	argv        []string
 	cgroups     string
-	filters     int // seccomp filters
-	front       int // of a launcher: the process that it was started for
 	tgid        int
 }
 
@@ -74,14 +66,13 @@ func (p *procs) readTask(pid int) *task {
 	// The name is in parentheses and may have some itself.
 	head, rest, ok := cutLast(stat, ')')
 	fields := strings.Fields(rest)
-	if !ok || len(fields) < 20 {
+	if !ok || len(fields) < 7 {
 		return nil
 	}
 	_, t.comm, _ = strings.Cut(head, "(")
 	t.parent, _ = strconv.Atoi(fields[1])
 	flags, _ := strconv.ParseUint(fields[6], 10, 64)
 	t.kernel = flags&kernelThread != 0
-	t.start, _ = strconv.ParseUint(fields[19], 10, 64)
 	for line := range strings.Lines(p.read(pid, "status")) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		words := strings.Fields(value)
@@ -94,17 +85,10 @@ func (p *procs) readTask(pid int) *task {
 			t.tgid = int(n)
 		case "Uid":
 			t.uid = uint32(n)
-		case "Seccomp_filters":
-			t.filters = int(n)
-		case "Seccomp":
-			if n == 2 && t.filters == 0 {
-				t.filters = 1 // a kernel before 5.9 does not count them
-			}
 		}
 	}
 	t.argv = strings.Split(strings.TrimSuffix(p.read(pid, "cmdline"), "\x00"), "\x00")
 	t.cgroups = p.read(pid, "cgroup")
-	t.front, _ = launch.IsLauncher(t.argv)
 	return t
 }
 
@@ -191,85 +175,6 @@ func (p *procs) elsewhere(pid int) bool {
 	return own.Ino != other.Ino || own.Dev != other.Dev
 }
 
-// launcherOf returns the launcher of smcr run that serves a process, or 0.
-//
-// Below a waiter the launcher is an ancestor of the program; beside it, the process for which it was
-// started is, or was: the ancestors of a daemon have ended. Then only the filter tells, which no
-// process loses. A filter of somebody else counts too then, but only in the cgroup of a launcher that
-// is older, and if no ancestor without filter is there that has started the process.
-func (p *procs) launcherOf(pid int) int {
-	t := p.task(pid)
-	if t == nil || t.filters == 0 {
-		return 0
-	}
-	launchers := p.allLaunchers()
-	top := t
-	for a, n := t, 0; a != nil && n < maxAncestors; a, n = p.task(a.parent), n+1 {
-		for _, l := range launchers {
-			if l.mayServe(t) && (a.pid == l.pid && a != t || a.pid == l.front && a.start <= l.start) {
-				return l.pid
-			}
-		}
-		if a.filters > 0 && top.parent == a.pid {
-			top = a
-		}
-	}
-	if up := p.task(top.parent); up != nil && up.pid != 1 && up.comm != "systemd" {
-		return 0
-	}
-	for _, l := range launchers {
-		if l.mayServe(t) && l.cgroups != "" && l.cgroups == t.cgroups && l.start <= t.start && t.filters > l.filters {
-			return l.pid
-		}
-	}
-	return 0
-}
-
-// launcherFor returns the launcher that a process is, or that it has started to wait for its program
-// (smcr run -v), or 0.
-func (p *procs) launcherFor(pid int) int {
-	t := p.task(pid)
-	for _, l := range p.allLaunchers() {
-		if l.pid == pid || t != nil && l.front == pid && l.parent == pid && l.mayServe(t) {
-			return l.pid
-		}
-	}
-	return 0
-}
-
-func (p *procs) allLaunchers() []*task {
-	if p.launchers == nil {
-		p.launchers = []*task{}
-		for _, n := range p.pids() {
-			if !strings.HasPrefix(p.read(n, "cmdline"), launch.LauncherName+"\x00") {
-				continue
-			}
-			if t := p.task(n); t != nil && t.front != 0 {
-				p.launchers = append(p.launchers, t)
-			}
-		}
-	}
-	return p.launchers
-}
-
-// mayServe reports whether a launcher may serve a process: a user cannot pretend to serve the
-// processes of others.
-func (t *task) mayServe(other *task) bool { return t.uid == 0 || t.uid == other.uid }
-
-// maxAncestors bounds the ancestors of a process, which may change while they are read.
-const maxAncestors = 100
-
-// served returns the processes that a launcher serves. Of programs that have forked there are
-// several.
-func (p *procs) served(launcher int) (pids []int) {
-	for _, pid := range p.pids() {
-		if t := p.task(pid); t != nil && t.front == 0 && p.launcherOf(pid) == launcher {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
 // process describes a process, or returns nil if there is none.
 func (p *procs) process(pid int) *Process {
 	if x := p.described[pid]; x != nil {
@@ -279,8 +184,7 @@ func (p *procs) process(pid int) *Process {
 	if t == nil {
 		return nil
 	}
-	x := &Process{PID: pid, UID: t.uid, Command: t.comm, Start: startOf(t), Launcher: p.launcherOf(pid), Attached: p.isAttached(t), Unit: unitOf(t.cgroups, p.read(1, "cgroup"))}
-	x.Enabled = x.Unit != "" && p.enabled(x.Unit)
+	x := &Process{PID: pid, UID: t.uid, Command: t.comm, Start: startOf(t), Attached: p.isAttached(t), Unit: unitOf(t.cgroups, p.read(1, "cgroup"))}
 	p.described[pid] = x
 	return x
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,11 +17,11 @@ import (
 
 // A fakeTask is a process of a procfs in a directory.
 type fakeTask struct {
-	pid, parent, uid, start, filters int
-	comm, cmdline, cgroup            string
-	kernel                           bool
-	tgid                             int // 0: pid
-	sockets                          []int
+	pid, parent, uid      int
+	comm, cmdline, cgroup string
+	kernel                bool
+	tgid                  int // 0: pid
+	sockets               []int
 }
 
 // fakeProcs returns processes from a directory.
@@ -39,8 +38,8 @@ func fakeProcs(t *testing.T, tasks ...fakeTask) *procs {
 			k.tgid = k.pid
 		}
 		files := map[string]string{
-			"stat":    fmt.Sprintf("%d (%s) S %d 0 0 0 0 %d 0 0 0 0 0 0 0 0 0 0 0 0 %d 0 0", k.pid, k.comm, k.parent, flags, k.start),
-			"status":  fmt.Sprintf("Name:\t%s\nTgid:\t%d\nUid:\t%d\t0\t0\t0\nSeccomp:\t%d\nSeccomp_filters:\t%d\n", k.comm, k.tgid, k.uid, min(k.filters, 1)*2, k.filters),
+			"stat":    fmt.Sprintf("%d (%s) S %d 0 0 0 0 %d 0 0 0", k.pid, k.comm, k.parent, flags),
+			"status":  fmt.Sprintf("Name:\t%s\nTgid:\t%d\nUid:\t%d\t0\t0\t0\n", k.comm, k.tgid, k.uid),
 			"cmdline": strings.ReplaceAll(k.cmdline, " ", "\x00") + "\x00", "cgroup": k.cgroup,
 		}
 		if err := os.MkdirAll(filepath.Join(dir, "fd"), 0o755); err != nil {
@@ -57,7 +56,7 @@ func fakeProcs(t *testing.T, tasks ...fakeTask) *procs {
 			}
 		}
 	}
-	return &procs{root: root, enabled: func(unit string) bool { return unit == "on.service" }, known: map[int]*task{}, described: map[int]*Process{}}
+	return &procs{root: root, known: map[int]*task{}, described: map[int]*Process{}}
 }
 
 // TestAttached: of the attached cgroups around that of a process, the innermost one counts.
@@ -79,50 +78,6 @@ func TestAttached(t *testing.T) {
 	}
 }
 
-// TestLauncherOf: the launcher of a program is found beside it, above it, and for daemons.
-func TestLauncherOf(t *testing.T) {
-	const one, two = "0::/system.slice/one.service\n", "0::/system.slice/two.service\n"
-	p := fakeProcs(t,
-		fakeTask{pid: 1, comm: "systemd"},
-		// Beside: 100 is the program, with a child. 103 has left it.
-		fakeTask{pid: 100, parent: 1, start: 10, filters: 1, comm: "server", cgroup: one},
-		fakeTask{pid: 101, parent: 1, start: 11, comm: "smcr-launcher", cmdline: "smcr-launcher beside 100 3 run -- server", cgroup: one},
-		fakeTask{pid: 102, parent: 100, start: 12, filters: 1, comm: "worker", cgroup: one},
-		fakeTask{pid: 103, parent: 1, start: 13, filters: 1, comm: "daemon", cgroup: one},
-		fakeTask{pid: 104, parent: 103, start: 14, filters: 2, comm: "worker", cgroup: one},
-		// A filter of others, in another cgroup, or below a process without one, or older.
-		fakeTask{pid: 105, parent: 1, start: 14, filters: 1, comm: "sandbox", cgroup: two},
-		fakeTask{pid: 106, parent: 107, start: 15, filters: 1, comm: "sandbox", cgroup: one},
-		fakeTask{pid: 107, parent: 1, start: 14, comm: "shell", cgroup: one},
-		fakeTask{pid: 108, parent: 1, start: 5, filters: 1, comm: "older", cgroup: one},
-		// Below a waiter: 200 waits, 201 is the launcher, 202 the program.
-		fakeTask{pid: 200, parent: 1, uid: 7, start: 20, comm: "smcr-waiter"},
-		fakeTask{pid: 201, parent: 200, uid: 7, start: 21, comm: "smcr-launcher", cmdline: "smcr-launcher under 200 3 smcr run -v -- prog"},
-		fakeTask{pid: 202, parent: 201, uid: 7, start: 22, filters: 1, comm: "prog"},
-		// A user cannot pretend to serve the program of another one.
-		fakeTask{pid: 300, parent: 1, uid: 8, start: 10, filters: 1, comm: "other"},
-		fakeTask{pid: 301, parent: 1, uid: 7, start: 11, comm: "smcr-launcher", cmdline: "smcr-launcher beside 300 3 run -- other"},
-		// The number of a front that has ended was given again.
-		fakeTask{pid: 400, parent: 1, start: 99, filters: 1, comm: "later"},
-		fakeTask{pid: 401, parent: 1, start: 11, comm: "smcr-launcher", cmdline: "smcr-launcher beside 400 3 run -- x"},
-	)
-	for pid, want := range map[int]int{
-		100: 101, 102: 101, 103: 101, 104: 101, 105: 0, 106: 0, 107: 0, 108: 0, 200: 0, 202: 201, 300: 0, 400: 0, 1: 0, 999: 0,
-	} {
-		if got := p.launcherOf(pid); got != want {
-			t.Errorf("process %d: launcher %d, want %d", pid, got, want)
-		}
-	}
-	for pid, want := range map[int]int{101: 101, 200: 201, 201: 201, 100: 0, 202: 0, 300: 0, 999: 0} {
-		if got := p.launcherFor(pid); got != want {
-			t.Errorf("process %d: it is, or waits for, launcher %d, want %d", pid, got, want)
-		}
-	}
-	if got := p.served(101); !slices.Equal(got, []int{100, 102, 103, 104}) {
-		t.Errorf("served: %v", got)
-	}
-}
-
 func TestProcess(t *testing.T) {
 	p := fakeProcs(t,
 		fakeTask{pid: 10, uid: 5, comm: "x) (y", cmdline: "/usr/sbin/x -d", cgroup: "1:name=systemd:/system.slice/on.service/below\n", sockets: []int{4, 5}},
@@ -133,7 +88,7 @@ func TestProcess(t *testing.T) {
 		fakeTask{pid: 15, tgid: 10, comm: "thread"},
 	)
 	for pid, want := range map[int]*Process{
-		10: {PID: 10, UID: 5, Command: "x) (y", Start: "/usr/sbin/x ...", Unit: "on.service", Enabled: true},
+		10: {PID: 10, UID: 5, Command: "x) (y", Start: "/usr/sbin/x ...", Unit: "on.service"},
 		11: {PID: 11, Command: "nginx", Start: "nginx ..."},
 		12: {PID: 12, Command: "bash", Start: "bash"},
 		13: {PID: 13, Command: "a b", Start: "PROGRAM"},
@@ -158,7 +113,7 @@ func TestProcess(t *testing.T) {
 func TestOwn(t *testing.T) {
 	p := newProcs()
 	x := p.process(os.Getpid())
-	if x == nil || x.PID != os.Getpid() || x.UID != uint32(os.Geteuid()) || x.Command == "" || x.Launcher != 0 || p.elsewhere(os.Getpid()) {
+	if x == nil || x.PID != os.Getpid() || x.UID != uint32(os.Geteuid()) || x.Command == "" || p.elsewhere(os.Getpid()) {
 		t.Errorf("%+v", x)
 	}
 }

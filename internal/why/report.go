@@ -199,7 +199,7 @@ func processText(f *Facts) string {
 	if p.Unit != "" {
 		text += ", " + p.Unit
 	}
-	if p.under() {
+	if p.Attached {
 		text += ", under smcr run"
 	}
 	return text

@@ -16,10 +16,9 @@ type Carrier string
 
 // The carriers.
 const (
-	SMCR  Carrier = "SMC-R"      // RDMA
-	SMCD  Carrier = "SMC-D"      // direct memory of one machine
-	Local Carrier = "local pair" // a socketpair between two programs of one machine
-	TCP   Carrier = "TCP"        // TCP itself
+	SMCR Carrier = "SMC-R" // RDMA
+	SMCD Carrier = "SMC-D" // direct memory of one machine
+	TCP  Carrier = "TCP"   // TCP itself
 )
 
 // A Verdict is what there is to say about a socket.
@@ -40,7 +39,7 @@ type Verdict struct {
 // nothing is the advice where all is as it should be.
 const nothing = "Nothing has to be done."
 
-// notRun is the name of the reason of programs without a launcher.
+// notRun is the name of the reason of programs that are not under smcr run.
 const notRun = "not-under-run"
 
 // Decide returns the verdict on a socket.
@@ -57,9 +56,6 @@ func Decide(f *Facts) Verdict {
 	switch f.Conn.Mode {
 	case nl.ModeSMCD:
 		v.Carrier, v.Over, v.Why = SMCD, "the kernel", "both sides have SMC and an ISM device in common"
-	case nl.ModeLocal:
-		v.Carrier, v.Over = Local, "a socketpair between the two programs, joined by the user-space stack"
-		v.Why = "both programs are on this machine and were started to be joined, as with 'smcr run --local'"
 	default:
 		v.Carrier, v.Over, v.Why = SMCR, f.device(), "both sides speak SMC and RoCE passes between them"
 	}
@@ -126,12 +122,8 @@ func (f *Facts) listener() Verdict {
 		return f.fallback()
 	case f.Stack == kernel:
 		return Verdict{Carrier: SMCR, Over: "the kernel", Why: "the program listens on an SMC socket (AF_SMC), so its clients can use SMC", Advice: nothing}
-	case f.Process != nil && !f.Process.under() && !f.Process.IsStack:
-		v := f.notUnder()
-		v.Why = "a program under smcr run announced SMC here, and the process that has the listener now is not under smcr run: it announces nothing"
-		return v
 	}
-	v := Verdict{Carrier: SMCR, Over: "the user-space stack", Why: "the program is under smcr run, and the listener announces SMC", Advice: nothing}
+	v := Verdict{Carrier: SMCR, Over: "the user-space stack", Why: "the program is under smcr run, or attached, and the listener announces SMC", Advice: nothing}
 	if f.Process != nil && f.Process.IsStack {
 		v.Why = "the program has an SMC stack of its own, and the listener announces SMC"
 	}
@@ -157,22 +149,16 @@ func (f *Facts) unknown() Verdict {
 		return v
 	case p == nil:
 		return f.hidden()
-	case !p.under():
+	case !p.Attached:
 		return f.notUnder()
 	case !f.UserStack && !f.KernelStack:
 		r, _ := reasons.Named("no-stack")
 		return Verdict{Carrier: TCP, Reason: r.Name, Why: "the program is under smcr run, but there is no stack", Advice: r.Cure[0]}
 	}
-	if p.Attached {
-		return Verdict{
-			Carrier: TCP, Why: "the program is under smcr run, or attached, but the connection is older than that, or than the stack",
-			Advice: "The next connections use SMC if their peers do.",
-		}
+	return Verdict{
+		Carrier: TCP, Why: "the program is under smcr run, or attached, but the connection is older than that, or than the stack",
+		Advice: "The next connections use SMC if their peers do.",
 	}
-	v := Verdict{Carrier: TCP, Why: "the program is under smcr run, but the stack does not know this socket: it is older than the stack, comes from a " +
-		"program that is not under smcr run, or is one that smcr does not carry"}
-	v.Advice = "See what the launcher does with it: 'smcr run --debug -- " + p.Start + "'."
-	return v
 }
 
 // hidden is the verdict on a socket whose process is not visible.
@@ -199,10 +185,8 @@ func (f *Facts) notUnder() Verdict {
 	}
 	p := f.Process
 	switch {
-	case p.Unit != "" && p.Enabled:
-		v.Advice = fmt.Sprintf("The service is enabled for smcr since it was started: 'systemctl restart %s'.", p.Unit)
 	case p.Unit != "":
-		v.Advice = fmt.Sprintf("Put the service under smcr: 'smcr service enable --restart %s'.", p.Unit)
+		v.Advice = fmt.Sprintf("Have the service use SMC-R: 'smcr service enable %s'.", p.Unit)
 	default:
 		v.Advice = fmt.Sprintf("Start it again with 'smcr run -- %s'.", p.Start)
 	}

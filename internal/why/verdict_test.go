@@ -47,7 +47,7 @@ func server(change ...func(*Facts)) *Facts {
 	})...)
 }
 
-func inStack(f *Facts)  { f.Stack = "user"; f.Process.Launcher = 70 }
+func inStack(f *Facts)  { f.Stack = "user"; f.Process.Attached = true }
 func inKernel(f *Facts) { f.Stack, f.KernelStack, f.UserStack = kernel, true, false }
 func accepted(f *Facts) { f.Accepted = true }
 func unseen(f *Facts)   { f.Process = nil }
@@ -74,7 +74,6 @@ var cases = []struct {
 	{"SMC-R by an adapter", client(inStack, overSMC, func(f *Facts) { f.Software = false }), SMCR, "the user-space stack, RDMA device soft-eth0", "", "both sides", nothing},
 	{"SMC-R of the kernel", client(inKernel, overSMC), SMCR, "the kernel, RDMA device soft-eth0", "", "both sides", nothing},
 	{"SMC-D", client(inKernel, func(f *Facts) { f.Conn.Mode = nl.ModeSMCD }), SMCD, "the kernel", "", "ISM device", nothing},
-	{"a pair", client(inStack, func(f *Facts) { f.Conn.Mode = nl.ModeLocal }), Local, "a socketpair between the two programs, joined by the user-space stack", "", "started to be joined", nothing},
 	{"the server does not speak SMC", client(inStack, because(smc.DiagPeerNoSMC, 0)), TCP, "", "peer-no-smc", "the peer does not speak SMC", "'smcr check 10.77.0.1:8080'"},
 	{"the client does not speak SMC", client(inStack, accepted, because(smc.DiagPeerNoSMC, 0)), TCP, "", "peer-no-smc", "the peer does not speak SMC", "Start the client's program"},
 	{"RoCE is blocked", client(inStack, because(smc.DiagNoPath, 0)), TCP, "", "roce-blocked", "UDP port 4791", "Open UDP port 4791 in both directions"},
@@ -88,12 +87,11 @@ var cases = []struct {
 	{"not under smcr run, accepted", client(accepted), TCP, "", notRun, "was not started under", "'smcr run -- curl ...'."},
 	{"not under smcr run, and no stack", client(func(f *Facts) { f.UserStack = false }), TCP, "", notRun, "and no SMC stack runs here", "'smcr run -- curl ...'"},
 	{"not under smcr run, and the kernel has SMC", client(func(f *Facts) { f.UserStack, f.KernelStack = false, true }), TCP, "", notRun, "the kernel has SMC (AF_SMC), and the program uses TCP sockets", "'smcr run -- curl ...'"},
-	{"a service", client(accepted, func(f *Facts) { f.Process.Unit = "nginx.service" }), TCP, "", notRun, "was not started under", "'smcr service enable --restart nginx.service'"},
-	{"an enabled service", client(accepted, func(f *Facts) { f.Process.Unit, f.Process.Enabled = "nginx.service", true }), TCP, "", notRun, "was not started under", "'systemctl restart nginx.service'"},
+	{"a service", client(accepted, func(f *Facts) { f.Process.Unit = "nginx.service" }), TCP, "", notRun, "was not started under", "'smcr service enable nginx.service'"},
 	{"within the machine", client(func(f *Facts) { f.Here = true }), TCP, "", "local", "both ends are on this machine", nothing},
 	{"within the machine, under smcr run", client(inStack, because(smc.DiagLocal, 0)), TCP, "", "local", "the peer is on this machine", nothing},
-	{"under smcr run, and no stack", client(func(f *Facts) { f.Process.Launcher, f.UserStack = 70, false }), TCP, "", "no-stack", "there is no stack", "'smcr serve'"},
-	{"under smcr run, and the stack does not know it", client(func(f *Facts) { f.Process.Launcher = 70 }), TCP, "", "", "does not know this socket", "'smcr run --debug -- curl ...'"},
+	{"under smcr run, and no stack", client(func(f *Facts) { f.Process.Attached, f.UserStack = true, false }), TCP, "", "no-stack", "there is no stack", "'smcr serve'"},
+	{"under smcr run, and the stack does not know it", client(func(f *Facts) { f.Process.Attached = true }), TCP, "", "", "is older than that", "The next connections"},
 	{"the stack's own", client(func(f *Facts) { f.Process.IsStack = true }), TCP, "", "", "the SMC stack itself", nothing},
 	{"of another user", client(unseen, func(f *Facts) { f.UID = 1000 }), TCP, "", "", "not visible to you", "Ask as root"},
 	{"of another user, known to the stack", client(inStack, unseen, because(smc.DiagPeerNoSMC, 0), func(f *Facts) { f.UID = 1000 }), TCP, "", "peer-no-smc", "does not speak SMC", "Start the server"},
@@ -103,8 +101,7 @@ var cases = []struct {
 	{"one with clients over TCP only", server(inStack, func(f *Facts) { f.Clients.TCP = 3 }), SMCR, "the user-space stack", "", "announces SMC", "'smcr why :8080'"},
 	{"one with clients of both", server(inStack, func(f *Facts) { f.Clients = Clients{1, 3} }), SMCR, "the user-space stack", "", "announces SMC", nothing},
 	{"one of another user", server(inStack, unseen, func(f *Facts) { f.UID = 1000 }), SMCR, "the user-space stack", "", "announces SMC", nothing},
-	{"one whose launcher has ended", server(inStack, func(f *Facts) { f.Process.Launcher = 0 }), TCP, "", notRun, "announces nothing", "'smcr run -- curl ...'"},
-	{"one of a program with a stack", server(inStack, func(f *Facts) { f.Process.Launcher, f.Process.IsStack = 0, true }), SMCR, "the user-space stack", "", "stack of its own", nothing},
+	{"one of a program with a stack", server(inStack, func(f *Facts) { f.Process.Attached, f.Process.IsStack = false, true }), SMCR, "the user-space stack", "", "stack of its own", nothing},
 	{"one of the kernel", server(inKernel), SMCR, "the kernel", "", "AF_SMC", nothing},
 	{"one of the kernel that is TCP", server(inKernel, because(smc.DiagNoSMCDev, 0), func(f *Facts) { f.Conn.Mode = nl.ModeTCP }), TCP, "", "no-smc-device", "no SMC device", "'smcr device list'"},
 	{"a plain listener", server(), TCP, "", notRun, "was not started under", "Start it again with 'smcr run -- curl ...'."},
