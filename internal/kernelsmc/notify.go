@@ -131,7 +131,7 @@ func (l listener) place(c *call, fd int, cloexec bool) error {
 	return err
 }
 
-// gone reports whether an answer came too late because the call was interrupted, its thread died, or the call had another answer.
+// gone reports whether an answer came too late: a signal or its end has taken the thread out of the call, or it had another answer.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINPROGRESS)
 }

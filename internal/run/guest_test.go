@@ -195,15 +195,15 @@ func counted(t *testing.T, stderr string, smcr, tcp int) {
 
 // sockets runs the tests of package kernelsmc that need a kernel with SMC.
 func sockets(t *testing.T, n *node) {
-	out := n.run(t, n.tests, "-test.v", "-test.run=^TestKernel(Sockets|Limit|Storm|Owner|Buffers)$").Stdout
+	out := n.run(t, n.tests, "-test.v", "-test.run=^Test(Sockets|Limit|Storm|Owner|Buffers|Landlock)$").Stdout
 	for _, bad := range []string{"--- SKIP", "--- FAIL", "smcr: warning: ", "smcr: error: ", "level=WARN", "level=ERROR"} {
 		if strings.Contains(out, bad) {
 			t.Errorf("%s in\n%s", bad, out)
 		}
 	}
-	for _, name := range []string{"Sockets", "Limit", "Storm", "Owner", "Buffers"} {
-		if !strings.Contains(out, "--- PASS: TestKernel"+name) {
-			t.Errorf("TestKernel%s did not run:\n%s", name, out)
+	for _, name := range []string{"Sockets", "Limit", "Storm", "Owner", "Buffers", "Landlock"} {
+		if !strings.Contains(out, "--- PASS: Test"+name) {
+			t.Errorf("Test%s did not run:\n%s", name, out)
 		}
 	}
 }
