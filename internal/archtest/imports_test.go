@@ -89,7 +89,6 @@ var edges = []struct {
 	}},
 	{"userstack/internal/programs", []string{"userstack", "userstack/internal/inside", "userstack/network", "userstack/tcpopt", "guard", "quota", "smc"}},
 	{"userstack/service", []string{"userstack", "userstack/internal/programs", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/internal/joined", "userstack/internal/lastclose", "userstack/internal/takeover", "userstack/broker", "userstack/attach", "userstack/divert", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "smc", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/cgroup", "internal/place", "internal/retry"}},
-	{"userstack/launch", []string{"userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/wire", "guard", "quota", "internal/place", "internal/retry"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// What only tests and benches use. The tests of all layers use the first three.

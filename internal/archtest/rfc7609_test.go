@@ -30,7 +30,7 @@ const notApplicable = "Not applicable: "
 // rfcPackages are the directories of the packages that the table names.
 var rfcPackages = map[string]string{
 	"conn": "userstack/conn", "driver": "userstack/driver", "e2e": "internal/testing/e2e", "interop": "internal/testing/interop",
-	"launch": "userstack/launch", "linkgroup": "userstack/linkgroup", "service": "userstack/service",
+	"linkgroup": "userstack/linkgroup", "service": "userstack/service",
 	"inside": "userstack/internal/inside", "network": "userstack/network", "programs": "userstack/internal/programs", "devices": "userstack/devices", "stacktest": "userstack/stacktest", "softroce": "rdmaverbs/softroce", "tcpopt": "userstack/tcpopt",
 	"smc": "smc", "userstack": "userstack", "relay": "userstack/relay", "wire": "userstack/wire", "rendezvous": "userstack/rendezvous",
 }

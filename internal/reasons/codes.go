@@ -254,7 +254,7 @@ var codes = []Reason{
 	},
 	{
 		Code: smc.DiagShort, Name: "short-connections", Text: "connections to the peer were too short for SMC",
-		Cause: "Many connections to this destination carried so little that SMC-R took longer than TCP, so the launcher leaves them to TCP and tries SMC-R again from time to time.",
+		Cause: "Many connections to this destination carried so little that SMC-R took longer than TCP, so they are TCP, and smcr tries SMC-R again from time to time.",
 		Cure:  []string{"Nothing has to be done.", "To use SMC-R for all of them, run the program with 'smcr run --no-adapt -- PROGRAM'."},
 	},
 	{

@@ -89,8 +89,8 @@ func TestLinux(t *testing.T) {
 // constants that begin with "Reason" or "reason". Errors of the packages below them, such as
 // userstack/linkgroup, get a number (userstack.declineFor).
 var sources = []string{
-	"userstack", "userstack/broker", "userstack/devices", "userstack/internal/rights", "userstack/launch",
-	"userstack/network", "userstack/service", "userstack/tcpopt", "internal/run", "internal/serve",
+	"userstack", "userstack/broker", "userstack/devices", "userstack/internal/rights",
+	"userstack/network", "userstack/service", "userstack/tcpopt", "internal/kernelsmc", "internal/program", "internal/run", "internal/serve", "internal/waiter",
 }
 
 // notReasons are errors after which no connection becomes TCP, or whose text never leaves
@@ -110,38 +110,23 @@ var notReasons = map[string]string{
 	"userstack/service.errManyListeners":  "the socket is native; not counted",
 	"userstack/broker.errDescriptorLost":  "descriptorLost has the text for launchers",
 	"userstack/broker.errEnd":             "a launcher that lies; ends the connection",
-	"userstack/launch.errNoAnswer":        "the connection is closed",
-	"userstack/launch.errStubEnded":       "the program does not start, or counted as ErrNotBegun",
 	"userstack/tcpopt.ErrNotHere":         "counted as errNotHere of userstack/service",
-	"userstack/launch.errShared":          "counted as ReasonDuplicated",
-	"userstack/launch.errHidden":          "counted as ReasonNoAccess",
-	"userstack/launch.errTired":           "the socket is taken for one without duplicates",
-	"userstack/launch.errNoEnd":           "an answer to ioctl()",
-	"userstack/launch.errNotEpoll":        "epoll, not a connection",
-	"userstack/launch.errElsewhere":       "counted as ReasonNetns",
-	"userstack/launch.errBusy":            "counted as ReasonBusy",
-	"userstack/launch.errEnding":          "the program has ended",
-	"userstack/launch.errNoPlace":         "no early accept; the connection is not TCP because of it",
-	"userstack/launch.errMisplaced":       "no early accept; the connection is not TCP because of it",
-	"userstack/launch.errPlaceSlow":       "no early accept; the connection is not TCP because of it",
-	"userstack/launch.errProposal":        "the connection is closed",
-	"userstack/launch.errGated":           "the connection is reset",
-	"userstack/launch.errAccepted":        "the connection is closed",
-	"userstack/launch.errNotSocket":       "counted as ReasonSocketState",
-	"userstack/launch.errMoved":           "counted as ReasonSocketState",
+	"userstack/service.errNotPlaced":      "the connection stays TCP between the programs' own sockets",
 	"userstack/service.errNotIdle":        "the connection stays TCP between the programs' own sockets",
 	"userstack/service.ErrRunning":        "start of a stack",
 	"userstack/service.ErrCannotTakeOver": "start of a stack", "userstack/service.ErrPredecessorEnded": "start of a stack",
 	"userstack/service.errOld":         "start of a stack",
 	"userstack/tcpopt.ErrNotPermitted": "connections get userstack.ErrNoOption",
 	"userstack/tcpopt.ErrClosed":       "connections get userstack.ErrStackClosed",
+	"internal/kernelsmc.errSilent":     "wrapped in ErrNotBegun",
+	"internal/waiter.errSilent":        "the program does not start, or wrapped in ErrNotBegun",
 	"internal/serve.ErrStart":          "wrapped around the reason",
 	"internal/serve.errCgroup":         "start of a stack", "internal/serve.errHidden": "a line of the log",
 	"internal/serve.errOver": "a change of the configuration", "internal/serve.errEnd": "end of a stack",
 	"internal/serve.ErrReload": "reload of a stack", "internal/serve.errNoManager": "reload of a stack", "internal/serve.errNotServe": "reload of a stack",
 }
 
-// TestComplete checks that each reason without a number that the stack, the launcher or the
+// TestComplete checks that each reason without a number that the stack, smcr run or the
 // commands declare has an entry.
 func TestComplete(t *testing.T) {
 	n := 0

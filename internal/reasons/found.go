@@ -2,7 +2,7 @@
 
 package reasons
 
-// found are the reasons without a number: what the launcher, the service and the commands
+// found are the reasons without a number: what smcr run, the service and the commands
 // find themselves. They are in the order of their names.
 var found = []Reason{
 	{
@@ -12,11 +12,6 @@ var found = []Reason{
 			"Use an address of the peer in a subnet of this host.",
 			"Or use version 2: 'smcr ueid add EID' with the same enterprise ID on both hosts.",
 		},
-	},
-	{
-		Name: "call-interrupted", Text: "the call was interrupted",
-		Cause: "A signal ended connect() while the launcher worked on it, so the kernel made the connection.",
-		Cure:  []string{"Nothing has to be done: the next connection tries SMC-R again."},
 	},
 	{
 		Name: "client-left", Text: "the client disconnected during the handshake",
@@ -37,14 +32,6 @@ var found = []Reason{
 		Cure: []string{
 			"Give the netdev and the RoCE device the same pnetid: 'smcr pnet add NET1 -I NETDEV -D IBDEV'.",
 			"'smcr device list' shows the names, 'smcr pnet list' the pnetids.",
-		},
-	},
-	{
-		Name: "duplicated", Text: "the socket was duplicated before connect",
-		Cause: "When the program called connect(), the socket had another descriptor: a duplicate in the same process, one that another process had inherited (fork), or one that was passed over a unix socket. The launcher can replace only one descriptor, and all of them have to show the same connection.",
-		Cure: []string{
-			"Duplicate the socket, or start the other process, after connect().",
-			"Open the socket with SOCK_CLOEXEC, so that programs that are started do not inherit it.",
 		},
 	},
 	{
@@ -84,7 +71,7 @@ var found = []Reason{
 		Cure:  []string{"Check that the module is loaded: 'modprobe smc'.", "Check with 'smcr info --backend kernel' and 'dmesg'."},
 	},
 	{
-		Name: "kernel-too-old", Text: "the kernel does not support seccomp user notification",
+		Name: "kernel-too-old", Text: "the kernel has no seccomp user notification",
 		Also:  []string{"the kernel does not support TCP header options by eBPF", "marking a listening socket needs Linux 6.12"},
 		Cause: "This kernel lacks something that the user-space stack needs for programs.",
 		Cure: []string{
@@ -94,13 +81,8 @@ var found = []Reason{
 	},
 	{
 		Name: "landlock", Text: "a program has limited its connections with Landlock",
-		Cause: "The program limits itself to some ports with Landlock, and the rules would not apply to a connection that the launcher makes.",
-		Cure:  []string{"Nothing can be done with mode user. With SMC in the kernel, use 'smcr run --mode kernel -- PROGRAM'."},
-	},
-	{
-		Name: "launcher-late", Text: "the stack answered too late for a local connection", Also: []string{"and the launcher was told too late"},
-		Cause: "Both programs are on this machine, but their launchers and the stack did not agree in time on a direct connection.",
-		Cure:  []string{"Nothing has to be done: the next connection tries again.", "If it happens often, the machine is overloaded: give the stack more processor time."},
+		Cause: "The program limits itself to some ports with Landlock. The kernel does not apply such rules to its SMC sockets, so in mode kernel all sockets are TCP from then on.",
+		Cure:  []string{"Use mode user, where such programs keep their sockets: 'smcr run --mode user -- PROGRAM'."},
 	},
 	{
 		Name: "many-files", Text: "the stack has too few descriptors", Also: []string{"descriptors of the stack: see", "the stack could not receive a descriptor", "sessions with the stack"},
@@ -121,15 +103,6 @@ var found = []Reason{
 		Cure:  []string{"Run 'smcr serve' as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.15 or newer.", "Or run the program as the user of the stack."},
 	},
 	{
-		Name: "no-launcher", Title: "a sandbox does not let smcr put the program under a launcher", Text: "the program could not be put under a launcher",
-		Cause: "A seccomp filter around 'smcr run', of a service or a container, or a security module such as Yama forbids a system call that the launcher needs. The program runs as if started without smcr.",
-		Cure: []string{
-			"Allow the call that the message names: SystemCallFilter= of the unit, or the seccomp profile of the container.",
-			"If it names kernel.yama.ptrace_scope: 'sysctl kernel.yama.ptrace_scope=1' is what most distributions have.",
-			"'smcr run --mode user -- PROGRAM' fails in place of using TCP.",
-		},
-	},
-	{
 		Name: "no-option", Text: "the TCP option of SMC is not permitted here",
 		Cause: "The stack cannot announce SMC in the TCP handshake, because it may not load its eBPF program, and the peer is not in --assume-smc.",
 		Cure: []string{
@@ -144,7 +117,7 @@ var found = []Reason{
 	},
 	{
 		Name: "no-process-access", Text: "no permission to access the process", Also: []string{"cannot act with the program's capabilities", "cannot act as user"},
-		Cause: "The kernel does not let the launcher read the memory or copy the descriptors of the program: the program has changed its user, is not dumpable, or is in another user namespace.",
+		Cause: "In mode kernel, the process of smcr that makes the sockets may not know or be whose the program is: the program has changed its user, or is in another user or PID namespace.",
 		Cure:  []string{"Run 'smcr run' as root, or as the user to which the program changes.", "Inside a container, run 'smcr run' in the container too."},
 	},
 	{
@@ -153,7 +126,7 @@ var found = []Reason{
 		Cure:  []string{"Start it: 'smcr serve', or 'systemctl start smcr'. Running programs use it at once.", "Read why it ended: 'journalctl -u smcr'."},
 	},
 	{
-		Name: "not-this-socket", Text: "the stack does not take this socket", Also: []string{"the socket cannot be taken over", "not a plain TCP socket", "the socket is already in use: mark it before connect or listen", "the socket is not marked", "it is being connected already"},
+		Name: "not-this-socket", Text: "the stack does not take this socket", Also: []string{"not a plain TCP socket", "the socket is already in use: mark it before connect or listen", "the socket is not marked", "it is being connected already"},
 		Cause: "The socket is not a fresh TCP socket, or has an option that a connection over SMC-R cannot have: Multipath TCP, MSG_ZEROCOPY, a flow label, TCP Fast Open.",
 		Cure: []string{
 			"Switch the option off in the program. For a Go program with Multipath TCP, set GODEBUG=multipathtcp=0.",
@@ -162,11 +135,11 @@ var found = []Reason{
 	},
 	{
 		Name: "not-under-run", Text: "the program was not started under smcr run",
-		Cause: "Connections are carried by SMC for programs that were started with 'smcr run', as a service that 'smcr service' has enabled, or with smc_run. This one was started without.",
+		Cause: "Connections are carried by SMC for programs that were started with 'smcr run' or smc_run, services that 'smcr service' has enabled, and what 'smcr attach' has attached. This one was started without.",
 		Cure: []string{
 			"Start the program again: 'smcr run -- PROGRAM'.",
-			"For a service of systemd: 'smcr service enable --restart UNIT'.",
-			"A service that is enabled and was started before: 'systemctl restart UNIT'.",
+			"For a service of systemd, without a restart: 'smcr service enable UNIT'.",
+			"For what runs already: 'smcr attach --pid PID'.",
 		},
 	},
 	{
@@ -176,12 +149,12 @@ var found = []Reason{
 	},
 	{
 		Name: "other-namespace", Title: "the socket belongs to another network namespace", Text: "it belongs to another network namespace", Also: []string{"no privilege in the program's network namespace"},
-		Cause: "The program has a socket of another network namespace than its launcher, and the stack knows only the devices of its own.",
+		Cause: "The program is in another network namespace than the process of smcr that makes its sockets, and the stack knows only the devices of its own.",
 		Cure:  []string{"Run 'smcr run' and 'smcr serve' inside the network namespace of the program: 'ip netns exec NAME smcr serve'."},
 	},
 	{
 		Name: "other-reasons", Text: "other reasons",
-		Cause: "There were more different reasons than the launcher counts.",
+		Cause: "There were more different reasons than are counted.",
 		Cure:  []string{"See each of them: 'smcr run --debug -- PROGRAM'."},
 	},
 	{
@@ -198,9 +171,13 @@ var found = []Reason{
 		},
 	},
 	{
-		Name: "process-slow", Text: "the process is slow to provide its memory", Also: []string{"too many calls of the process wait for its memory"},
-		Cause: "The launcher could not read the memory of the program in time: it is swapped out, or a file system of the program (FUSE, userfaultfd) delays it.",
-		Cure:  []string{"Nothing has to be done if it happens rarely. Otherwise check memory and swap of the host: 'vmstat 1'."},
+		Name: "sandbox", Title: "a sandbox does not let smcr run do its work", Text: "the sockets of the program cannot be replaced",
+		Also:  []string{"the program could not be put below a process that waits for it"},
+		Cause: "A seccomp filter around 'smcr run', of a service or a container, forbids a system call that mode kernel or -v needs. The program runs as if started without smcr.",
+		Cure: []string{
+			"Allow the call that the message names: SystemCallFilter= of the unit, or the seccomp profile of the container.",
+			"Or use mode user without -v, which needs no such call: 'smcr run --mode user -- PROGRAM'.",
+		},
 	},
 	{
 		Name: "server-refused", Title: "the server refused the connection", Text: "connection refused",

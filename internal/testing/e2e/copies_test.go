@@ -10,12 +10,11 @@ import (
 	"time"
 )
 
-// TestCopies: all descriptors of a socket show the same connection. The kinds and the
-// program are those of the test of the same name in userstack/launch.
+// TestCopies: all descriptors of a socket show the same connection.
 func TestCopies(t *testing.T) {
 	besideOthers(t)
 	l := newLab(t, "python3")
-	script, err := filepath.Abs("../../../userstack/launch/testdata/copies.py")
+	script, err := filepath.Abs("testdata/copies.py")
 	if err != nil {
 		t.Fatal(err)
 	}

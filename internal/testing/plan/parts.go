@@ -65,7 +65,7 @@ var adversaryPackages = []string{"internal/testing/adversary", "internal/testing
 // longPackages take longest, also because they wait. They start first, so that the others run
 // meanwhile.
 var longPackages = []string{
-	packages, "internal/testing/adversary", "rdmaverbs/softroce", "userstack/tcpopt", "userstack/launch", "userstack/service", "userstack",
+	packages, "internal/testing/adversary", "rdmaverbs/softroce", "userstack/tcpopt", "userstack/service", "userstack",
 	soak, "internal/smctools", "internal/cli", "internal/serve", "internal/place", "internal/archtest",
 }
 

@@ -12,9 +12,7 @@ import (
 
 // reasons are the differences that stay, by "SUITE JOB TEST", with their places in the
 // documentation.
-var reasons = map[string]string{
-	"go net TestMultiPathTCP": "smcr run refuses Multipath TCP (go doc smcr/userstack/launch)",
-}
+var reasons = map[string]string{}
 
 // loopReasons are those of modes with a second host on the way, beside those of all modes: "Suites of others that
 // talk to themselves" in docs/testing.md.

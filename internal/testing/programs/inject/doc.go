@@ -11,14 +11,12 @@
 // Requests arrive on descriptor 3, a stream socket, as JSON values ([Request]), and each
 // has an answer ([Answer]). One more answer follows when the program has ended. The program
 // does not get this descriptor. Only calls of the program itself count, not those of its
-// children. If the program is smcr run, those of its launcher count as soon as there is one. SIGINT and SIGTERM are passed on. The
-// exit status is that of the program. When inject ends, the program and its children are
-// killed.
+// children. SIGINT and SIGTERM are passed on. The exit status is that of the program. When
+// inject ends, the program and its children are killed.
 //
 // The mechanism is a seccomp filter with SECCOMP_RET_TRACE and ptrace. It is not
 // SECCOMP_RET_USER_NOTIF, because Linux allows only one listener for all filters of a
-// process, and the programs that smcr run starts inherit the filters of the launcher and
-// need the listener for themselves.
+// process, and a program may be smcr run in mode kernel, which needs it for itself.
 //
 // It needs root and Linux on amd64, whose registers it changes.
 package main

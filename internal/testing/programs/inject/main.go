@@ -63,7 +63,7 @@ func run(args []string) (int, error) {
 			_ = cmd.Process.Signal(sig)
 		}
 	}()
-	t := tracer{main: cmd.Process.Pid, counts: cmd.Process.Pid, state: s, groups: map[int]int{}, known: map[int]bool{}}
+	t := tracer{main: cmd.Process.Pid, state: s, groups: map[int]int{}, known: map[int]bool{}}
 	status, err := t.run()
 	// The last answer needs no request. The test may have closed its end.
 	_ = json.NewEncoder(control).Encode(s.replace(Request{}))

@@ -14,8 +14,6 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-
-	"smcr/userstack/launch"
 )
 
 // state is the present fault and what was counted. It is safe for concurrent use.
@@ -60,7 +58,6 @@ func (s *state) made(kind int) unix.Errno {
 // tracer stops the program at the calls of the filter.
 type tracer struct {
 	main   int // the program
-	counts int // the process whose calls count: the program or, if it is smcr run, its launcher
 	state  *state
 	groups map[int]int  // the process of each thread
 	known  map[int]bool // threads that have been stopped before
@@ -118,9 +115,6 @@ func (t *tracer) stopped(tid int, ws unix.WaitStatus) {
 	case sig == unix.SIGTRAP && ws.TrapCause() > 0: // a new thread, a new process, a new program
 		if ws.TrapCause() == unix.PTRACE_EVENT_EXEC {
 			delete(t.groups, tid)
-			if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", tid)); err == nil && strings.HasPrefix(string(b), launch.LauncherName+"\x00") {
-				t.counts = tid
-			}
 		}
 		t.next(tid, 0)
 	case sig == unix.SIGSTOP && first: // new threads and processes begin with it
@@ -137,7 +131,7 @@ func (t *tracer) call(tid int) {
 		group = groupOf(tid)
 		t.groups[tid] = group
 	}
-	if group != t.counts {
+	if group != t.main {
 		return
 	}
 	kind, err := unix.PtraceGetEventMsg(tid)
