@@ -45,6 +45,16 @@ type bpfHop struct {
 	Mac [8]uint8
 }
 
+type bpfOwners struct {
+	_  structs.HostLayout
+	Of [4]struct {
+		_      structs.HostLayout
+		Cgroup uint64
+		Uid    uint32
+		Unused uint32
+	}
+}
+
 type bpfPeer struct {
 	_      structs.HostLayout
 	Uid    uint32
@@ -58,6 +68,13 @@ type bpfPlace struct {
 	Bits uint32
 	Dev  uint32
 	Addr [16]uint8
+}
+
+type bpfPlain struct {
+	_      structs.HostLayout
+	Cgroup uint64
+	Uid    uint32
+	Why    uint32
 }
 
 type bpfScratch struct {
@@ -123,6 +140,7 @@ const (
 	bpfMapEarlier   = "earlier"
 	bpfMapFlows     = "flows"
 	bpfMapHolder    = "holder"
+	bpfMapListeners = "listeners"
 	bpfMapPlaces    = "places"
 	bpfMapPlains    = "plains"
 	bpfMapQuiet     = "quiet"
@@ -202,6 +220,7 @@ type bpfMapSpecs struct {
 	Earlier   *ebpf.MapSpec `ebpf:"earlier"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
 	Holder    *ebpf.MapSpec `ebpf:"holder"`
+	Listeners *ebpf.MapSpec `ebpf:"listeners"`
 	Places    *ebpf.MapSpec `ebpf:"places"`
 	Plains    *ebpf.MapSpec `ebpf:"plains"`
 	Quiet     *ebpf.MapSpec `ebpf:"quiet"`
@@ -249,6 +268,7 @@ type bpfMaps struct {
 	Earlier   *ebpf.Map `ebpf:"earlier"`
 	Flows     *ebpf.Map `ebpf:"flows"`
 	Holder    *ebpf.Map `ebpf:"holder"`
+	Listeners *ebpf.Map `ebpf:"listeners"`
 	Places    *ebpf.Map `ebpf:"places"`
 	Plains    *ebpf.Map `ebpf:"plains"`
 	Quiet     *ebpf.Map `ebpf:"quiet"`
@@ -267,6 +287,7 @@ func (m *bpfMaps) Close() error {
 		m.Earlier,
 		m.Flows,
 		m.Holder,
+		m.Listeners,
 		m.Places,
 		m.Plains,
 		m.Quiet,

@@ -69,6 +69,7 @@ type Diverter struct {
 	attached map[uint64]bool
 	past     map[outcome]uint64
 	places   map[bpfPlace]uint32 // map places
+	listened []listened          // the latest one last
 }
 
 // outcome is of what the sums in Diverter.past are.
@@ -112,7 +113,11 @@ func (d *Diverter) make() (err error) {
 	}
 	// Zero is the mark of everything else.
 	mark := rand.Uint32() | 1
-	if d.bpf, err = loadPrograms(d.veth, hold, mark, shareOf(cmp.Or(d.cfg.Flows, flows()), cmp.Or(d.cfg.PerUser, perUserFlows))); err != nil {
+	listeners := d.earlierListeners()
+	if listeners != nil {
+		defer listeners.Close()
+	}
+	if d.bpf, err = loadPrograms(d.veth, hold, mark, shareOf(cmp.Or(d.cfg.Flows, flows()), cmp.Or(d.cfg.PerUser, perUserFlows)), listeners); err != nil {
 		return err
 	}
 	if err := d.bpf.Holder.Put(uint32(0), uint32(hold)); err != nil {
@@ -208,6 +213,7 @@ func (d *Diverter) Detach(cgroup uint64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.attached, cgroup)
+	d.forgetListeners()
 	_, err := d.counts()
 	return err
 }

@@ -4,12 +4,12 @@ package divert
 
 import "smcr/smc"
 
-// Plain returns why the connection of a socket of an attached cgroup is TCP, by the cookie of the socket. It is not ok if that
+// Plain returns why the connection of a socket is TCP, by the cookie of the socket, and whose it is. It is not ok if that
 // is not known: the connection is taken, is older than the attachment, stays within the host, or is one of very many.
-func (d *Diverter) Plain(cookie uint64) (why smc.Diagnosis, ok bool) {
-	var v uint32
-	err := d.bpf.Plains.Lookup(cookie, &v)
-	return smc.Diagnosis(v), err == nil
+func (d *Diverter) Plain(cookie uint64) (of Owner, why smc.Diagnosis, ok bool) {
+	var p bpfPlain
+	err := d.bpf.Plains.Lookup(cookie, &p)
+	return Owner{p.Cgroup, p.Uid}, smc.Diagnosis(p.Why), err == nil
 }
 
 // Taken returns the cookies of the sockets of programs whose connections are taken.

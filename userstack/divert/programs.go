@@ -68,8 +68,8 @@ func shareOf(all, perUser int) share {
 	return share{all: all, root: max(all-all/16, 1), user: max(min(perUser, all/2), 1)}
 }
 
-// loadPrograms loads the programs with their constants.
-func loadPrograms(veth, hold int, mark uint32, most share) (*bpfObjects, error) {
+// loadPrograms loads the programs with their constants. listeners is the map of another stack for the same, or nil.
+func loadPrograms(veth, hold int, mark uint32, most share, listeners *ebpf.Map) (*bpfObjects, error) {
 	spec, err := loadBpf()
 	if err != nil {
 		return nil, fmt.Errorf("divert: %w", err)
@@ -83,8 +83,11 @@ func loadPrograms(veth, hold int, mark uint32, most share) (*bpfObjects, error) 
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("divert: %w", err)
 	}
-	o := new(bpfObjects)
-	if err := spec.LoadAndAssign(o, nil); err != nil {
+	o, with := new(bpfObjects), &ebpf.CollectionOptions{}
+	if listeners != nil && spec.Maps[bpfMapListeners].Compatible(listeners) == nil {
+		with.MapReplacements = map[string]*ebpf.Map{bpfMapListeners: listeners}
+	}
+	if err := spec.LoadAndAssign(o, with); err != nil {
 		return nil, fmt.Errorf("divert: load the eBPF programs: %w", err)
 	}
 	return o, nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -309,32 +310,58 @@ func (d *Diverter) learn() error {
 	return nil
 }
 
-// tablesOf returns the tables of the connections that a program has announced.
-func tablesOf(id ebpf.ProgramID) (e earlier, err error) {
+// earlierListeners returns map listeners of the stacks before this one, which share it, or nil: the programs that run do not hand
+// their sockets over again.
+func (d *Diverter) earlierListeners() *ebpf.Map {
+	all, err := d.filters()
+	if err != nil {
+		return nil
+	}
+	for _, f := range all {
+		if f.side != egress {
+			continue
+		}
+		if m, err := mapsOf(f.program, bpfMapListeners); err == nil && m[bpfMapListeners] != nil {
+			return m[bpfMapListeners]
+		}
+	}
+	return nil
+}
+
+// mapsOf returns the maps of a program with some names.
+func mapsOf(id ebpf.ProgramID, names ...string) (map[string]*ebpf.Map, error) {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
-		return e, err
+		return nil, err
 	}
 	defer p.Close()
 	info, err := p.Info()
 	if err != nil {
-		return e, err
+		return nil, err
 	}
+	all := map[string]*ebpf.Map{}
 	ids, _ := info.MapIDs()
 	for _, id := range ids {
 		m, err := ebpf.NewMapFromID(id)
 		if err != nil {
 			break
 		}
-		switch i, err := m.Info(); {
-		case err == nil && i.Name == bpfMapFlows:
-			e.flows = m
-		case err == nil && i.Name == bpfMapWays:
-			e.ways = m
-		default:
-			_ = m.Close()
+		if i, err := m.Info(); err == nil && slices.Contains(names, i.Name) && all[i.Name] == nil {
+			all[i.Name] = m
+			continue
 		}
+		_ = m.Close()
 	}
+	return all, nil
+}
+
+// tablesOf returns the tables of the connections that a program has announced.
+func tablesOf(id ebpf.ProgramID) (e earlier, err error) {
+	all, err := mapsOf(id, bpfMapFlows, bpfMapWays)
+	if err != nil {
+		return e, err
+	}
+	e.flows, e.ways = all[bpfMapFlows], all[bpfMapWays]
 	if e.flows == nil || e.ways == nil {
 		e.close()
 		return e, os.ErrNotExist

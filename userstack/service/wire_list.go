@@ -17,9 +17,9 @@ import (
 )
 
 // list is inside.Others: the sockets of attached cgroups whose connections are not taken, which are plain TCP, and those that
-// listen. A connection is not listed if why it is TCP is not known: it is older than the attachment, for example.
+// listen. A listening socket that a program was started with, and its connections, are that program's. A connection is not listed if why it is TCP is not known: it is older than the attachment, for example.
 func (w *boundary) list() func(cookie, cgroup uint64, c nl.Connection) (inside.TCPSocket, bool) {
-	within, taken := w.within(), w.d.Taken()
+	within, taken, listeners := w.within(), w.d.Taken(), w.d.Listeners()
 	var own []netip.Addr
 	if l := w.s.programs.Locator(); l != nil {
 		var err error
@@ -30,13 +30,23 @@ func (w *boundary) list() func(cookie, cgroup uint64, c nl.Connection) (inside.T
 	return func(cookie, cgroup uint64, c nl.Connection) (s inside.TCPSocket, ok bool) {
 		does, attached := within[cgroup]
 		s.Owner.UID = c.UID
-		switch {
-		case !attached || taken[cookie]:
+		if taken[cookie] {
 			return s, false
-		case c.State == smc.StateListen:
+		}
+		if c.State == smc.StateListen {
+			if of, ok := listeners[cookie]; ok { // it counts to the program that was started with it
+				s.Owner.UID, does = of.UID, within[of.Cgroup]
+			}
 			return s, does.Accept
 		}
-		why, ok := w.d.Plain(cookie)
+		of, why, ok := w.d.Plain(cookie)
+		if ok { // it may be of such a listening socket
+			_, counts := within[of.Cgroup]
+			attached, s.Owner.UID = attached || counts, of.UID
+		}
+		if !attached {
+			return s, false
+		}
 		if a := c.Remote.Addr(); !ok && (a.IsLoopback() || slices.Contains(own, a)) {
 			why, ok = smc.DiagLocal, true
 		}

@@ -108,6 +108,27 @@ struct tally {
 	__u32 server;	/* the side of this host */
 };
 
+/* Why the connection of a socket is TCP, and whose it is. */
+struct plain {
+	__u64 cgroup;
+	__u32 uid;
+	__u32 why;
+};
+
+/*
+ * Whose a listening socket is that was made in another cgroup, and that programs were started with: those of cgroups
+ * that are attached no more do not count.
+ */
+#define OWNERS 4
+struct owner {
+	__u64 cgroup;	/* of the program; 0: none */
+	__u32 uid;
+	__u32 unused;
+};
+struct owners {
+	struct owner of[OWNERS];	/* the latest one first */
+};
+
 /* Where SMC-R is possible: a device, or 0 for any, and addresses of peers by it. IPv4 addresses are IPv4-mapped. */
 struct place {
 	__u32 bits;	/* of what follows */
@@ -134,7 +155,8 @@ struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, __u64); } removed SEC(".maps"); /* those that user space has removed */
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tally); __type(value, __u64); } tallies SEC(".maps"); /* how often; user space deletes those of cgroups that are not attached any more */
 
-struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, __u64); __type(value, __u32); } plains SEC(".maps"); /* why the connection of a socket, by its cookie, is TCP: for listings */
+struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, __u64); __type(value, struct plain); } plains SEC(".maps"); /* why the connection of a socket, by its cookie, is TCP: for listings */
+struct { __uint(type, BPF_MAP_TYPE_SK_STORAGE); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, int); __type(value, struct owners); } listeners SEC(".maps"); /* it is memory of the socket, and ends with it; user space writes it, and the next stack goes on with the same map */
 
 /* What options finds. It is in memory, so that the verifier does not follow each value that it can have. */
 struct found {
@@ -176,12 +198,20 @@ static __always_inline int takes(void)
 	return on && *on && !dead();
 }
 
-/* count counts a connection that is TCP, and notes that for its socket. */
-static __always_inline void count(__u64 cgroup, __u64 cookie, __u32 why, __u32 server)
+/* note notes why a connection is TCP for its socket. */
+static __always_inline void note(const struct flow *f, __u32 why)
 {
-	struct tally t = { .cgroup = cgroup, .why = why, .server = server };
+	struct plain p = { .cgroup = f->cgroup, .uid = f->uid, .why = why };
+	__u64 cookie = f->cookie;
+	bpf_map_update_elem(&plains, &cookie, &p, BPF_ANY);
+}
+
+/* count counts a connection that is TCP, and notes that for its socket. */
+static __always_inline void count(const struct flow *f, __u32 why)
+{
+	struct tally t = { .cgroup = f->cgroup, .why = why, .server = f->server };
 	if (why)
-		bpf_map_update_elem(&plains, &cookie, &why, BPF_ANY);
+		note(f, why);
 	__u64 *n = bpf_map_lookup_elem(&tallies, &t);
 	if (!n) {
 		__u64 zero = 0;
@@ -422,6 +452,33 @@ static __always_inline __u64 attached(struct __sk_buff *skb, __u32 *does)
 	return in;
 }
 
+/*
+ * inherited returns the cgroup of the program that was started with the listening socket of a SYN-ACK, what that does, and its
+ * user; or 0.
+ */
+static __always_inline __u64 inherited(struct __sk_buff *skb, __u32 *does, __u32 *uid)
+{
+	struct bpf_sock *sk = skb->sk;
+	if (!sk)
+		return 0;
+	sk = bpf_get_listener_sock(sk);
+	if (!sk)
+		return 0;
+	struct owners *all = bpf_sk_storage_get(&listeners, sk, 0, 0);
+	if (!all)
+		return 0;
+	for (int i = 0; i < OWNERS; i++) {
+		__u64 id = all->of[i].cgroup;
+		__u32 *found = id ? bpf_map_lookup_elem(&cgroups, &id) : 0;
+		if (found) {
+			*does = *found;
+			*uid = all->of[i].uid;
+			return id;
+		}
+	}
+	return 0;
+}
+
 /* charge counts a flow of a user. It returns 0 if that has as many as it may have. */
 static __always_inline int charge(__u32 uid)
 {
@@ -530,41 +587,42 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	}
 	__u32 does = 0;
 	int mine = takes(), real = connecting(skb, server);
-	if (mine && real && (server || first(skb)))
+	f->server = server;
+	f->uid = bpf_get_socket_uid(skb);
+	if (mine && real && server)
+		f->cgroup = inherited(skb, &does, &f->uid);
+	if (mine && real && !f->cgroup && (server || first(skb)))
 		f->cgroup = attached(skb, &does);
 	if (has & ANNOUNCES && mine && !real)
 		erase(skb, p, s->found.where);
 	if (!(does & (server ? ACCEPTS : CONNECTS)) || has & ANNOUNCES || elsewhere(&p->t, bpf_ntohl(p->h.seq)))
 		return;
 	f->cookie = bpf_get_socket_cookie(skb);
-	f->uid = bpf_get_socket_uid(skb);
 	if (server && !syn) {
-		__u32 why = NO_OPTION; /* or one that it does not go with; not counted: many clients are not meant for SMC */
-		bpf_map_update_elem(&plains, &f->cookie, &why, BPF_ANY);
+		note(f, NO_OPTION); /* or one that it does not go with; not counted: many clients are not meant for SMC */
 		return;
 	}
 	__u32 why = has & UNFIT ? UNFIT_SOCKET : impossible(skb->ifindex, &p->t);
 	if (!why && !server)
 		why = silent(f->uid, &p->t);
 	if (why && !(why == SHORT && does & ALWAYS)) {
-		count(f->cgroup, f->cookie, why, server);
+		count(f, why);
 		return;
 	}
 	if (!charge(f->uid)) {
-		count(f->cgroup, f->cookie, NO_MEMORY, server);
+		count(f, NO_MEMORY);
 		return;
 	}
 	f->id = bpf_ktime_get_ns() << 1 | server; /* never 0, and another one for the next flow of the tuple */
 	hop(skb, &f->via);
 	f->isn = bpf_ntohl(p->h.seq);
-	f->server = server;
 	if (syn) {
 		f->peer_isn = syn->seq;
 		f->peer = syn->h;
 	}
 	if (bpf_map_update_elem(&flows, &p->t, f, BPF_NOEXIST)) {
 		uncharge(f->uid);
-		count(f->cgroup, f->cookie, NO_MEMORY, server);
+		count(f, NO_MEMORY);
 		return;
 	}
 	if (!announce(skb, p, server))
@@ -727,11 +785,11 @@ static __always_inline int came_synack(struct __sk_buff *skb, const struct packe
 		struct silence until = { .until = bpf_ktime_get_ns() + COPIED_FOR, .why = COPIED };
 		__builtin_memcpy(peer.addr, p->t.remote, sizeof(peer.addr));
 		bpf_map_update_elem(&quiet, &peer, &until, BPF_ANY);
-		count(f->cgroup, f->cookie, COPIED, 0);
+		count(f, COPIED);
 		if (passes(&p->t, f, PROBED))
 			return 0; /* the flow is forgotten with the way */
 	} else {
-		count(f->cgroup, f->cookie, NO_OPTION, 0);
+		count(f, NO_OPTION);
 	}
 	forget(&p->t, f->uid);
 	return 0;
@@ -747,7 +805,7 @@ static __always_inline int came_end(struct __sk_buff *skb, const struct packet *
 	if (!(options(&s->syn.h, &s->found) & PROBES))
 		return holds(&p->t, f);
 	/* Options are copied on the way: the client has taken the connection for TCP. */
-	count(f->cgroup, f->cookie, COPIED, 1);
+	count(f, COPIED);
 	forget(&p->t, f->uid);
 	return 0;
 }
@@ -781,7 +839,7 @@ int arriving(struct __sk_buff *skb)
 		/* The end of an earlier stack's connection with the same ports is not that of this one. */
 		if (!f->server && bpf_ntohl(p.h.ack_seq) != f->isn + 1)
 			return TC_ACT_UNSPEC;
-		count(f->cgroup, 0, REFUSED, f->server);
+		count(f, REFUSED);
 		forget(&p.t, f->uid);
 		return TC_ACT_UNSPEC;
 	}

@@ -166,6 +166,7 @@ func (t *Table) rows(also bool) ([]nl.Connection, error) {
 			if p.TCPSocket, ok = other(cookie, cgroup, c); !ok {
 				return
 			}
+			c.UID = p.Owner.UID
 		}
 		found[cookie] = true
 		c.Cookie, c.PID, c.Command = cookie, p.Owner.PID, p.Owner.Command
