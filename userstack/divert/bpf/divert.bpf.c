@@ -703,7 +703,7 @@ int leaving(struct __sk_buff *skb)
 		if (p.h.syn && (w->state == SPLIT || bpf_ntohl(p.h.seq) != w->isn))
 			return bpf_redirect(hold, 0);
 		if (w->state != SPLIT)
-			return TC_ACT_SHOT;
+			return TC_ACT_STOLEN; /* that it is lost must not be known: TCP forgets a connection whose SYN-ACK cannot be sent again */
 		went(skb, w);
 		return bpf_redirect(veth, 0);
 	}
