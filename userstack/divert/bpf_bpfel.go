@@ -127,7 +127,6 @@ type bpfTuple struct {
 type bpfWay struct {
 	_     structs.HostLayout
 	State uint32
-	Dev   uint32
 	Isn   uint32
 	Via   bpfHop
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
 
 	"smcr/guard"
 	"smcr/smc"
@@ -49,6 +50,8 @@ type Diverter struct {
 	veth int
 	held *heldEnd
 	bpf  *bpfObjects
+	// sockets is sock_diag of the host, for one goroutine, or nil.
+	sockets *vnl.SocketHandle
 	// neighbours are those of the host.
 	neighbours hostNeighbours
 	// id is the handle of its filters.
@@ -63,6 +66,7 @@ type Diverter struct {
 	mu      sync.Mutex
 	flows   map[Tuple]*Flow
 	ending  map[*Flow]*ending
+	given   map[*Flow]*given // flows that were let go, and have not heard of their programs
 	devices map[int]bool
 	earlier map[uint32]earlier // the stacks before this one, by the handle of their filters
 	// attached are the cgroups of map cgroups; past is what was counted for others.
@@ -82,7 +86,7 @@ type outcome struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}}
+	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, given: map[*Flow]*given{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())
@@ -98,6 +102,9 @@ func (d *Diverter) make() (err error) {
 		return fmt.Errorf("divert: %w", err)
 	}
 	if d.neighbours, err = openNeighbours(d.host); err != nil {
+		return err
+	}
+	if d.sockets, err = openSockets(); err != nil {
 		return err
 	}
 	if d.held, err = newHeldEnd(); err != nil {
@@ -341,6 +348,9 @@ func (d *Diverter) release() error {
 	clear(d.earlier)
 	d.mu.Unlock()
 	d.neighbours.close()
+	if d.sockets != nil {
+		d.sockets.Close()
+	}
 	if d.bpf != nil {
 		errs = append(errs, d.bpf.Close())
 	}

@@ -38,7 +38,6 @@ type Flow struct {
 	Cgroup uint64
 
 	d        *Diverter
-	dev      uint32 // at which it was announced
 	via      bpfHop // by which it was announced
 	isn      uint32
 	innerEnd end
@@ -46,6 +45,8 @@ type Flow struct {
 	held     time.Duration // when its first packet was held
 	first    *frame        // what was held, for the program: let go, it ends its wait
 	outer    *stream
+
+	giving sync.Mutex // for the bytes of first
 
 	mu      sync.Mutex
 	state   int
@@ -72,7 +73,7 @@ func (d *Diverter) newFlow(fr frame) (*Flow, error) {
 	}
 	f := &Flow{
 		Tuple: fr.tuple, Role: smc.Client, UID: k.Uid, Cookie: k.Cookie, Cgroup: k.Cgroup,
-		d: d, dev: k.Via.Dev, via: k.Via, isn: k.Isn, began: time.Duration(k.Id >> 1), held: monotonic(),
+		d: d, via: k.Via, isn: k.Isn, began: time.Duration(k.Id >> 1), held: monotonic(),
 	}
 	fr.b = slices.Clone(fr.b)
 	var inner, outer end
@@ -85,13 +86,12 @@ func (d *Diverter) newFlow(fr frame) (*Flow, error) {
 		inner, outer = ends(mine, theirs, &fr.segment)
 		f.first = fr.header(outer.rcv, flagACK)
 		if fr.hasPayload() {
-			f.waiting = append(f.waiting, fr.to(forStack, f.dev))
+			f.waiting = append(f.waiting, fr.to(forStack, 0))
 		}
 	} else {
 		inner, outer = ends(mine, fr.segment, nil)
 		f.first = &fr
 	}
-	f.first.to(forProgram, f.dev)
 	f.innerEnd = inner
 	f.outer = &stream{end: outer}
 	return f, nil
@@ -123,8 +123,11 @@ func (f *Flow) become(state int) error {
 	if f.over {
 		return fmt.Errorf("divert: %w", net.ErrClosed)
 	}
-	w := bpfWay{State: uint32(state), Dev: f.dev, Isn: f.isn, Via: f.via}
-	if err := f.d.bpf.Ways.Update(f.Tuple.key(), w, ebpf.UpdateExist); err != nil {
+	key := f.Tuple.key()
+	w := bpfWay{Isn: f.isn, Via: f.via}
+	_ = f.d.bpf.Ways.Lookup(key, &w) // the program may have sent by another device since
+	w.State = uint32(state)
+	if err := f.d.bpf.Ways.Update(key, w, ebpf.UpdateExist); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
 	f.state = state
@@ -170,11 +173,20 @@ func (f *Flow) Split() (fd int, err error) {
 		return -1, err
 	}
 	f.letGo()
+	f.d.gave(f)
 	return fd, nil
 }
 
 // letGo gives the program the packet that it waits for. It may be called again if that was lost.
-func (f *Flow) letGo() { f.d.write(f.first.b) }
+func (f *Flow) letGo() { f.give(f.first) }
+
+// give gives the program a packet, by the device by which it has sent the last one.
+func (f *Flow) give(fr *frame) {
+	dev := f.comesBy()
+	f.giving.Lock()
+	defer f.giving.Unlock()
+	f.d.write(fr.to(forProgram, dev))
+}
 
 // Finish ends a Flow after Split whose stream with the peer has ended: the kernel sends what is left.
 // Likewise for the program, unless reset is set: then that sees a reset.
@@ -206,7 +218,7 @@ func (f *Flow) isCarried() bool {
 func (f *Flow) comesBy() uint32 {
 	var w bpfWay
 	if f.d.bpf.Ways.Lookup(f.Tuple.key(), &w) != nil {
-		return f.dev
+		return f.via.Dev
 	}
 	return w.Via.Dev
 }
@@ -278,7 +290,13 @@ func (f *Flow) refuse() {
 		f.letGo()
 		seq++
 	}
-	f.d.write(f.first.header(seq, flagRST|flagACK).b)
+	f.give(f.first.header(seq, flagRST|flagACK))
+}
+
+func (f *Flow) isOver() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.over
 }
 
 // end ends the Flow. It returns inner, which is nil before Split, and whether the caller is the first.
@@ -309,7 +327,7 @@ func (f *Flow) program() *stream {
 //	             | connection is TCP
 func (f *Flow) again(fr frame, near *stream, pass byte) {
 	if near != nil && !near.over() {
-		f.d.write(fr.to(forStack, f.dev))
+		f.d.write(fr.to(forStack, 0))
 		return
 	}
 	f.mu.Lock()
@@ -319,7 +337,7 @@ func (f *Flow) again(fr frame, near *stream, pass byte) {
 	if waits {
 		return // for the same
 	}
-	b := slices.Clone(fr.to(pass, f.dev))
+	b := slices.Clone(fr.to(pass, f.comesBy()))
 	f.d.run("a connection of the same addresses and ports", func() {
 		if near == nil {
 			f.Reset()
@@ -353,8 +371,8 @@ func (f *Flow) arrived(fr frame) {
 	switch {
 	case f.over:
 	case f.state != wayHeld:
-		f.d.write(fr.to(forStack, f.dev))
+		f.d.write(fr.to(forStack, 0))
 	case len(f.waiting) < maxWaiting && fr.flags&flagSYN == 0:
-		f.waiting = append(f.waiting, slices.Clone(fr.to(forStack, f.dev)))
+		f.waiting = append(f.waiting, slices.Clone(fr.to(forStack, 0)))
 	}
 }

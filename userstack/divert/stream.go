@@ -98,6 +98,30 @@ func (s *stream) over() bool {
 	return done
 }
 
+// heard reports whether the other end has sent something.
+func (s *stream) heard() (heard bool) {
+	s.control(func(fd int) {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		heard = err != nil || info.Segs_in > 0
+	})
+	return heard
+}
+
+// ask has the kernel ask the other end for the connection soon, or not any more.
+func (s *stream) ask(on bool) {
+	s.control(func(fd int) {
+		set := setter{fd: fd}
+		if !on {
+			set.int(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
+			return
+		}
+		set.int(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepIdle)
+		set.int(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepIdle)
+		set.int(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepCount)
+		set.int(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	})
+}
+
 // control calls f with a descriptor, unless the socket is closed.
 func (s *stream) control(f func(fd int)) {
 	if s == nil {

@@ -205,6 +205,7 @@ func (d *Diverter) sweepEnding(now time.Time) {
 		}
 		return is
 	}
+	d.sweepGiven(now, up)
 	d.mu.Lock()
 	for f, e := range d.ending {
 		if now.Sub(e.since) >= peerTime {

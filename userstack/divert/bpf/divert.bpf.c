@@ -72,9 +72,8 @@ struct flow {
 enum { HELD, OUTER, SPLIT, PROBED };
 struct way {
 	__u32 state;
-	__u32 dev;	/* of what outer sends */
 	__u32 isn;
-	struct hop via;	/* of the last packet of the program; what it receives comes as if by this device */
+	struct hop via;	/* of the last packet of the program; what it receives comes as if by this device, and what outer sends goes by it */
 };
 
 /* A SYN of a peer with the option. */
@@ -700,11 +699,13 @@ int leaving(struct __sk_buff *skb)
 	}
 	if (w) {
 		/* A SYN, or SYN-ACK, that is sent again waits for what the stack holds, or what it let go was lost. Any other one is of a new connection. */
-		if (p.h.syn && (w->state == SPLIT || bpf_ntohl(p.h.seq) != w->isn))
+		if (p.h.syn && bpf_ntohl(p.h.seq) != w->isn)
+			return bpf_redirect(hold, 0);
+		went(skb, w);
+		if (p.h.syn && w->state == SPLIT)
 			return bpf_redirect(hold, 0);
 		if (w->state != SPLIT)
 			return TC_ACT_STOLEN; /* that it is lost must not be known: TCP forgets a connection whose SYN-ACK cannot be sent again */
-		went(skb, w);
 		return bpf_redirect(veth, 0);
 	}
 	if (!p.h.syn)
@@ -730,7 +731,7 @@ int leaving(struct __sk_buff *skb)
 /* passes says where all packets of a flow go from now on. */
 static __always_inline int passes(const struct tuple *t, const struct flow *f, __u32 state)
 {
-	struct way w = { .state = state, .dev = f->via.dev, .isn = f->isn, .via = f->via };
+	struct way w = { .state = state, .isn = f->isn, .via = f->via };
 	return !bpf_map_update_elem(&ways, t, &w, BPF_NOEXIST);
 }
 
@@ -867,7 +868,7 @@ int sent(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
 	if (w) /* outer, to the peer */
-		return bpf_redirect_neigh(w->dev, 0, 0, 0);
+		return bpf_redirect_neigh(w->via.dev, 0, 0, 0);
 	if (!parse(skb, 0, &p))
 		return TC_ACT_SHOT;
 	w = bpf_map_lookup_elem(&ways, &p.t);
