@@ -26,6 +26,11 @@ type Attacher interface {
 	// [Client] asks for its own process, whatever who says. always is that of the Attachment. The error
 	// matches os.ErrPermission if the user may not use the stack, and syscall.EUSERS if it has too many.
 	Enter(ctx context.Context, who Peer, always bool) (Attachment, error)
+
+	// Listen has the connections of listening TCP sockets that a process was started with count to the cgroup of its
+	// Enter, although another one has made them: they use SMC as those of its own sockets do. fds are descriptors of them. If one
+	// of them cannot be, the others can; the error matches os.ErrInvalid for what is no listening TCP socket. For who, see Enter.
+	Listen(ctx context.Context, who Peer, fds []int) error
 }
 
 var _ Attacher = (*Client)(nil)

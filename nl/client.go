@@ -40,6 +40,7 @@ type Client struct {
 	closed   bool
 	conns    map[int]*netlink.Conn
 	families map[string]uint16
+	unix     *unixSocket // the latest one, or nil
 }
 
 var (
@@ -250,6 +251,8 @@ type answer struct {
 	begin func()
 	// parse is called with the command and the attributes of each message.
 	parse func(cmd uint8, attrs []byte) error
+	// sockets are descriptors that go with the request.
+	sockets []int
 }
 
 // genl performs a command of a generic netlink family.
@@ -267,6 +270,12 @@ func (c *Client) genl(ctx context.Context, op, family string, cmd uint8, flags n
 			return repeatDump(func() error {
 				if a.begin != nil {
 					a.begin()
+				}
+				if len(a.sockets) > 0 {
+					if c.unix == nil {
+						return ErrNotSupported
+					}
+					c.unix.sockets = a.sockets
 				}
 				return exchange(conn, req, func(m netlink.Message) error {
 					if a.parse == nil || m.Header.Type == netlink.Error {

@@ -254,7 +254,7 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 		if err := conn.SetDeadline(time.Now().Add(refuseTime)); err != nil {
 			return
 		}
-		b, err := s.read(conn, make([]byte, maxAnswer))
+		b, _, err := s.read(conn, make([]byte, maxAnswer), nil)
 		if err != nil {
 			return
 		}
@@ -271,19 +271,21 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 }
 
 func (s *Server) serveConn(conn *net.UnixConn, peer Peer, u *user) error {
-	buf := make([]byte, maxDatagram)
+	buf, control := make([]byte, maxDatagram), make([]byte, syscall.CmsgSpace(4*maxSockets))
 	for s.ctx.Err() == nil {
 		if err := conn.SetReadDeadline(time.Now().Add(idleTimeout)); err != nil {
 			return err
 		}
-		b, err := s.read(conn, buf)
+		b, n, err := s.read(conn, buf, control)
+		with := s.takeSockets(peer.UID, control[:n])
+		if err == nil {
+			err = s.serveRequest(conn, peer, u, b, with)
+		}
+		s.dropSockets(peer.UID, with)
 		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil
 		}
 		if err != nil {
-			return err
-		}
-		if err := s.serveRequest(conn, peer, u, b); err != nil {
 			return err
 		}
 	}
@@ -297,30 +299,33 @@ func shut(conn *net.UnixConn) {
 	}
 }
 
-// read reads one packet of a client into b. The errors are those of readDatagram, and that of a
-// packet with descriptors, which nobody sends who means well.
-func (s *Server) read(conn *net.UnixConn, b []byte) ([]byte, error) {
+// read reads one packet of a client into b, and the control messages of its descriptors into the first bytes of control, also with an
+// error. The errors are those of readDatagram, and that of a packet with more descriptors, which nobody sends who means well.
+func (s *Server) read(conn *net.UnixConn, b, control []byte) (packetOf []byte, controls int, err error) {
 	rc, err := conn.SyscallConn()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var n, flags int
 	rerr := rc.Read(func(fd uintptr) bool {
-		s.cfg.Receive(func() { n, _, flags, _, err = syscall.Recvmsg(int(fd), b, nil, syscall.MSG_DONTWAIT) })
+		s.cfg.Receive(func() {
+			n, controls, flags, _, err = syscall.Recvmsg(int(fd), b, control, syscall.MSG_DONTWAIT|syscall.MSG_CMSG_CLOEXEC)
+		})
 		return err != syscall.EAGAIN && err != syscall.EINTR
 	})
 	switch {
 	case rerr != nil:
-		return nil, rerr
+		return nil, 0, rerr
 	case err != nil:
-		return nil, os.NewSyscallError("recvmsg", err)
+		return nil, 0, os.NewSyscallError("recvmsg", err)
 	}
-	return packet(b, n, flags)
+	packetOf, err = packet(b, n, flags)
+	return packetOf, controls, err
 }
 
 // serveRequest answers one datagram. It waits if the user has too many answers in
 // progress.
-func (s *Server) serveRequest(conn *net.UnixConn, peer Peer, u *user, datagram []byte) error {
+func (s *Server) serveRequest(conn *net.UnixConn, peer Peer, u *user, datagram []byte, with received) error {
 	if u.answers != nil {
 		select {
 		case u.answers <- struct{}{}:
@@ -331,7 +336,7 @@ func (s *Server) serveRequest(conn *net.UnixConn, peer Peer, u *user, datagram [
 	}
 	// The data of a table stays in memory until the whole table is sent.
 	var end time.Time
-	return s.Handle(s.ctx, peer, datagram, func(b []byte) error {
+	return s.handle(s.ctx, peer, datagram, with, func(b []byte) error {
 		now := time.Now()
 		if end.IsZero() {
 			end = now.Add(s.cfg.AnswerTimeout)
@@ -351,13 +356,18 @@ func (s *Server) serveRequest(conn *net.UnixConn, peer Peer, u *user, datagram [
 // answer, and stops when send fails. It returns an error if the datagram is malformed or
 // send fails. A request that fails is answered with an error message.
 func (s *Server) Handle(ctx context.Context, peer Peer, datagram []byte, send func([]byte) error) error {
+	return s.handle(ctx, peer, datagram, received{}, send)
+}
+
+// handle is Handle of a datagram that descriptors have come with.
+func (s *Server) handle(ctx context.Context, peer Peer, datagram []byte, with received, send func([]byte) error) error {
 	msgs, err := splitMessages(datagram)
 	if err != nil {
 		return err
 	}
 	for _, m := range msgs {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
-		err := s.answer(ctx, peer, m, send)
+		err := s.answer(ctx, peer, m, with, send)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("nl: answer: %w", err)

@@ -22,6 +22,7 @@ const (
 type request struct {
 	peer Peer
 	netlink.Message
+	sockets received // what has come with its datagram
 
 	// The fields below are of generic netlink.
 	cmd   uint8
@@ -130,8 +131,8 @@ func (r *replies) ack() {
 }
 
 // answer answers one request. It returns the error of send.
-func (s *Server) answer(ctx context.Context, peer Peer, m netlink.Message, send func([]byte) error) error {
-	req := &request{peer: peer, Message: m}
+func (s *Server) answer(ctx context.Context, peer Peer, m netlink.Message, with received, send func([]byte) error) error {
+	req := &request{peer: peer, Message: m, sockets: with}
 	out := &replies{req: req, send: send}
 	if m.Header.Flags&netlink.Request == 0 {
 		return nil // the kernel does the same

@@ -98,6 +98,7 @@ func families() []genlFamily {
 			{cmdOwnAttach, do, (*Server).doAttach},
 			{cmdOwnDetach, do, (*Server).doAttach},
 			{cmdOwnEnter, opDo | opDump | opPolicy, (*Server).dumpEnter},
+			{cmdOwnListen, opDo | opDump | opPolicy, (*Server).dumpListen},
 		}},
 	}
 }

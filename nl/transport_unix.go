@@ -50,7 +50,9 @@ type Transport interface {
 // of one netlink datagram.
 type unixSocket struct {
 	conn *net.UnixConn
-	buf  []byte // of Receive, which the user of a Transport serializes
+	// What the user of a Transport serializes: the buffer of Receive, and the descriptors that go with the next Send.
+	buf     []byte
+	sockets []int
 }
 
 var _ Transport = (*unixSocket)(nil)
@@ -58,7 +60,9 @@ var _ Transport = (*unixSocket)(nil)
 func (s *unixSocket) Close() error { return s.conn.Close() }
 
 func (s *unixSocket) Send(m netlink.Message) error {
-	return writeDatagram(s.conn, appendMessage(nil, m.Header, m.Data))
+	fds := s.sockets
+	s.sockets = nil
+	return writeWith(s.conn, appendMessage(nil, m.Header, m.Data), fds)
 }
 
 func (s *unixSocket) SendMessages(ms []netlink.Message) error {
@@ -182,12 +186,14 @@ func DialUnix(ctx context.Context, address string) (*Client, error) {
 }
 
 func dialUnix(ctx context.Context, backend string, connect func(context.Context) (*net.UnixConn, error)) (*Client, error) {
-	c := newClient(backend, func(ctx context.Context, _ int) (*netlink.Conn, error) {
+	var c *Client
+	c = newClient(backend, func(ctx context.Context, _ int) (*netlink.Conn, error) {
 		conn, err := connect(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return netlink.NewConn(&unixSocket{conn: conn}, uint32(os.Getpid())), nil
+		c.unix = &unixSocket{conn: conn}
+		return netlink.NewConn(c.unix, uint32(os.Getpid())), nil
 	})
 	c.shared = true
 	if err := c.connect(ctx, netlinkGeneric); err != nil {

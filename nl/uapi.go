@@ -60,6 +60,7 @@ const (
 	cmdOwnAttach
 	cmdOwnDetach
 	cmdOwnEnter
+	cmdOwnListen // with descriptors
 )
 
 // Attributes of SMCR_STACK requests and answers.

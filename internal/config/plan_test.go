@@ -91,6 +91,10 @@ func (s *stack) Enter(ctx context.Context, who nl.Peer, always bool) (nl.Attachm
 	return s.programs.Enter(ctx, who, always)
 }
 
+func (s *stack) Listen(ctx context.Context, who nl.Peer, fds []int) error {
+	return s.programs.Listen(ctx, who, fds)
+}
+
 // kernelLike enables the system enterprise ID when the last user-defined one is removed,
 // and returns EAGAIN then, like the kernel on s390.
 type kernelLike struct{ nl.Control }

@@ -62,6 +62,7 @@ func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
 		return nil, err
 	}
 	log.Debug("the program keeps its sockets", "cgroup", a.Path)
+	handOver(ctx, c, log)
 	return &carrier{mode: ModeUser, control: c, in: a}, nil
 }
 

@@ -303,3 +303,12 @@ func (p *persistentControl) Enter(ctx context.Context, who nl.Peer, always bool)
 	}
 	return a.Enter(ctx, who, always)
 }
+
+// Listen implements nl.Attacher. The kernel keeps whose a listening socket is, with the socket.
+func (p *persistentControl) Listen(ctx context.Context, who nl.Peer, fds []int) error {
+	a, err := nl.AttacherOf(p.Control)
+	if err != nil {
+		return err
+	}
+	return a.Listen(ctx, who, fds)
+}

@@ -41,13 +41,14 @@ type State struct {
 // A Fake is an [nl.Control] in memory. Its tables change by the rules of the
 // kernel.
 type Fake struct {
-	mu      sync.Mutex
-	state   State
-	pnets   pnet.Table
-	netdevs []string // existing network devices; nil means that all exist
-	err     error
-	closed  bool
-	traces  int
+	mu        sync.Mutex
+	state     State
+	pnets     pnet.Table
+	listening int      // sockets that were handed over
+	netdevs   []string // existing network devices; nil means that all exist
+	err       error
+	closed    bool
+	traces    int
 }
 
 var (
@@ -319,6 +320,26 @@ func (f *Fake) Enter(ctx context.Context, who nl.Peer, always bool) (a nl.Attach
 		return nil
 	})
 	return a, err
+}
+
+// Listen implements [nl.Attacher].
+func (f *Fake) Listen(ctx context.Context, who nl.Peer, fds []int) error {
+	return f.change(ctx, func(*State) error {
+		for _, fd := range fds {
+			if v, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN); err != nil || v == 0 {
+				return fmt.Errorf("descriptor %d: %w", fd, syscall.EINVAL)
+			}
+		}
+		f.listening += len(fds)
+		return nil
+	})
+}
+
+// Listening returns how many listening sockets were handed over.
+func (f *Fake) Listening() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.listening
 }
 
 // without returns the attachments of all cgroups but one.

@@ -279,6 +279,47 @@ func TestRun(t *testing.T) {
 	b.want(e.Cgroup, "")
 }
 
+// TestRunOf: the run of a process is found for its user, while it lasts.
+func TestRunOf(t *testing.T) {
+	b := newBed(t)
+	pid, stop := b.process(1234)
+	who := &Process{PID: pid, UID: 1234, FD: -1, Namespace: b.ns}
+	if _, err := b.tree.RunOf(who); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := b.tree.Attach(Entry{Path: b.part, Does: divert.Does{Accept: true}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.tree.RunOf(who); !errors.Is(err, os.ErrNotExist) { // attached, and no run
+		t.Error(err)
+	}
+	e, err := b.tree.Enter(who, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.tree.RunOf(who); got != e || err != nil {
+		t.Errorf("%+v, %v, want %+v", got, err, e)
+	}
+	other := *who
+	other.UID++
+	if _, err := b.tree.RunOf(&other); !errors.Is(err, os.ErrPermission) {
+		t.Error(err)
+	}
+	b.tree.HandOver() // what the program asks of the old stack, it still gets
+	if got, err := b.tree.RunOf(who); got != e || err != nil {
+		t.Errorf("%+v, %v, want %+v", got, err, e)
+	}
+	b.tree.TakeBack()
+	stop()
+	if _, err := b.tree.RunOf(who); err == nil {
+		t.Error("a process that has ended is found")
+	}
+	b.want(e.Cgroup, "")
+	if err := b.tree.Detach(b.part); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRunOfOthers: a user moves no process of another one, and has only so many.
 func TestRunOfOthers(t *testing.T) {
 	b := newBed(t)

@@ -179,6 +179,30 @@ func (t *Table) Enter(who *Process, always bool) (Entry, error) {
 	return e, err
 }
 
+// RunOf returns the entry of the run that a process is in. The error matches os.ErrNotExist if it is in none, and os.ErrPermission if
+// the process is not one of the user.
+func (t *Table) RunOf(who *Process) (Entry, error) {
+	done, err := who.hold()
+	if err != nil {
+		return Entry{}, err
+	}
+	defer done()
+	own, err := cgroup.Of(who.PID)
+	if err == nil {
+		err = who.is()
+	}
+	if err != nil {
+		return Entry{}, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[own]
+	if e == nil || !e.Run || e.Cgroup == 0 {
+		return Entry{}, fmt.Errorf("process %d is not under 'smcr run': %w", who.PID, os.ErrNotExist)
+	}
+	return e.Entry, nil
+}
+
 // ErrNoRight means that the stack may not make a cgroup for a program.
 var ErrNoRight = errors.New("the stack has no right to make a cgroup for the program")
 

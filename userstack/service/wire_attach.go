@@ -6,9 +6,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"smcr/nl"
 	"smcr/smc"
@@ -72,6 +75,26 @@ func (c continued) Enter(_ context.Context, who nl.Peer, always bool) (nl.Attach
 	}
 	e, err := c.wire.attached.Enter(&attach.Process{PID: int(who.PID), UID: who.UID, FD: -1, Namespace: c.wire.s.netns}, always)
 	return attachment(e, nl.Outcomes{}), err
+}
+
+// Listen implements nl.Attacher.
+func (c continued) Listen(_ context.Context, who nl.Peer, fds []int) error {
+	if c.wire == nil {
+		return nl.ErrNotSupported
+	}
+	e, err := c.wire.attached.RunOf(&attach.Process{PID: int(who.PID), UID: who.UID, FD: -1, Namespace: c.wire.s.netns})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, fd := range fds {
+		if ns, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err == nil && ns != c.wire.s.netns { // since Linux 5.14
+			errs = append(errs, fmt.Errorf("a listening socket of another network namespace: %w", unix.EXDEV))
+			continue
+		}
+		errs = append(errs, c.wire.d.Listen(fd, divert.Owner{Cgroup: e.Cgroup, UID: who.UID}))
+	}
+	return errors.Join(errs...)
 }
 
 func attachment(e attach.Entry, o nl.Outcomes) nl.Attachment {
