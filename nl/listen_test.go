@@ -47,6 +47,7 @@ func openFiles(t *testing.T) int {
 // TestListen hands listening sockets over: more than there is room for in a datagram, by root and by another user. The server has
 // none of them left.
 func TestListen(t *testing.T) {
+	testkind.System(t)
 	fake := nltest.NewFake(nltest.SampleState())
 	address := serve(t, fake, nl.ServerConfig{})
 	f := listeningFile(t)
@@ -110,6 +111,7 @@ func TestListenQuota(t *testing.T) {
 
 // TestListenForged has what no client sends: more descriptors than there is room for, and some with another request.
 func TestListenForged(t *testing.T) {
+	testkind.System(t)
 	fake := nltest.NewFake(nltest.SampleState())
 	address := serve(t, fake, nl.ServerConfig{})
 	fd := int(listeningFile(t).Fd())
@@ -149,6 +151,7 @@ func TestListenForged(t *testing.T) {
 
 // TestListenDeaf: a file that cannot be closed, as one of FUSE, keeps the place of its client, and not the server.
 func TestListenDeaf(t *testing.T) {
+	testkind.System(t)
 	let := make(chan struct{})
 	defer close(let)
 	stuck := make(chan struct{}, 9)

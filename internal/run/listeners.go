@@ -48,6 +48,7 @@ func inheritedListeners() (fds []int) {
 			fds = append(fds, fd)
 		}
 	}
+	slices.Sort(fds)
 	return fds
 }
 

@@ -71,8 +71,8 @@ func (h *handedBed) listenErr(c syscall.Conn, o Owner) error {
 	return errors.Join(rc.Control(func(fd uintptr) { ferr = h.d[1].Listen(int(fd), o) }), ferr)
 }
 
-// want makes a connection, and checks whose it is: that of nobody is TCP.
-func (h *handedBed) want(l net.Listener, o Owner) {
+// wantOwner makes a connection, and checks whose it is: that of nobody is TCP.
+func (h *handedBed) wantOwner(l net.Listener, o Owner) {
 	h.t.Helper()
 	client, server := h.connect(l)
 	client.Close()
@@ -101,22 +101,22 @@ func TestListen(t *testing.T) {
 		if n, ok := l.(named); ok {
 			of = n.TCPListener
 		}
-		h.want(l, Owner{})
+		h.wantOwner(l, Owner{})
 		h.hand(of, firstOwner)
-		h.want(l, firstOwner)
+		h.wantOwner(l, firstOwner)
 		h.hand(of, firstOwner)
-		h.want(l, firstOwner)
+		h.wantOwner(l, firstOwner)
 		h.hand(of, secondOwner)
-		h.want(l, secondOwner)
-		h.want(h.listen(h.B.Addr()), Owner{})
+		h.wantOwner(l, secondOwner)
+		h.wantOwner(h.listen(h.B.Addr()), Owner{})
 		if known := h.d[1].Listeners(); known[cookieOf(of)] != secondOwner {
 			t.Errorf("%+v, want one of %+v", known, secondOwner)
 		}
 		// The first one is there still.
 		h.must(h.d[1].Detach(secondOwner.Cgroup))
-		h.want(l, firstOwner)
+		h.wantOwner(l, firstOwner)
 		h.must(h.d[1].Detach(firstOwner.Cgroup))
-		h.want(l, Owner{})
+		h.wantOwner(l, Owner{})
 		if n := len(h.d[1].Listeners()); n != 0 {
 			t.Errorf("%d sockets are known, want none", n)
 		}
@@ -128,7 +128,7 @@ func TestListen(t *testing.T) {
 		}
 		h.hand(of, secondOwner)
 		h.must(h.d[1].Attach(secondOwner.Cgroup, Does{Connect: true}))
-		h.want(l, Owner{}) // only what it connects
+		h.wantOwner(l, Owner{}) // only what it connects
 		h.must(h.d[1].Detach(secondOwner.Cgroup))
 		h.must(h.d[1].Attach(secondOwner.Cgroup, Does{Connect: true, Accept: true}))
 		l.Close()
@@ -242,20 +242,20 @@ func TestListenMany(t *testing.T) {
 	if n := len(h.d[1].Listeners()); n != listenedMost {
 		t.Errorf("%d sockets are known, want %d", n, listenedMost)
 	}
-	h.want(first, firstOwner)
+	h.wantOwner(first, firstOwner)
 	var owners []Owner
 	for i := range uint64(2 * ownersMost) {
 		o := Owner{2<<60 + i, 65533}
 		h.must(h.d[1].Attach(o.Cgroup, Does{Accept: true}))
 		h.hand(last, o)
-		h.want(last, o)
+		h.wantOwner(last, o)
 		owners = append(owners, o)
 	}
 	for i := len(owners) - 1; i >= ownersMost; i-- {
-		h.want(last, owners[i])
+		h.wantOwner(last, owners[i])
 		h.must(h.d[1].Detach(owners[i].Cgroup))
 	}
-	h.want(last, Owner{}) // there were more than are noted
+	h.wantOwner(last, Owner{}) // there were more than are noted
 }
 
 // TestListenTakeover: the next stack knows the listening sockets of programs that run, whether the first one hands over or was
@@ -275,7 +275,7 @@ func TestListenTakeover(t *testing.T) {
 	h.must(next.AddDevice(h.index(h.B, h.B.Links[0].Name)))
 	h.must(next.Attach(firstOwner.Cgroup, Does{Accept: true}))
 	h.must(old.Drain())
-	h.want(l, firstOwner)
+	h.wantOwner(l, firstOwner)
 	h.must(old.Close())
-	h.want(l, firstOwner)
+	h.wantOwner(l, firstOwner)
 }
