@@ -21,7 +21,6 @@ type SysInfo struct {
 	RoCEv2       bool   // its devices use RoCE version 2
 	StateFile    string // file that saves what commands change, or "" if nothing is saved
 	StateError   string // why nothing is saved
-	LocalJoin    string // which programs of one machine it joins, as a list in JSON, or "" for none
 	// Problems are what keeps it from doing all that it could, each with its cure.
 	Problems []string
 	// NoWire is why it does not take the connections of programs at the devices of the host although it was to, or "".
@@ -29,12 +28,11 @@ type SysInfo struct {
 	NoWire string
 }
 
-// The limits of StateFile, StateError, LocalJoin, NoWire and each of Problems, in bytes, and that of
+// The limits of StateFile, StateError, NoWire and each of Problems, in bytes, and that of
 // the number of Problems.
 const (
 	maxStateFile  = 4096
 	maxStateError = 256
-	maxLocalJoin  = 16384
 	maxProblem    = 512
 	maxProblems   = 8
 )
@@ -66,9 +64,6 @@ func (s *SysInfo) encode(ae *attrEncoder) {
 		}
 		if s.StateError != "" {
 			limited(ae, attrSysStateError, s.StateError, maxStateError)
-		}
-		if s.LocalJoin != "" {
-			limited(ae, attrSysLocalJoin, s.LocalJoin, maxLocalJoin)
 		}
 		for _, p := range s.Problems[:min(len(s.Problems), maxProblems)] {
 			limited(ae, attrSysProblem, p, maxProblem)
@@ -109,8 +104,6 @@ func (s *SysInfo) decode(ad *attrDecoder) error {
 			s.StateFile = text(ad)
 		case attrSysStateError:
 			s.StateError = text(ad)
-		case attrSysLocalJoin:
-			s.LocalJoin = text(ad)
 		case attrSysProblem:
 			if p := text(ad); len(s.Problems) < maxProblems {
 				s.Problems = append(s.Problems, p)

@@ -149,7 +149,7 @@ const (
 	attrSysRoCE // bit 0: version 1, bit 1: version 2
 	attrSysStateFile
 	attrSysStateError
-	attrSysLocalJoin
+	_              // of earlier releases
 	attrSysProblem // may be repeated
 	attrSysNoWire
 )

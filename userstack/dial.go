@@ -151,7 +151,7 @@ func (l *listener) serve(tcp *net.TCPConn) {
 		err = s.opt.notAnnounced()
 	case s.opt.marker == nil:
 		why := s.opt.notAnnounced()
-		c, err = s.serverLook(s.ctx, tcp, rendezvous.Refusal{Code: why.Code, Err: why.Err}, nil, nil)
+		c, err = s.serverLook(s.ctx, tcp, false, rendezvous.Refusal{Code: why.Code, Err: why.Err})
 	default:
 		c, err = s.Server(s.ctx, tcp)
 	}

@@ -13,7 +13,6 @@ import (
 	"smcr/userstack/driver"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
-	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
 )
 
@@ -27,14 +26,12 @@ type handshake struct {
 	role  smc.Role
 	m     *rendezvous.Machine
 
-	gate    network.Gate // nil: nobody else can send on tcp
-	recvBuf int          // the receive buffer of the TCP connection in bytes
+	recvBuf int // the receive buffer of the TCP connection in bytes
 	reader  tcpReader
 	writes  tcpWrites
 	timer   *time.Timer
 
 	// The sources of the next events.
-	claim    claim
 	look     firstLook
 	watching bool         // over a DECLINE that was sent
 	llc      <-chan error // the outcome of an LLC exchange, or nil

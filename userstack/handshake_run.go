@@ -13,7 +13,6 @@ import (
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
-	"smcr/userstack/wire"
 )
 
 // Client runs the client's side of the rendezvous (RFC 7609, section 3.5) on a TCP
@@ -24,33 +23,30 @@ import (
 // If the error is a [*DeclineError], the rendezvous sends no other message on tcp, and the
 // program can use tcp for its data. After any other error, close tcp.
 func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
-	return s.handshake(ctx, tcp, smc.Client, rendezvous.Config{}, nil)
+	return s.handshake(ctx, tcp, smc.Client, rendezvous.Config{})
 }
 
 // Server runs the server's side of the rendezvous on an accepted TCP connection. The peer
 // must be known to speak SMC. Its results are those of [Stack.Client].
 func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
-	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{}, nil)
+	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{})
 }
 
 // serverLook is Server for a peer that may not speak CLC: the machine looks at the first
 // bytes before it reads them. If they are data, they stay unread, and the error is a
-// *DeclineError made of notCLC. If refuse is not nil, each PROPOSAL is declined with it.
-// takeOver is that of inside.Stack.ServeUnsure, or nil.
-func (s *Stack) serverLook(ctx context.Context, tcp TCPConn, notCLC rendezvous.Refusal, refuse *rendezvous.Refusal, takeOver func() error) (*Conn, error) {
-	conf := rendezvous.Config{Look: true, OptionSeen: s.opt.marker != nil, NotCLC: notCLC, Refuse: refuse}
-	return s.handshake(ctx, tcp, smc.Server, conf, takeOver)
+// *DeclineError made of notCLC. announced says that the peer announced SMC in the TCP handshake.
+func (s *Stack) serverLook(ctx context.Context, tcp TCPConn, announced bool, notCLC rendezvous.Refusal) (*Conn, error) {
+	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{Look: true, OptionSeen: announced, NotCLC: notCLC})
 }
 
 // handshake drives one side of the rendezvous on tcp, and counts how it ended.
-func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf rendezvous.Config, takeOver func() error) (*Conn, error) {
+func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf rendezvous.Config) (*Conn, error) {
 	if err := s.reg.enter(); err != nil {
 		return nil, err
 	}
 	defer s.reg.wg.Done()
 	began := time.Now()
 	h := newHandshake(ctx, s, tcp, role, conf)
-	h.claim.take = takeOver
 	var c *Conn
 	var err error
 	if perr := s.guard.Do("a rendezvous as "+role.String(), func() { c, err = h.run() }); perr != nil {
@@ -74,9 +70,6 @@ func (h *handshake) run() (*Conn, error) {
 	defer h.end()
 	_ = h.tcp.SetDeadline(time.Time{})
 	h.writes.watch(h.tcp, h.ctx, h.s.ctx)
-	if err := h.claim.begin(h.tcp, h.reader.buf[:]); err != nil {
-		return nil, err
-	}
 	var actions []rendezvous.Action
 	for h.m.State() != rendezvous.Over {
 		actions = h.m.TakeActions(actions[:0])
@@ -104,9 +97,6 @@ func (h *handshake) outcome() (*Conn, error) {
 		why := &DeclineError{Remote: o.Refused.Remote, Code: o.Refused.Code, Err: o.Refused.Err}
 		if why.Remote {
 			h.path.declined(why.Code)
-		}
-		if err := h.openDeclined(why); err != nil {
-			return nil, fmt.Errorf("userstack: %w", err)
 		}
 		return nil, why
 	case h.cause != nil && errors.Is(o.Err, h.cause):
@@ -173,22 +163,11 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 	switch a := a.(type) {
 	case rendezvous.Look:
-		if ev := h.claim.seen; ev != nil {
-			h.claim.seen = nil
-			return ev
-		}
 		h.look.on = true
 		return nil
-	case rendezvous.OpenToData:
-		return answerOf(rendezvous.Opened{}, h.openToData())
 	case rendezvous.Prepare:
 		return answerOf(rendezvous.Prepared{}, h.prepare())
 	case rendezvous.Send:
-		if a.Message.CLCType() != wire.TypeDecline {
-			if ev := h.claimEnd(); ev != nil {
-				return ev
-			}
-		}
 		return h.send(a.Message)
 	case rendezvous.Admit:
 		return h.admit()
@@ -221,11 +200,6 @@ const watchEvery = time.Millisecond
 
 // next waits for the next event.
 func (h *handshake) next() rendezvous.Event {
-	if !h.look.on && h.m.Want() == 0 {
-		if ev := h.claimEnd(); ev != nil { // this takes longer
-			return ev
-		}
-	}
 	reads := h.read()
 	if h.m.State() != rendezvous.Queueing {
 		h.turn.busy = nil // the machine does not wait for a turn
@@ -291,9 +265,6 @@ func (h *handshake) wake() <-chan time.Time {
 // prepare prepares TCP for the messages.
 func (h *handshake) prepare() (err error) {
 	if err = hasPeer(h.tcp); err != nil {
-		return err
-	}
-	if h.gate, err = h.s.opt.gateOf(h.ctx, h.tcp); err != nil {
 		return err
 	}
 	if sc, ok := h.tcp.(syscall.Conn); ok {

@@ -69,7 +69,7 @@ func (h *handshake) send(m wire.CLC) rendezvous.Event {
 	if err == nil {
 		h.traceCLC(b, true)
 		h.writes.begin(time.Now().Add(rendezvous.MessageWait))
-		err = h.write(b, m.CLCType() == wire.TypeDecline)
+		_, err = h.tcp.Write(b)
 		h.writes.finish()
 	}
 	if err != nil {

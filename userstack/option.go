@@ -3,16 +3,10 @@
 package userstack
 
 import (
-	"context"
-	"errors"
-	"net"
 	"net/netip"
-	"syscall"
 
 	"smcr/smc"
-	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
-	"smcr/userstack/tcpopt"
 )
 
 // tcpOption is the part of a stack that announces SMC in the TCP handshake, and finds out
@@ -44,30 +38,4 @@ func (o *tcpOption) notAnnounced() *DeclineError {
 		return &DeclineError{Code: smc.DiagConfig, Err: ErrNoOption, uncounted: true}
 	}
 	return &DeclineError{Code: ReasonPeerNoSMC, uncounted: true}
-}
-
-// gateOf returns the gate of a TCP connection. A connection of the Go API has no
-// gate, because no other program has its socket.
-func (o *tcpOption) gateOf(ctx context.Context, tcp TCPConn) (network.Gate, error) {
-	_, own := tcp.(*net.TCPConn)
-	_, sole := tcp.(inside.Sole)
-	if own || sole || o.marker == nil {
-		return nil, nil
-	}
-	sc, ok := tcp.(syscall.Conn)
-	if !ok {
-		return nil, nil
-	}
-	rc, err := sc.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var g network.Gate
-	if cerr := rc.Control(func(fd uintptr) { g, err = o.marker.Gate(int(fd)) }); cerr != nil || err != nil {
-		return nil, errors.Join(cerr, err)
-	}
-	if g == nil && !inside.OwnerFrom(ctx).Trusted() {
-		return nil, tcpopt.ErrNoGate
-	}
-	return g, nil
 }

@@ -65,12 +65,16 @@ func TestProbeReset(t *testing.T) {
 // resetHasCome reports whether a TCP connection is closed.
 func resetHasCome(t *testing.T, c syscall.Conn) (closed bool) {
 	t.Helper()
-	if err := onSocket(c, func(fd int) error {
-		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		closed = err == nil && info.State == unix.BPF_TCP_CLOSE
-		return err
-	}); err != nil {
+	rc, err := c.SyscallConn()
+	if err != nil {
 		t.Fatal(err)
+	}
+	if cerr := rc.Control(func(fd uintptr) {
+		var info *unix.TCPInfo
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		closed = err == nil && info.State == unix.BPF_TCP_CLOSE
+	}); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
 	}
 	return closed
 }

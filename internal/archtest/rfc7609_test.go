@@ -31,7 +31,7 @@ const notApplicable = "Not applicable: "
 var rfcPackages = map[string]string{
 	"conn": "userstack/conn", "driver": "userstack/driver", "e2e": "internal/testing/e2e", "interop": "internal/testing/interop",
 	"linkgroup": "userstack/linkgroup", "service": "userstack/service",
-	"inside": "userstack/internal/inside", "network": "userstack/network", "programs": "userstack/internal/programs", "devices": "userstack/devices", "stacktest": "userstack/stacktest", "softroce": "rdmaverbs/softroce", "tcpopt": "userstack/tcpopt",
+	"inside": "userstack/internal/inside", "network": "userstack/network", "devices": "userstack/devices", "stacktest": "userstack/stacktest", "softroce": "rdmaverbs/softroce", "tcpopt": "userstack/tcpopt",
 	"smc": "smc", "userstack": "userstack", "relay": "userstack/relay", "wire": "userstack/wire", "rendezvous": "userstack/rendezvous",
 }
 

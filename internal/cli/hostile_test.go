@@ -65,7 +65,6 @@ func newPoisoned(text string) *poisoned {
 	s.LinkGroupsD = []nl.LinkGroupD{{ID: 7, PNETID: "NET1", V2: &nl.V2Common{Version: 2, EID: "EID", PeerHost: "host-b"}}}
 	s.Connections = append(s.Connections, nl.Connection{State: smc.StateActive, Mode: nl.ModeSMCD, DMB: &nl.ConnDMB{}})
 	poison(reflect.ValueOf(&s), text)
-	s.SysInfo.LocalJoin = "" // a list that is checked like a file: TestHostileJoin
 	return &poisoned{nltest.NewFake(s), text}
 }
 
@@ -180,19 +179,6 @@ func TestHostileError(t *testing.T) {
 	}
 	if said < 5 {
 		t.Errorf("the error was shown only %d times", said)
-	}
-}
-
-// TestHostileJoin checks that a list of a stack that is none is refused, and not exported as an
-// empty one.
-func TestHostileJoin(t *testing.T) {
-	for _, text := range []string{hostile, "[{program: x}], more: [1]", "[]}, pnetids: [{name: A}"} {
-		s := nltest.SampleState()
-		s.SysInfo.LocalJoin = text
-		status, out, errOut := program(t, client(t, nltest.NewFake(s)), "smcr", "export")
-		if status == 0 || out != "" || !strings.HasPrefix(errOut, "smcr: the list local.join of the stack: ") || strings.ContainsFunc(errOut, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }) {
-			t.Errorf("%q: status %d, %q, %q", text, status, out, errOut)
-		}
 	}
 }
 

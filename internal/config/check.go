@@ -21,13 +21,10 @@ type Host struct {
 	RoCEDevice func(name string) bool
 }
 
-// errFileOnly is the error of a section that a stack takes only from its own file.
-var errFileOnly = fmt.Errorf("the stack takes local only from its configuration file, such as %s, at start and on SIGHUP: %w", DefaultPath, nl.ErrNotSupported)
-
 // Check checks, without a change, whether the stack would refuse the plan. If so, it
 // returns the [ApplyError] that Apply would return.
 func (p *Plan) Check(ctx context.Context, ctl nl.Control, host Host) error {
-	if len(p.Changes) == 0 && !p.join {
+	if len(p.Changes) == 0 {
 		return nil
 	}
 	info, err := ctl.SysInfo(ctx)
@@ -42,9 +39,6 @@ func (p *Plan) Check(ctx context.Context, ctl nl.Control, host Host) error {
 	}
 	roce := func(name string) bool {
 		return slices.ContainsFunc(devices, func(d nl.Device) bool { return d.Name == name })
-	}
-	if p.join && info.Stack != "" { // the kernel joins no programs
-		return &ApplyError{Step: "set local.join", Err: errFileOnly}
 	}
 	refuse := func(ch Change, err error) error { return &ApplyError{Step: ch.step(), Err: err} }
 	unknown := func(what, name string) error {

@@ -41,9 +41,6 @@ type Config struct {
 	SEID *bool
 	// HSLimitation is the handshake limitation.
 	HSLimitation *bool
-	// LocalJoin says which programs of one machine are joined directly. Only a
-	// user-space stack has it, and takes it only from its configuration file.
-	LocalJoin []LocalJoin
 	// Programs are the cgroups whose programs use SMC, in the order of the file. Only a user-space
 	// stack that takes connections at the devices has it.
 	Programs []Program
@@ -55,7 +52,6 @@ type file struct {
 	UEIDs        *[]string  `yaml:"ueids,omitempty"`
 	SEID         *bool      `yaml:"seid,omitempty"`
 	HSLimitation *bool      `yaml:"handshake_limitation,omitempty"`
-	Local        *local     `yaml:"local,omitempty"`
 	Programs     *[]program `yaml:"programs,omitempty"`
 }
 
@@ -187,7 +183,7 @@ func plain(s string) string {
 	}
 	return strings.NewReplacer(
 		"into []config.entry", "as a list of pnetids", "into []config.program", "as a list of programs", "into config.program", "as an entry of programs", "into config.entry", "as an entry of a pnetid",
-		"into config.file", "as a configuration", "into config.joined", "as an entry of join", "into config.local", "as the section local", "into []string", "as a list", "into string", "as text",
+		"into config.file", "as a configuration", "into []string", "as a list", "into string", "as text",
 		"into bool", "as true or false", "into uint8", "as a port number", "into uint16", "as a port number", "!!", "",
 	).Replace(s)
 }
@@ -201,7 +197,7 @@ func meant(key string) string {
 		return ": write adapt: false"
 	}
 	var keys []string
-	for _, t := range []reflect.Type{reflect.TypeFor[file](), reflect.TypeFor[entry](), reflect.TypeFor[local](), reflect.TypeFor[joined](), reflect.TypeFor[program]()} {
+	for _, t := range []reflect.Type{reflect.TypeFor[file](), reflect.TypeFor[entry](), reflect.TypeFor[program]()} {
 		for i := range t.NumField() {
 			name, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
 			keys = append(keys, name)
@@ -255,7 +251,7 @@ func (p *parser) line(key string, i int) int {
 func (p *parser) config(f *file) *Config {
 	// A key without a value is an error, because it could mean an empty list, which
 	// empties a table, or a missing section, which changes nothing.
-	for _, key := range []string{"pnetids", "ueids", "seid", "handshake_limitation", "local", "programs"} {
+	for _, key := range []string{"pnetids", "ueids", "seid", "handshake_limitation", "programs"} {
 		if n := p.find(key); n != nil && n.Tag == "!!null" {
 			p.fail(n.Line, "%s has no value: remove the key, or write [] for an empty list", key)
 		}
@@ -266,9 +262,6 @@ func (p *parser) config(f *file) *Config {
 	}
 	if f.UEIDs != nil {
 		c.UEIDs = p.ueids(*f.UEIDs)
-	}
-	if f.Local != nil {
-		c.LocalJoin = p.joins(f.Local.Join)
 	}
 	if f.Programs != nil {
 		c.Programs = p.programs(*f.Programs)
@@ -366,9 +359,6 @@ func (c *Config) Complete(ueids ...string) *Config {
 	if d.HSLimitation == nil {
 		d.HSLimitation = new(bool)
 	}
-	if d.LocalJoin == nil {
-		d.LocalJoin = []LocalJoin{}
-	}
 	if d.Programs == nil {
 		d.Programs = []Program{}
 	}
@@ -392,9 +382,6 @@ func (c *Config) AppendYAML(b []byte) ([]byte, error) {
 	}
 	if c.UEIDs != nil {
 		f.UEIDs = &c.UEIDs
-	}
-	if c.LocalJoin != nil {
-		f.Local = &local{Join: joinedOf(c.LocalJoin)}
 	}
 	if c.Programs != nil {
 		list := programsOf(c.Programs)

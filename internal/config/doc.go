@@ -14,9 +14,6 @@
 //	  - EXAMPLE.COM-1
 //	seid: true                    # smcr seid: proposed to peers
 //	handshake_limitation: false   # smcr hslimit
-//	local:                        # joined as with smcr run --local
-//	  join:
-//	    - {port: 6379, prefix: 127.0.0.0/8}
 //	programs:                     # smcr attach
 //	  - cgroup: /system.slice/nginx.service
 //	  - {cgroup: /user.slice, accept: false, adapt: false}

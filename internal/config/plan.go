@@ -47,13 +47,6 @@ func Export(ctx context.Context, ctl nl.Control) (*Config, error) {
 	case known(err) != nil:
 		return nil, err
 	}
-	info, err := ctl.SysInfo(ctx)
-	if err = known(err); err != nil {
-		return nil, err
-	}
-	if c.LocalJoin, err = parseLocalJoin(info.LocalJoin); err != nil {
-		return nil, err
-	}
 	c.Programs, err = attached(ctx, ctl)
 	return c, err
 }
@@ -117,7 +110,6 @@ type Plan struct {
 
 	before *Config
 	steps  []step
-	join   bool // the list local.join is not that of the stack
 }
 
 // Plan compares the stack with c, without a change.
@@ -126,7 +118,7 @@ func (c *Config) Plan(ctx context.Context, ctl nl.Control) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{before: now, join: c.LocalJoin != nil && !slices.Equal(c.LocalJoin, now.LocalJoin)}
+	p := &Plan{before: now}
 	if c.PNETs != nil {
 		p.pnets(now.PNETs, c.PNETs)
 	}

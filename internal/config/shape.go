@@ -48,22 +48,6 @@ var root = kind{
 		},
 		"seid":                 {rule: "seid must be true or false", ok: decodes[bool]},
 		"handshake_limitation": {rule: "handshake_limitation must be true or false", ok: decodes[bool]},
-		"local": {
-			rule: "local must consist of keys and values, for example {join: [{program: redis-server, port: 6379}]}", ok: isMap,
-			keys: map[string]kind{
-				"join": {
-					rule: "join must be a list, for example [{program: redis-server, port: 6379}]", ok: isList,
-					item: &kind{
-						rule: "each entry of join must consist of keys and values, for example {program: redis-server, port: 6379}", ok: isMap,
-						keys: map[string]kind{
-							"program": {rule: "program must be a word, for example redis-server", ok: decodes[string]},
-							"port":    {rule: "port must be a number from 1 to 65535", ok: decodes[uint16]},
-							"prefix":  {rule: "prefix must be a word, for example 10.0.0.0/8", ok: decodes[string]},
-						},
-					},
-				},
-			},
-		},
 		"programs": {
 			rule: "programs must be a list, for example [{cgroup: /system.slice/nginx.service}]", ok: isList,
 			item: &kind{

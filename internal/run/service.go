@@ -24,7 +24,7 @@ func Stack(ctx context.Context, flags ...string) (_ *nl.Client, started bool, er
 	if !errors.Is(err, nl.ErrNoBackend) {
 		return c, false, err
 	}
-	err = serve.StartOnDemand(ctx, append([]string{"--boundary", "wire"}, flags...)...)
+	err = serve.StartOnDemand(ctx, flags...)
 	switch {
 	case errors.Is(err, serve.ErrPrivilege):
 		return nil, false, cmdutil.Say(errors.Join(err, os.ErrPermission), "no smcr stack in this network namespace and no privilege to start one: run 'smcr serve' as root")

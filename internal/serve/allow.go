@@ -12,7 +12,6 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/place"
-	"smcr/userstack/broker"
 	"smcr/userstack/service"
 )
 
@@ -22,21 +21,21 @@ type Allow struct {
 	Users, Groups []uint32
 }
 
-// authorize returns a function that refuses launchers of other users, or nil if
+// authorize returns a function that refuses programs of other users, or nil if
 // everyone is allowed.
-func (a Allow) authorize() func(*broker.Launcher) error {
+func (a Allow) authorize() func(service.Caller) error {
 	if len(a.Users) == 0 && len(a.Groups) == 0 {
 		return nil
 	}
 	owner := uint32(os.Geteuid())
-	return func(l *broker.Launcher) error {
+	return func(c service.Caller) error {
 		switch {
-		case l.UID == 0, l.UID == owner, slices.Contains(a.Users, l.UID), slices.Contains(a.Groups, l.GID):
+		case c.UID == 0, c.UID == owner, slices.Contains(a.Users, c.UID), slices.Contains(a.Groups, c.GID):
 			return nil
-		case slices.ContainsFunc(l.Groups, func(g uint32) bool { return slices.Contains(a.Groups, g) }):
+		case slices.ContainsFunc(c.Groups, func(g uint32) bool { return slices.Contains(a.Groups, g) }):
 			return nil
 		}
-		return fmt.Errorf("user %d may not use this stack: see --allow-user and --allow-group of 'smcr serve'", l.UID)
+		return fmt.Errorf("user %d may not use this stack: see --allow-user and --allow-group of 'smcr serve'", c.UID)
 	}
 }
 

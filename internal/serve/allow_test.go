@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"smcr/userstack/broker"
+	"smcr/userstack/service"
 )
 
 // TestAllow: which users may run programs over the stack.
@@ -18,18 +18,18 @@ func TestAllow(t *testing.T) {
 	lists := Allow{Users: []uint32{1001, 1002}, Groups: []uint32{2001}}
 	for _, tt := range []struct {
 		name string
-		l    broker.Launcher
+		c    service.Caller
 		want bool
 	}{
-		{"root", broker.Launcher{}, true},
-		{"the owner", broker.Launcher{UID: uint32(os.Geteuid()), GID: 9}, true},
-		{"a user of the list", broker.Launcher{UID: 1002, GID: 1002}, true},
-		{"another user", broker.Launcher{UID: 1003, GID: 1002, Groups: []uint32{1001}}, false},
-		{"a user whose group is of the list", broker.Launcher{UID: 1003, GID: 2001}, true},
-		{"a member of a group of the list", broker.Launcher{UID: 1003, GID: 1003, Groups: []uint32{27, 2001}}, true},
-		{"a user with the number of a group", broker.Launcher{UID: 2001, GID: 1}, false},
+		{"root", service.Caller{}, true},
+		{"the owner", service.Caller{UID: uint32(os.Geteuid()), GID: 9}, true},
+		{"a user of the list", service.Caller{UID: 1002, GID: 1002}, true},
+		{"another user", service.Caller{UID: 1003, GID: 1002, Groups: []uint32{1001}}, false},
+		{"a user whose group is of the list", service.Caller{UID: 1003, GID: 2001}, true},
+		{"a member of a group of the list", service.Caller{UID: 1003, GID: 1003, Groups: []uint32{27, 2001}}, true},
+		{"a user with the number of a group", service.Caller{UID: 2001, GID: 1}, false},
 	} {
-		err := lists.authorize()(&tt.l)
+		err := lists.authorize()(tt.c)
 		if (err == nil) != tt.want {
 			t.Errorf("%s: %v", tt.name, err)
 		}

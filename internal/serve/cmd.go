@@ -3,39 +3,27 @@
 package serve
 
 import (
-	"cmp"
 	"errors"
-	"net/netip"
 	"os"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
 	"smcr/internal/httpserver"
 	"smcr/internal/typo"
 	"smcr/userstack"
-	"smcr/userstack/broker"
+	"smcr/userstack/attach"
 	"smcr/userstack/engine"
-	"smcr/userstack/service"
-
-	"github.com/spf13/cobra"
 )
-
-// Values of --boundary, which is hidden while one of them replaces the other.
-const (
-	boundaryLauncher = "launcher"
-	boundaryWire     = "wire"
-)
-
-// BoundaryEnv is the environment variable that has another default of --boundary. It goes with the flag.
-const BoundaryEnv = "SMCR_BOUNDARY"
 
 // NewCmd returns the command smcr serve.
 func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 
 func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	o := &Options{Err: f.IO.ErrOut, Takeover: Takeover{Release: f.Version}}
-	var assume, users, groups []string
+	var users, groups []string
 	var level, prepare string
 	var reload int
 	var runs bool
@@ -52,9 +40,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"and smcr.service takes over from it. A stack that you start\n" +
 			"yourself runs until SIGINT or SIGTERM. It then ends its link groups cleanly and\n" +
 			"resets the remaining connections.\n\n" +
-			"If eBPF is not permitted, the stack cannot announce SMC in the TCP handshake. It\n" +
-			"logs this once and then uses SMC-R only toward the peers of --assume-smc. These\n" +
-			"peers need the same option for this host.\n\n" +
+			"The stack takes the connections of programs at the network devices of the host, by\n" +
+			"eBPF programs. If that is not permitted, it logs this once, and programs use TCP;\n" +
+			"'smcr info' says why.\n\n" +
 			"At start and on SIGHUP, the stack reads " + config.DefaultPath + " if it\n" +
 			"exists, or the file of --config: see 'smcr apply --help'. Devices that are not in\n" +
 			"this network namespace are ignored. If the file has an error, the stack does not\n" +
@@ -67,8 +55,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"'smcr export > " + config.DefaultPath + "'. If the stack cannot keep a change, the\n" +
 			"command that made it says so, and so does 'smcr info'.\n\n" +
 			"With --takeover, a new stack takes over from the one that runs, for example to\n" +
-			"upgrade smcr. No connection is reset and none is refused meanwhile. Programs under\n" +
-			"'smcr run' use the new stack for new connections and new listening sockets. The old\n" +
+			"upgrade smcr. No connection is reset and none is refused meanwhile. Programs use the\n" +
+			"new stack for new connections, also those to sockets that listen already. The old\n" +
 			"stack keeps its connections and ends after the last one, or after the\n" +
 			"--drain-timeout that it was started with, a day by default. 'smcr info' lists such\n" +
 			"stacks. There can be 15. A takeover beyond that ends the oldest one, whose connections\n" +
@@ -87,19 +75,18 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"others or 'smcr ueid del' removes it. A Linux kernel needs one that you add on both\n" +
 			"hosts: see 'smcr ueid add'. A Linux kernel over soft-RoCE (rxe) supports version 2\n" +
 			"only.\n\n" +
-			"In a container, the stack sees only the cgroup of this container, and announces SMC for\n" +
-			"the programs there. To serve the programs of other containers, mount the cgroup v2 tree\n" +
-			"of the host, and name the mount with --pod-cgroup (the containers of the same pod) or\n" +
-			"--cgroup (all of the tree).\n\n" +
+			"With --cgroup, all programs of a part of the cgroup v2 tree use SMC from the start on,\n" +
+			"without 'smcr run' and 'smcr attach'. In a container, the stack sees only the cgroup\n" +
+			"of this container. For the programs of all containers of its pod, mount the cgroup v2\n" +
+			"tree of the host, and name the mount with --pod-cgroup.\n\n" +
 			"RoCE version 2 needs UDP port 4791. If the kernel's soft-RoCE or another program\n" +
 			"uses the port, the stack logs this once and continues with RoCE version 1. --roce\n" +
 			"v1 disables version 2 of both RoCE and SMC-R. With --roce v2, SMC-R version 1 uses\n" +
 			"RoCE version 2 too, and the peer must do the same.\n\n" +
-			"Connections between two programs of this machine are TCP between their own sockets.\n" +
-			"For this, the stack writes the addresses of its network namespace to a file below\n" +
-			"/run/smcr, and reads those of the other stacks. With --no-local, programs of two\n" +
-			"network namespaces use RoCE, to try SMC-R on one machine; and 'smcr run --local',\n" +
-			"which joins two programs of one network namespace by a socketpair, has no effect.\n\n" +
+			"Connections between two programs of this machine are TCP. For this, the stack writes\n" +
+			"the addresses of its network namespace to a file below /run/smcr, and reads those of\n" +
+			"the other stacks. With --no-local, programs of two network namespaces use RoCE, to\n" +
+			"try SMC-R on one machine.\n\n" +
 			"The stack serves every user of the host. With --allow-user and --allow-group, it\n" +
 			"serves only these users, the members of these groups, root and its own user; the\n" +
 			"programs of others use TCP. Limits for each user ensure that no user can exhaust\n" +
@@ -109,12 +96,13 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"With --metrics, the stack answers scrapes of Prometheus at http://ADDRESS/metrics, without\n" +
 			"authentication or encryption. 'smcr exporter' does the same in a process without any\n" +
 			"rights, and for the kernel's stack too.\n\n" +
-			"The stack needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. Before it serves, it gives\n" +
-			"up all other capabilities, and all system calls that it does not need. It can run\n" +
+			"The stack needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, and CAP_SYS_ADMIN for its\n" +
+			"start. Before it serves, it gives up all capabilities but the first three, and all\n" +
+			"system calls that it does not need. It can run\n" +
 			"as a user of its own: 'smcr serve --prepare USER', as root, gives this user the\n" +
 			"directory of the sockets and ends. All users of the host then trust a stack of\n" +
 			"this user. The systemd unit does this.",
-		Example: "  smcr serve\n  smcr serve --netdev eth0 --netdev eth1\n  smcr serve --assume-smc 10.1.0.0/16",
+		Example: "  smcr serve\n  smcr serve --netdev eth0 --netdev eth1",
 		Args:    cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if prepare != "" {
@@ -136,13 +124,6 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 				}
 				o.Process.Metrics = addr
 			}
-			for _, s := range assume {
-				p, err := parsePrefix(s)
-				if err != nil {
-					return cmdutil.UsageError("--assume-smc %q is not an address or a prefix such as 10.1.0.0/16", s)
-				}
-				o.AssumeSMC = append(o.AssumeSMC, p)
-			}
 			for _, s := range users {
 				id, err := parseUser(s)
 				if err != nil {
@@ -160,23 +141,17 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			if o.Cgroup.Dir != "" && o.Cgroup.PodTree != "" {
 				return cmdutil.UsageError("--cgroup and --pod-cgroup: choose one")
 			}
-			if o.Boundary != boundaryLauncher && o.Boundary != boundaryWire {
-				return cmdutil.UsageError("--boundary %q: %s", o.Boundary, typo.Meant(o.Boundary, []string{boundaryLauncher, boundaryWire}, "must be launcher or wire"))
-			}
 			if o.GroupIdle <= 0 {
 				return cmdutil.UsageError("--group-idle %v: must be more than 0", o.GroupIdle)
 			}
 			if o.StallTime < time.Second || o.StallTime > 5*time.Minute {
 				return cmdutil.UsageError("--stall-time %v: must be 1s to 5m", o.StallTime)
 			}
-			if o.MinKeepAlive < 0 || o.MinKeepAlive > service.MaxMinKeepAlive {
-				return cmdutil.UsageError("--min-keepalive %v: must be 0 to %v", o.MinKeepAlive, service.MaxMinKeepAlive)
-			}
 			if l := &o.Limits; l.Memory < -1 || l.UserMemory < -1 || l.Conns < 0 || l.UserConns < 0 || l.Groups < -1 {
 				return cmdutil.UsageError("--max-memory %d, --user-memory %d, --max-linkgroups %d: must be at least -1; --max-connections %d, --user-connections %d: must be at least 0", l.Memory, l.UserMemory, l.Groups, l.Conns, l.UserConns)
 			}
-			if o.UserFDs < 0 || o.UserSessions <= 0 {
-				return cmdutil.UsageError("--user-fds %d, --user-sessions %d: --user-fds must be at least 0 and --user-sessions at least 1", o.UserFDs, o.UserSessions)
+			if o.UserFDs < 0 || o.UserRuns <= 0 {
+				return cmdutil.UsageError("--user-fds %d, --user-sessions %d: --user-fds must be at least 0 and --user-sessions at least 1", o.UserFDs, o.UserRuns)
 			}
 			if err := o.LogLevel.UnmarshalText([]byte(level)); err != nil {
 				return cmdutil.UsageError("--log-level %q: %s", level, typo.Meant(level, []string{"debug", "info", "warn", "error"}, "must be debug, info, warn or error"))
@@ -194,10 +169,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl := cmd.Flags()
 	fl.StringVar(&o.Config, "config", "", "read this configuration `file` (default "+config.DefaultPath+", if it exists)")
 	fl.StringArrayVar(&o.NetDevs, "netdev", nil, "use only this `netdev` for RoCE; may be repeated (default: all)")
-	fl.StringArrayVar(&assume, "assume-smc", nil, "assume that peers in this `prefix` use SMC if the TCP handshake cannot announce it; may be repeated")
-	fl.BoolVar(&o.NoOption, "no-tcp-option", false, "do not load the eBPF program that announces SMC in the TCP handshake")
-	fl.StringVar(&o.Cgroup.Dir, "cgroup", "", "announce SMC for the programs below this `directory` of a cgroup v2 tree (default: all of the tree that this process sees; in a container, the programs of the container)")
-	fl.StringVar(&o.Cgroup.PodTree, "pod-cgroup", "", "announce SMC for the programs of the pod of this container; `directory` is where the cgroup v2 tree of the host is mounted")
+	fl.StringVar(&o.Cgroup.Dir, "cgroup", "", "have the programs below this `directory` of a cgroup v2 tree use SMC from the start on (default: only those of 'smcr run', 'smcr attach' and the configuration)")
+	fl.StringVar(&o.Cgroup.PodTree, "pod-cgroup", "", "have the programs of the pod of this container use SMC from the start on; `directory` is where the cgroup v2 tree of the host is mounted")
 	fl.StringVar(&o.RoCE, "roce", "both", "RoCE `version` on the wire: v1, v2 or both")
 	fl.IntVar(&o.RecvBuf, "rcvbuf", defaultBuf, "least size of receive buffers (RMB elements) in `bytes`, at most 524288")
 	fl.IntVar(&o.SendBuf, "sndbuf", defaultBuf, "size of send buffers in `bytes`")
@@ -206,14 +179,13 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "end after this `time` without programs and connections; 0 means never")
 	fl.BoolVar(&o.NoDefaultEID, "no-default-eid", false, "start without the enterprise ID "+userstack.DefaultUEID+", which user-space stacks have in common")
 	fl.BoolVar(&o.Engine.Off, "no-engine", false, "use goroutines instead of the event loop to move data, for comparison")
-	fl.BoolVar(&o.NoLocal, "no-local", false, "use RoCE between network namespaces of this machine, and make no pairs for 'smcr run --local'")
+	fl.BoolVar(&o.NoLocal, "no-local", false, "use RoCE between network namespaces of this machine")
 	fl.IntVar(&o.Engine.Threads, "threads", 0, "`number` of event loops, among which link groups are spread; 0 means one for each two processors")
 	fl.DurationVar(&o.Engine.Spin, "spin", engine.DefaultSpin, "look for more work for this `time` before the event loop sleeps; 0 means not at all")
 	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")
 	fl.DurationVar(&o.StallTime, "stall-time", userstack.DefaultStallTime, "wait at least this `time` for a peer that stands still until its connections end, 1s to 5m")
-	fl.DurationVar(&o.MinKeepAlive, "min-keepalive", 0, "least `time` between TCP keepalives on the TCP connections below SMC-R, whatever programs set, rounded up to seconds; 0 means no limit")
 	fl.IntVar(&o.UserFDs, "user-fds", 0, "maximum number of `descriptors` of the stack for each user except root, 4 per connection; 0 means a share of the limit of open files")
-	fl.IntVar(&o.UserSessions, "user-sessions", broker.DefaultMaxSessions, "maximum `number` of programs under 'smcr run' at a time for each user except root")
+	fl.IntVar(&o.UserRuns, "user-sessions", attach.DefaultMaxRuns, "maximum `number` of programs under 'smcr run' at a time for each user except root")
 	fl.Int64Var(&o.Limits.Memory, "max-memory", 0, "maximum memory for the buffers of all connections in `bytes`; 0 means half of the machine's, -1 no limit")
 	fl.Int64Var(&o.Limits.UserMemory, "user-memory", 0, "maximum memory for the buffers of the connections of each user except root in `bytes`; 0 means half of --max-memory, -1 no limit")
 	fl.IntVar(&o.Limits.Conns, "max-connections", 0, "maximum `number` of connections; 0 means as many as --max-memory allows")
@@ -230,9 +202,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.IntVar(&reload, "reload", 0, "have process `PID`, the stack of a systemd unit, read its configuration again, or take over from it if another smcr is installed")
 	fl.BoolVar(&o.Start.OnDemand, "on-demand", false, "remove the log at the end (used by smcr run)")
 	fl.BoolVar(&o.Start.Report, reportFlag, false, "report the start on descriptor 3 (used by smcr run and --reload)")
-	fl.StringVar(&o.Boundary, "boundary", cmp.Or(os.Getenv(BoundaryEnv), boundaryLauncher), "how connections of programs come to the stack: launcher (smcr run) or wire (the devices of the host; programs need nothing)")
 	fl.BoolVar(&runs, "runs", false, "start no stack: make cgroups for programs under smcr run, for a stack that is not of root")
-	for _, name := range []string{"on-demand", reportFlag, "boundary", "runs"} {
+	for _, name := range []string{"on-demand", reportFlag, "runs"} {
 		if err := fl.MarkHidden(name); err != nil {
 			panic(err) // cannot happen: the flag is defined above
 		}
@@ -247,13 +218,4 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("roce", cobra.FixedCompletions([]string{"v1", "v2", "both"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
-}
-
-// parsePrefix parses a prefix. An address means the prefix with only this address.
-func parsePrefix(s string) (netip.Prefix, error) {
-	if a, err := netip.ParseAddr(s); err == nil {
-		return netip.PrefixFrom(a, a.BitLen()), nil
-	}
-	p, err := netip.ParsePrefix(s)
-	return p.Masked(), err
 }

@@ -4,7 +4,6 @@ package serve
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -22,7 +21,6 @@ import (
 	"smcr/guard"
 	"smcr/internal/config"
 	"smcr/internal/sdnotify"
-	"smcr/userstack/service"
 )
 
 // configTimeout is the time limit for applying a configuration file.
@@ -36,8 +34,6 @@ type configurator struct {
 	control *persistentControl
 	log     *slog.Logger
 	notify  func(...string) error // tells the service manager
-	// join replaces the policy which programs of one machine are joined. It cannot fail.
-	join func([]service.LocalJoin)
 }
 
 // start applies the file, and the changes that commands made in an earlier stack. On
@@ -120,44 +116,11 @@ func (c *configurator) load(ctx context.Context, before *config.State) (read loa
 	if err != nil {
 		return read, fmt.Errorf("%s: %w", path, err)
 	}
-	n := len(changes)
 	for _, ch := range changes {
 		c.log.Info("configuration", "change", ch.String())
 	}
-	if change := c.setJoin(file.LocalJoin); change != "" {
-		n++
-		c.log.Info("configuration", "change", change)
-	}
-	c.log.Info("configuration read", "file", path, "changes", n)
+	c.log.Info("configuration read", "file", path, "changes", len(changes))
 	return loaded{true, digest, usable.Programs}, nil
-}
-
-// setJoin replaces the policy for joins, after all of the file was applied. It returns what has
-// changed, for the log.
-func (c *configurator) setJoin(list []config.LocalJoin) (change string) {
-	if c.join == nil {
-		return ""
-	}
-	if c.control.join != nil {
-		if now := config.FormatLocalJoin(list); now != formatJoin(c.control.join()) {
-			change = "local.join: " + cmp.Or(now, "none")
-		}
-	}
-	out := make([]service.LocalJoin, len(list))
-	for i, x := range list {
-		out[i] = service.LocalJoin(x)
-	}
-	c.join(out)
-	return change
-}
-
-// formatJoin returns the policy for joins as SysInfo has it.
-func formatJoin(list []service.LocalJoin) string {
-	out := make([]config.LocalJoin, len(list))
-	for i, x := range list {
-		out[i] = config.LocalJoin(x)
-	}
-	return config.FormatLocalJoin(out)
 }
 
 // addEIDs adds the enterprise IDs that a stack has without a configuration file.

@@ -15,8 +15,7 @@ import (
 // lacks knows what keeps a stack from doing all that it could.
 type lacks struct {
 	capabilities []string     // those that are missing, with what is lost
-	option       func() error // why SMC cannot be announced; nil if it should not be
-	wire         error        // why connections are not taken at the devices; nil if they should not be
+	wire         error        // why connections of programs are not taken; or nil
 	v2           func() error // why devices have no RoCE version 2
 	dead         func() []int // see service.Service.Dead
 }
@@ -24,10 +23,6 @@ type lacks struct {
 // now returns whether devices have RoCE version 2, and everything that is lacking.
 func (l *lacks) now() (v2 bool, all []string) {
 	all = append(all, l.capabilities...)
-	// A missing capability says already that SMC cannot be announced, and why.
-	if l.option != nil && l.option() != nil && len(all) == 0 {
-		all = append(all, "SMC cannot be announced in the TCP handshake, so only peers of --assume-smc use SMC-R: "+plain.Text(l.option().Error()))
-	}
 	if l.wire != nil {
 		all = append(all, l.noWire())
 	}
@@ -38,7 +33,7 @@ func (l *lacks) now() (v2 bool, all []string) {
 	return err == nil, all
 }
 
-// noWire returns why connections of programs are not taken at the devices although they were to be, or "".
+// noWire returns why connections of programs are not taken at the devices, or "".
 func (l *lacks) noWire() string {
 	if l.wire == nil {
 		return ""
@@ -61,6 +56,6 @@ func (l *lacks) why(err error) error {
 		who = "processes"
 	}
 	return fmt.Errorf("no RoCE version 2: UDP port 4791 still belongs to %s %s, the stack before this one, which was killed and cannot end "+
-		"while a program keeps one of its system calls: end that program, a 'smcr run' of before, and then restart this stack",
+		"before one of its system calls does: restart this stack then",
 		who, strings.Trim(fmt.Sprint(dead), "[]"))
 }

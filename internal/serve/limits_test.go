@@ -52,7 +52,7 @@ func TestLimitFlags(t *testing.T) {
 		cmd.SetArgs(tt.args)
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
 		err := cmd.ExecuteContext(t.Context())
-		if (err == nil) != tt.ok || tt.ok && (got == nil || got.UserFDs != tt.fds || got.UserSessions != tt.sessions) {
+		if (err == nil) != tt.ok || tt.ok && (got == nil || got.UserFDs != tt.fds || got.UserRuns != tt.sessions) {
 			t.Errorf("%q: %v, %+v", tt.args, err, got)
 		}
 	}

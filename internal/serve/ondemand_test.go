@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if os.Getenv(startEnv) != "" {
-		if err := StartOnDemand(context.Background(), "--no-tcp-option"); err != nil {
+		if err := StartOnDemand(context.Background(), "--threads", "1"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -133,7 +133,7 @@ func exists(name string) bool {
 func TestStartOnDemand(t *testing.T) {
 	start := func(t *testing.T, args ...string) (pid int) {
 		t.Helper()
-		if err := StartOnDemand(context.Background(), append([]string{"--no-tcp-option"}, args...)...); err != nil {
+		if err := StartOnDemand(context.Background(), append([]string{"--threads", "1"}, args...)...); err != nil {
 			t.Error(err)
 			runtime.Goexit()
 		}
@@ -305,7 +305,7 @@ func TestStartSweeps(t *testing.T) {
 				return
 			}
 		}
-		if err := StartOnDemand(t.Context(), "--no-tcp-option"); err != nil {
+		if err := StartOnDemand(t.Context(), "--threads", "1"); err != nil {
 			t.Error(err)
 			return
 		}

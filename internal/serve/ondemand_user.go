@@ -46,11 +46,8 @@ func findUnitUser() *unitUser {
 		}
 		x.caps = append(x.caps, uintptr(p.number))
 	}
-	// For local connections, and for a network namespace, at the start.
-	for _, c := range []int{unix.CAP_PERFMON, startPrivilege.number} {
-		if have.Has(c) {
-			x.caps = append(x.caps, uintptr(c))
-		}
+	if have.Has(startPrivilege.number) {
+		x.caps = append(x.caps, uintptr(startPrivilege.number))
 	}
 	u, err := user.Lookup(place.UnitUser)
 	if err != nil {

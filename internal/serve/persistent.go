@@ -15,7 +15,6 @@ import (
 
 	"smcr/internal/config"
 	"smcr/nl"
-	"smcr/userstack/service"
 )
 
 // A persistentControl is the Control that a stack offers to commands. It saves what they
@@ -27,8 +26,6 @@ type persistentControl struct {
 	release    string // of smcr
 	v1, v2     bool   // the versions of RoCE that were asked for
 	lacks      *lacks
-
-	join func() []service.LocalJoin // the policy in use, for SysInfo
 
 	file *stateFile // nil: there is no directory for it
 
@@ -78,9 +75,6 @@ func (p *persistentControl) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 		v2, all := p.lacks.now()
 		info.RoCEv2 = info.RoCEv2 && v2
 		info.Problems, info.NoWire = append(info.Problems, all...), p.lacks.noWire()
-	}
-	if p.join != nil {
-		info.LocalJoin = formatJoin(p.join())
 	}
 	if err := p.notSaved(); err != nil {
 		info.StateError = err.Error()

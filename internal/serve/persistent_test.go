@@ -17,7 +17,6 @@ import (
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/userstack"
-	"smcr/userstack/service"
 
 	"golang.org/x/sys/unix"
 )
@@ -61,49 +60,6 @@ func (l *lab) start() (*persistentControl, *configurator) {
 		l.t.Fatal(err)
 	}
 	return k, c
-}
-
-// TestLocalJoinFromFile: the policy for joins is that of the file, whole or not at all, at
-// start and at each reload, and is exported.
-func TestLocalJoinFromFile(t *testing.T) {
-	l := newLab(t)
-	l.configure("local: {join: [{program: redis-server, port: 6379}]}")
-	k, c := l.start()
-	var now []service.LocalJoin
-	c.join = func(list []service.LocalJoin) { now = list }
-	k.join = func() []service.LocalJoin { return now }
-	for _, step := range []struct {
-		file, want string // of what 'smcr export' prints of it
-		fails      bool
-	}{
-		{"local: {join: [{program: redis-server, port: 6379}]}", "program: redis-server port: 6379", false},
-		{"ueids: [A]\nlocal: {join: [{port: 0}, {port: 1}]}", "program: redis-server port: 6379", true},
-		{"uuids: [A]\nlocal: {join: [{port: 1}]}", "program: redis-server port: 6379", true},
-		{"seid: false\nueids: [A]\npnetids: [{pnetid: A, netdev: lo}, {pnetid: A, ibdev: x}]\nlocal: {join: [{port: 1}]}", "port: 1", false},
-		{"local: {join: [{prefix: 10.0.0.0/8}]}", "prefix: 10.0.0.0/8", false},
-		{"ueids: [A]", "", false},
-	} {
-		l.configure(step.file)
-		before, logged := formatJoin(now), l.log.Len()
-		if err := c.reload(t.Context()); (err != nil) != step.fails {
-			t.Fatalf("%s: %v", step.file, err)
-		}
-		if log := l.log.String()[logged:]; strings.Contains(log, "local.join") != (formatJoin(now) != before) || log != "" && strings.Count(log, "msg=configuration ") != changes(log) {
-			t.Errorf("%s: the log says\n%s", step.file, log)
-		}
-		got, err := config.Export(t.Context(), k)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := (&config.Config{LocalJoin: got.LocalJoin}).AppendYAML(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := strings.Join(strings.Fields(strings.NewReplacer("local:", "", "join:", "", "- ", "").Replace(string(text))), " ")
-		if found != step.want {
-			t.Errorf("%s: %q, want %q", step.file, found, step.want)
-		}
-	}
 }
 
 // changes returns the number that the log of a reload says.
@@ -355,7 +311,7 @@ func TestOnDemandState(t *testing.T) {
 		runtime.Goexit()
 	}
 	session := func(do func(ctx context.Context, c *nl.Client) error) {
-		if err := StartOnDemand(t.Context(), "--no-tcp-option"); err != nil {
+		if err := StartOnDemand(t.Context(), "--threads", "1"); err != nil {
 			fail("%v", err)
 		}
 		pid := servicePID(t)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -15,17 +14,17 @@ import (
 	"smcr/internal/cgroup"
 )
 
-// CgroupOptions are the flags of smcr serve that choose the sockets for which it announces
-// SMC. At most one is set.
+// CgroupOptions are the flags of smcr serve that choose programs which use SMC from the start
+// on. At most one is set.
 type CgroupOptions struct {
-	// Dir is Cgroup of userstack.Config.
+	// Dir is Cgroup of service.Config.
 	Dir string
 	// PodTree is where the cgroups of the host are mounted. The stack serves all containers
 	// of its pod.
 	PodTree string
 }
 
-// dir returns Cgroup of userstack.Config.
+// dir returns Cgroup of service.Config.
 func (o *CgroupOptions) dir() (string, error) {
 	switch {
 	case o.PodTree != "":
@@ -105,18 +104,4 @@ func podCgroup(tree, own string) (string, error) {
 		err = fmt.Errorf("the cgroup of this process is not in %s: mount the tree of the host there: %w", tree, os.ErrNotExist)
 	}
 	return "", err
-}
-
-// initCgroupNS is the inode number of the cgroup namespace of the host (PROC_CGROUP_INIT_INO of
-// Linux).
-const initCgroupNS = 0xeffffffb
-
-// reportCgroup logs that the stack announces SMC for the programs of its own container only.
-func (o *Options) reportCgroup(log *slog.Logger) {
-	var st unix.Stat_t
-	if o.NoOption || o.Cgroup != (CgroupOptions{}) || unix.Stat("/proc/self/ns/cgroup", &st) != nil || st.Ino == initCgroupNS {
-		return
-	}
-	log.Info("this stack is in a container: it announces SMC for the programs of this container, and not for those of others, " +
-		"unless --cgroup or --pod-cgroup says where the cgroups of the others are")
 }

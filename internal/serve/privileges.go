@@ -26,12 +26,11 @@ type privilege struct {
 // (TestPrivileges).
 var privileges = []privilege{
 	{unix.CAP_NET_RAW, "CAP_NET_RAW", "software RoCE: without packet sockets, the stack does not start"},
-	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", "the announcement of SMC in the TCP handshake, so only peers of --assume-smc use SMC-R; " +
-		"large buffers of sockets; the check for IPsec; local connections between network namespaces; socket options of programs that need it"},
-	{unix.CAP_BPF, "CAP_BPF", "the announcement of SMC in the TCP handshake, so only peers of --assume-smc use SMC-R"},
+	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", "SMC for programs, whose connections the stack takes at the devices of the host; large buffers of sockets; the check for IPsec"},
+	{unix.CAP_BPF, "CAP_BPF", "SMC for programs, which eBPF programs at the devices of the host announce"},
 }
 
-// startPrivilege is what the stack needs until it serves, if it takes connections at the devices.
+// startPrivilege is what the stack needs until it serves.
 var startPrivilege = privilege{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "SMC for programs: the stack makes a network namespace of its own at its start"}
 
 // kept returns the capabilities of privileges.
@@ -43,7 +42,7 @@ func kept() (s confine.Caps) {
 }
 
 // ErrPrivilege means that this user may not use software RoCE.
-var ErrPrivilege = errors.New("the user-space stack needs CAP_NET_RAW for software RoCE, and CAP_NET_ADMIN and CAP_BPF to announce SMC: run it as root")
+var ErrPrivilege = errors.New("the user-space stack needs CAP_NET_RAW for software RoCE, and CAP_NET_ADMIN and CAP_BPF to take the connections of programs: run it as root")
 
 // permitted returns an error if packet sockets are not permitted. It is called before
 // anything is changed.
@@ -59,18 +58,14 @@ func permitted() error {
 }
 
 // reportMissing logs which capabilities the stack does not have, and what is lost, and returns
-// it. Packet sockets are permitted, so CAP_NET_RAW is there. With wire, the stack takes connections at the devices.
-func reportMissing(wire bool, log *slog.Logger) (lost []string) {
+// it. Packet sockets are permitted, so CAP_NET_RAW is there.
+func reportMissing(log *slog.Logger) (lost []string) {
 	have, err := confine.Effective()
 	if err != nil {
 		log.Warn("capabilities are not known", "err", err)
 		return nil
 	}
-	needs := privileges
-	if wire {
-		needs = append(slices.Clone(needs), startPrivilege)
-	}
-	for _, p := range needs {
+	for _, p := range append(slices.Clone(privileges), startPrivilege) {
 		if !have.Has(p.number) {
 			log.Warn("a capability is missing", "capability", p.name, "lost", p.lost)
 			if p != startPrivilege { // of which lacks.noWire tells

@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
@@ -49,8 +48,8 @@ type StartOptions struct {
 
 // Times are the flags of smcr serve that are times.
 type Times struct {
-	// IdleTimeout and MinKeepAlive are the fields of service.Config.
-	IdleTimeout, MinKeepAlive time.Duration
+	// IdleTimeout is the field of service.Config.
+	IdleTimeout time.Duration
 	// GroupIdle and StallTime are the fields of userstack.Config.
 	GroupIdle, StallTime time.Duration
 }
@@ -69,8 +68,6 @@ type ProcessOptions struct {
 type Options struct {
 	Err        io.Writer
 	NetDevs    []string
-	AssumeSMC  []netip.Prefix
-	NoOption   bool
 	Cgroup     CgroupOptions
 	RoCE       string
 	RecvBuf    int
@@ -79,15 +76,13 @@ type Options struct {
 	EyeCatcher bool
 	Times
 	Start StartOptions
-	// Boundary is how connections of programs come to the stack: "launcher" or "wire".
-	Boundary string
 	// NoDefaultEID leaves out the enterprise ID that all user-space stacks have.
 	NoDefaultEID bool
 	// NoLocal is NoLocal of service.Config.
 	NoLocal bool
 	Engine  EngineOptions
-	// UserFDs and UserSessions are the fields of service.Config.
-	UserFDs, UserSessions int
+	// UserFDs and UserRuns are the fields of service.Config.
+	UserFDs, UserRuns int
 	// Limits are those of the stack.
 	Limits   userstack.Limits
 	Takeover Takeover
@@ -129,8 +124,7 @@ func run(ctx context.Context, o *Options) error {
 	if err != nil {
 		cfg.Log.Warn("service manager", "err", err)
 	}
-	lacks := &lacks{capabilities: reportMissing(cfg.Wire != nil, cfg.Log), v2: cfg.RoCE.LacksV2}
-	o.reportCgroup(cfg.Log)
+	lacks := &lacks{capabilities: reportMissing(cfg.Log), v2: cfg.RoCE.LacksV2}
 	if err := raiseOpenFiles(); err != nil {
 		cfg.Log.Warn("cannot raise the limit of open files", "err", err)
 	}
@@ -152,18 +146,14 @@ func run(ctx context.Context, o *Options) error {
 	control := newPersistentControl(s.Control(), logDir, s.Dir(), cfg.Log)
 	control.release = o.Takeover.Release
 	control.v1, control.v2 = o.RoCE != "v2", o.RoCE != "v1"
-	if !o.NoOption {
-		lacks.option = s.Stack().OptionError
-	}
-	lacks.dead, lacks.wire = s.Dead, s.LacksWire()
+	lacks.dead, lacks.wire = s.Dead, s.Lacks()
 	control.lacks = lacks
 	s.SetControl(control)
 	web := newWebServer(o.Process.Metrics, o.Takeover.Release, control, cfg.Log)
 	defer web.end()
 	next := &successor{control: control, manager: manager, web: web, log: cfg.Log}
 	s.OnHandOver(next.freeze, next.commit)
-	conf := &configurator{path: o.Config, control: control, eids: o.eids(), log: cfg.Log, notify: manager.Send, join: s.SetLocalJoin}
-	control.join = s.LocalJoin
+	conf := &configurator{path: o.Config, control: control, eids: o.eids(), log: cfg.Log, notify: manager.Send}
 	// Signals are handled before the start is reported, so that an early SIGHUP
 	// does not end the stack, and an early SIGTERM ends it in order.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
@@ -183,7 +173,6 @@ func run(ctx context.Context, o *Options) error {
 	if cfg.Predecessor != nil {
 		web.inherit(ctx)
 	}
-	s.Loaded()
 	confineSelf(o.Process.NoFilter, cfg.Log)
 	web.serve(ctx)
 	cfg.Log.Info(servingMessage, "pid", os.Getpid(), "sockets", s.Dir())
@@ -290,17 +279,12 @@ func (o *Options) config() (service.Config, error) {
 		opts = append(opts, softroce.WithPoller(pollers...), softroce.WithWriteOnly())
 	}
 	roce := softroce.New(opts...)
-	var wire *service.Wire
-	if o.Boundary == boundaryWire {
-		wire = &service.Wire{Cgroup: programs, NetDevs: o.NetDevs}
-	}
 	return service.Config{
-		Wire: wire,
-		RoCE: roce, DrainTimeout: o.Takeover.DrainTimeout, Release: o.Takeover.Release,
-		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, MinKeepAlive: o.MinKeepAlive, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
+		Cgroup: programs, RoCE: roce, DrainTimeout: o.Takeover.DrainTimeout, Release: o.Takeover.Release,
+		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserRuns: o.UserRuns,
 		NoLocal: o.NoLocal, Authorize: o.Allow.authorize(), Quiet: debug.FreeOSMemory,
 		Stack: userstack.Config{
-			Providers: []rdmaverbs.Provider{roce}, NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption, Cgroup: programs,
+			Providers: []rdmaverbs.Provider{roce}, NetDevs: o.NetDevs,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,
 			GroupIdle: o.GroupIdle, StallTime: o.StallTime, Limits: o.Limits,
 			// Version 2 of SMC-R needs RoCE version 2 GIDs.

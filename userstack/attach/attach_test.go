@@ -330,7 +330,7 @@ func TestRunOfOthers(t *testing.T) {
 		}
 	}
 	b.tree.mu.Lock()
-	b.tree.runs[1234] = maxRuns
+	b.tree.runs[1234] = DefaultMaxRuns
 	b.tree.mu.Unlock()
 	if _, err := b.tree.Enter(&Process{PID: pid, UID: 1234, FD: -1, Namespace: b.ns}, false); !errors.Is(err, syscall.EUSERS) {
 		t.Error(err)

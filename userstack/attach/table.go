@@ -23,9 +23,10 @@ import (
 
 // Limits of a [Table].
 const (
-	// maxEntries is how many entries there may be, and maxRuns how many runs of a user if the Config does not say it.
+	// maxEntries is how many entries there may be.
 	maxEntries = 2048
-	maxRuns    = 256
+	// DefaultMaxRuns is how many runs of a user there may be if the Config does not say it.
+	DefaultMaxRuns = 256
 )
 
 // A Boundary takes the connections of the sockets of cgroups.
@@ -43,7 +44,7 @@ type Config struct {
 	// Namespace is the cookie of the network namespace of the stack.
 	Namespace uint64
 	Boundary  Boundary
-	// MaxRuns bounds the runs of a user other than root, together with those of the user's subordinate users. 0 means 256.
+	// MaxRuns bounds the runs of a user other than root, together with those of the user's subordinate users. 0 means DefaultMaxRuns.
 	MaxRuns int
 	// Log and Guard are those of the stack. Guard may be nil.
 	Log   *slog.Logger
@@ -179,7 +180,7 @@ func (t *Table) mayAdd(e *Entry) error {
 	case len(t.entries) >= maxEntries:
 		return fmt.Errorf("%d cgroups are attached, which is the most: %w", maxEntries, syscall.ENOSPC)
 	}
-	if most := cmp.Or(t.cfg.MaxRuns, maxRuns); e.Run && who != 0 && !quota.Fair(t.runs[who], 1, most, len(t.entries), maxEntries) {
+	if most := cmp.Or(t.cfg.MaxRuns, DefaultMaxRuns); e.Run && who != 0 && !quota.Fair(t.runs[who], 1, most, len(t.entries), maxEntries) {
 		return fmt.Errorf("user %d has %d of at most %d programs under 'smcr run': %w", who, t.runs[who], most, syscall.EUSERS)
 	}
 	return nil

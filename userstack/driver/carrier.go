@@ -333,8 +333,7 @@ func (k *carrier) moveOut() {
 // as long as an urgent byte is in the queue, and a byte that is in the queue does not become
 // urgent later. So after an event of plain data only, the first byte is not urgent until it
 // is read. After a short read, the queue contains only bytes that came after that event, or
-// after the poll, and these cause a new event. The exception is a read that was short because
-// a message had descriptors.
+// after the poll, and these cause a new event.
 func (k *carrier) moveIn() {
 	c, d := k.c, &k.in
 	k.current = true
@@ -384,7 +383,7 @@ func (k *carrier) moveIn() {
 			other = !plain
 		}
 		k.plain = false
-		n, cut, errno := k.sock.Recv(&k.msg, a, b)
+		n, errno := k.sock.Recv(&k.msg, a, b)
 		switch {
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN:
@@ -400,7 +399,7 @@ func (k *carrier) moveIn() {
 			return
 		default:
 			total, here = total+n, here+n
-			if n < len(a)+len(b) && !cut && !other {
+			if n < len(a)+len(b) && !other {
 				d.ready = false
 				return
 			}

@@ -78,9 +78,8 @@ type Ending struct {
 	started    bool // the program has it
 	counted    bool // in shared.open
 	over       bool
-	holds      int      // readers and writers in a buffer
-	closeAfter bool     // Close came while data was being delivered
-	after      []func() // called when the connection has ended
+	holds      int  // readers and writers in a buffer
+	closeAfter bool // Close came while data was being delivered
 }
 
 // hold keeps the buffers in place while they are used without the group's lock. The caller

@@ -90,13 +90,7 @@ func (e *Ending) finish(err error) {
 	c, s := e.c, e.c.g.s
 	defer c.tcp.Close() //nolint:errcheck // nobody can handle the error
 	defer c.kick()
-	var after []func()
-	defer func() {
-		close(e.done)
-		for _, f := range after {
-			f()
-		}
-	}()
+	defer close(e.done)
 	e.err = err
 	c.g.do(func(time.Time) {
 		c.forget()
@@ -104,7 +98,6 @@ func (e *Ending) finish(err error) {
 			s.open.Add(-1)
 		}
 		c.below.stop()
-		after, e.after = e.after, nil
 		if e.holds == 0 {
 			e.freeBuffers()
 		}
@@ -112,20 +105,6 @@ func (e *Ending) finish(err error) {
 	s.trim.count()
 	if err != nil {
 		_ = c.tcp.SetLinger(0)
-	}
-}
-
-// AfterDone calls f once when Done is closed, or at once if it is. f must not block.
-func (e *Ending) AfterDone(f func()) {
-	over := false
-	e.c.g.do(func(time.Time) {
-		if over = e.over; !over {
-			e.after = append(e.after, f)
-		}
-	})
-	if over {
-		<-e.done // it is being closed
-		f()
 	}
 }
 

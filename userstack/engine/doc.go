@@ -24,9 +24,6 @@
 // Goroutines can run rounds in place of the thread ([Loop.Enter], [Waiter.Drive]). This
 // saves wake-ups between the thread and the goroutines.
 //
-// [Socket.Recv], [Socket.Send] and [Socket.Close] never wait, even if another owner of the
-// socket clears O_NONBLOCK or passes descriptors with its data.
-//
 // What the tasks do, such as the protocol and the devices, does not belong here.
 //
 // # Concurrency

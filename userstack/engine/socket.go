@@ -11,13 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/internal/bounded"
 	"smcr/userstack/internal/rounds"
 )
 
-// Socket is a non-blocking stream socket that a loop watches. It is not in Go's poller,
+// Socket is a non-blocking TCP socket that a loop watches. It is not in Go's poller,
 // which would be woken for each packet too. SyscallConn works like that of a
-// *net.UnixConn.
+// *net.TCPConn.
 type Socket struct {
 	loop *Loop
 	w    *Watch
@@ -37,8 +36,8 @@ type Socket struct {
 	room     bool   // epoll must report once that there is room for writing
 }
 
-// The events of a socket. EPOLLOUT is watched only while somebody waits for room, because a
-// unix socket reports it each time the other end reads.
+// The events of a socket. EPOLLOUT is watched only while somebody waits for room: it would
+// come with each acknowledgement.
 const (
 	always  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET&0xffffffff
 	forRoom = always | unix.EPOLLOUT
@@ -186,7 +185,7 @@ func (s *Socket) free() {
 	}
 	if s.fd >= 0 {
 		s.w.Stop(s.fd)
-		bounded.CloseAside(s.fd, nil) // the loop must not wait for descriptors in the queue
+		_ = unix.Close(s.fd)
 		s.fd = -1
 	}
 }

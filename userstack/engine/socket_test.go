@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/testing/socktest"
 	"smcr/internal/testing/testkind"
 	"smcr/userstack/relay"
 )
@@ -164,8 +163,7 @@ func TestCloseWaitsForUse(t *testing.T) {
 	}
 }
 
-// TestCloseHere: the end of a pair is closed when Close returns, without a goroutine;
-// one whose queue may hold descriptors is closed elsewhere.
+// TestCloseHere: a socket is closed when Close returns, without a goroutine.
 func TestCloseHere(t *testing.T) {
 	testkind.System(t)
 	l := newLoop(t, DefaultSpin)
@@ -178,17 +176,5 @@ func TestCloseHere(t *testing.T) {
 		if _, err := unix.Poll(p, 0); err != nil || p[0].Revents&unix.POLLHUP == 0 {
 			t.Fatalf("close %d has not happened yet: %#x, %v", i, p[0].Revents, err)
 		}
-	}
-	s, other := newSocket(t, l)
-	socktest.SendLingering(t, other, 2)
-	closed := make(chan error, 1)
-	go func() { closed <- s.Close() }()
-	select {
-	case err := <-closed:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(testkind.Patience):
-		t.Error("a close waits for sockets in the queue")
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"smcr/userstack/internal/bounded"
 )
 
 // Message is memory that [Socket.Recv] and [Socket.Send] need for a system call. Their
@@ -20,22 +18,22 @@ type Message struct {
 }
 
 // Recv reads what the socket has, first into a, which must not be empty, then into b. It
-// never waits, even without O_NONBLOCK: a launcher has copies of the descriptor and may
-// change its flags. At the end of the stream n and errno are 0. If cut is true, there may be
-// more data although a and b are not full, and although no urgent byte is next. errno is
-// EAGAIN if there is nothing to read.
+// never waits. At the end of the stream n and errno are 0. errno is EAGAIN if there is nothing
+// to read.
 //
 // Recv, Send and Pending must be called within a function that [Socket.Control] or the
 // RawConn of [Socket.SyscallConn] calls, because that keeps the descriptor open.
-func (s *Socket) Recv(m *Message, a, b []byte) (n int, cut bool, errno syscall.Errno) {
+func (s *Socket) Recv(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 	if s.sim != nil {
-		n, errno = s.sim.Recv(a, b)
-		return n, false, errno
+		return s.sim.Recv(a, b)
 	}
 	m.fill(a, b)
-	n, cut, errno = bounded.Recvmsg(s.fd, &m.msg)
+	r, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&m.msg)), unix.MSG_DONTWAIT)
 	m.iov = [2]unix.Iovec{}
-	return n, cut, errno
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), 0
 }
 
 // Send writes a and then b, as far as there is room, and returns how many bytes it wrote.

@@ -4,12 +4,11 @@ package relay
 
 import (
 	"bytes"
-	"net"
+	"errors"
 	"os"
 	"runtime"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -52,42 +51,36 @@ func (p *program) close() {
 	}
 }
 
-// socketpair makes a connection as a launcher does.
-func socketpair(t testing.TB) (*program, *Socket) {
+// connect makes a program's connection, and returns its two ends. reset has the close of the
+// relay's end reset it.
+func connect(t testing.TB) (p *program, app *Socket, reset func()) {
 	t.Helper()
-	p, end := unixProgram(t)
-	f := os.NewFile(uintptr(end), "pair")
-	defer f.Close()
-	c, err := net.FileConn(f)
+	a, b := socktest.TCPPair(t)
+	f, err := a.File() // it blocks
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewSocket(c.(*net.UnixConn))
-	if err != nil {
+	fd, err := unix.Dup(int(f.Fd()))
+	if err := errors.Join(err, f.Close(), a.Close(), b.SetDeadline(time.Time{})); err != nil {
 		t.Fatal(err)
 	}
-	return p, s
-}
-
-// unixProgram makes a pair: a program and the descriptor of the relay's end.
-func unixProgram(t testing.TB) (*program, int) {
-	t.Helper()
-	fd, end := socktest.Pair(t)
-	p := &program{t: t, fd: fd}
+	socktest.Bound(t, fd)
+	p = &program{t: t, fd: fd}
 	t.Cleanup(p.close)
-	return p, end
+	if app, err = NewSocket(b); err != nil {
+		t.Fatal(err)
+	}
+	return p, app, func() { _ = b.SetLinger(0) }
 }
 
 // relayBed is a relay at work.
 type relayBed struct {
 	*program
-	relay   *Relay
-	net     *fakeStream
-	linger0 atomic.Bool
-	stop    chan struct{}
-	ended   chan bool
-	left    chan struct{} // of the relay
-	brokens atomic.Int32  // calls of Broken
+	relay  *Relay
+	net    *fakeStream
+	stop   chan struct{}
+	ended  chan bool
+	resets atomic.Int32 // calls of ResetProgram
 
 	drainIdle time.Duration // of the relay
 }
@@ -96,28 +89,15 @@ type relayBed struct {
 func newRelayBed(t *testing.T, before func(*relayBed)) *relayBed {
 	t.Helper()
 	checkLeaks(t)
-	b := &relayBed{net: newFakeStream(), stop: make(chan struct{}), left: make(chan struct{}), ended: make(chan bool, 1)}
-	var app *Socket
-	b.program, app = socketpair(t)
+	b := &relayBed{net: newFakeStream(), stop: make(chan struct{}), ended: make(chan bool, 1)}
+	program, app, reset := connect(t)
+	b.program = program
 	if before != nil {
 		before(b)
 	}
-	b.relay = &Relay{App: app, Net: b.net, Linger0: &b.linger0, LauncherGone: b.left, Broken: b.broken, DrainIdle: b.drainIdle}
+	b.relay = &Relay{App: app, Net: b.net, ResetProgram: func() { b.resets.Add(1); reset() }, DrainIdle: b.drainIdle}
 	go func() { b.ended <- b.relay.Run(b.stop) }()
 	return b
-}
-
-// broken is what the launcher does: it writes in the program's place, into a
-// pair that is still open.
-func (b *relayBed) broken(syscall.Errno) {
-	b.brokens.Add(1)
-	if pollHup(b.fd) {
-		b.t.Error("the pair was closed before the launcher was told")
-	}
-	err := unix.Sendto(b.fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
-	if err != nil && err != unix.EAGAIN && err != unix.EPIPE {
-		b.t.Errorf("launcher: %v", err)
-	}
 }
 
 // peerGets waits until the peer has exactly want, and then the end if end.
@@ -150,8 +130,8 @@ func (b *relayBed) wantOver(peerReset, programReset bool) {
 	if !b.net.closed || b.net.aborted != peerReset {
 		b.t.Errorf("network side closed: %v, a reset for the peer: %v; want true, %v", b.net.closed, b.net.aborted, peerReset)
 	}
-	if n := b.brokens.Load(); n != 0 != programReset || n > 1 {
-		b.t.Errorf("the launcher was told %d times of a reset, want it: %v", n, programReset)
+	if n := b.resets.Load(); n != 0 != programReset || n > 1 {
+		b.t.Errorf("the program's connection was reset %d times, want it: %v", n, programReset)
 	}
 }
 

@@ -4,7 +4,6 @@ package relay
 
 import (
 	"io"
-	"syscall"
 	"testing"
 	"time"
 
@@ -38,11 +37,10 @@ func TestRelayPanic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			checkLeaks(t)
 			bad.fakeStream = newFakeStream()
-			b := &relayBed{net: bad.fakeStream, stop: make(chan struct{}), left: make(chan struct{}), ended: make(chan bool, 1)}
-			program, app := socketpair(t)
+			b := &relayBed{net: bad.fakeStream, stop: make(chan struct{}), ended: make(chan bool, 1)}
+			program, app, reset := connect(t)
 			b.program = program
-			told := make(chan syscall.Errno, 1)
-			r := &Relay{App: app, Net: bad, Linger0: &b.linger0, LauncherGone: b.left, Broken: func(e syscall.Errno) { told <- e }}
+			r := &Relay{App: app, Net: bad, ResetProgram: reset}
 			go func() { b.ended <- r.Run(b.stop) }()
 			select {
 			case reset := <-b.ended:
@@ -52,9 +50,7 @@ func TestRelayPanic(t *testing.T) {
 			case <-time.After(testTime):
 				t.Fatal("the relay does not end")
 			}
-			if e := <-told; e != unix.ECONNRESET {
-				t.Errorf("the launcher was told %v", e)
-			}
+			b.wantEnd(unix.ECONNRESET)
 			b.net.mu.Lock()
 			defer b.net.mu.Unlock()
 			if !b.net.aborted {

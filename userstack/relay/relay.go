@@ -15,7 +15,7 @@ import (
 	"smcr/guard"
 )
 
-// End is the relay's end of a program's socketpair: a [Socket], or the model of
+// End is the relay's end of a program's connection: a [Socket], or the model of
 // one in a simulation.
 type End interface {
 	io.Reader
@@ -24,10 +24,6 @@ type End interface {
 	SetReadDeadline(t time.Time) error
 	// CloseWrite shuts down writing.
 	CloseWrite() error
-	// ShutDown shuts down both directions, and discards what the program has written
-	// and nobody has read. The program reads an end of file after what it has, and its
-	// writes fail with EPIPE.
-	ShutDown() error
 	// Close ends all calls that wait.
 	Close() error
 	// HungUp reports whether the program has closed its end, rather than only shut
@@ -35,7 +31,8 @@ type End interface {
 	// told apart, and HungUp is true in both.
 	HungUp() bool
 	// Peek returns, without waiting, what a read of one byte would return: 0 or 1, and
-	// an error. The error is EAGAIN if the read would wait.
+	// an error. The error is EAGAIN if the read would wait, and ECONNRESET if the program has
+	// reset the connection behind the end of its stream.
 	Peek() (n int, err error)
 	// Unread returns how many bytes the program has written that are not read yet.
 	Unread() int
@@ -46,7 +43,7 @@ type End interface {
 	AwaitInput() (n int, err error)
 }
 
-// Stream is the network side of a relay: a *userstack.Conn, or a [TCP].
+// Stream is the network side of a relay: a *userstack.Conn.
 //
 // ReadFrom sends to the peer what it reads from the [End] of the relay. It returns nil at
 // the end of file, EPIPE if the peer has closed the connection, and otherwise the error of
@@ -60,7 +57,7 @@ type Stream interface {
 	// Abort closes the connection and resets it for the peer.
 	Abort() error
 	// Done returns a channel that is closed when the connection has ended on both
-	// sides, or nil if the stream cannot detect that.
+	// sides.
 	Done() <-chan struct{}
 }
 
@@ -68,21 +65,19 @@ type Stream interface {
 // the relay from then on. [Relay.Carry] returns then, and can be called again.
 var ErrRides = errors.New("relay: nothing to do but what the stream does alone")
 
-// Relay moves bytes between the program's socketpair and the network until both
+// Relay moves bytes between a program's connection and the network until both
 // directions have ended. Each way to end a connection on one side leads to one on the
 // other side:
 //
 //	program                         network
-//	shutdown(SHUT_WR)            -> CloseWrite
-//	shutdown(SHUT_RD)            -> what the peer sends is discarded, from the
-//	                                first byte on that cannot be written
-//	close                        -> Close, or Abort if data for the program is unread
-//	close with SO_LINGER 0       -> Abort, unless the peer's end of file came first
-//	shutdown after end of file   -> Close: neither side can send more
+//	shutdown(SHUT_WR), close     -> CloseWrite
+//	the same after end of file   -> Close: neither side can send more
+//	reset: a close with data     -> Abort
+//	unread, or SO_LINGER 0
 //	MSG_OOB                     <-> urgent byte, at its place in the stream
 //	end of file                  <- peer sends no more
 //	ECONNRESET                   <- reset
-//	end of file, EPIPE           <- reset after the end of file, as in TCP's CLOSE-WAIT
+//	                                (after the end of file: EPIPE, as TCP does)
 //
 // What a program wrote before it closed its end still goes to the peer. If the peer sends
 // data meanwhile, this takes at most DrainIdle without progress, and at most DrainLimit in
@@ -92,27 +87,13 @@ var ErrRides = errors.New("relay: nothing to do but what the stream does alone")
 type Relay struct {
 	App End
 	Net Stream
-	// Linger0 is true while the program has set SO_LINGER with a time of 0. If
-	// Linger0 is nil, the relay reads the option from the socket of a [TCP].
-	Linger0 *atomic.Bool
-	// Broken prepares App so that the program sees a reset, and not an end of file,
-	// when App is closed. The relay does not read from App any more when it calls
-	// Broken.
-	Broken func(syscall.Errno)
+	// ResetProgram has the close of App reset the program's connection.
+	ResetProgram func()
 	// Detach, if not nil, makes Net stop using App. It is called before App is closed.
 	Detach func()
 	// Carried, if not nil, is called when no more bytes are moved, before the
 	// connection is closed.
 	Carried func()
-	// LauncherGone, if not nil, is closed when the launcher has ended. The program ends
-	// with its launcher; if it has not closed its end 200 ms later, the connection is
-	// reset.
-	LauncherGone <-chan struct{}
-	// CutOrphans, if not nil, is closed to reset the connections of programs whose
-	// launcher has ended, even if data of these programs is not sent yet. OrphanLimit
-	// bounds the time without progress while this data is sent. 0 means one minute.
-	CutOrphans  <-chan struct{}
-	OrphanLimit time.Duration
 	// DrainIdle and DrainLimit bound the wait for the data of a program that has closed
 	// its end with unread data of the peer: DrainIdle is the time without progress,
 	// DrainLimit the time in all. 0 means 1 second and 10 seconds.
@@ -122,7 +103,6 @@ type Relay struct {
 
 	once        sync.Once
 	appHungUp   atomic.Bool   // the program closed its end, or both sides shut down writing
-	peerEOF     atomic.Bool   // the program has the end of the peer's stream
 	reset       atomic.Bool   // the connection was reset, not closed
 	undelivered atomic.Bool   // data came after the program had closed its end
 	upRead      chan struct{} // closed when up does not read from the program any more
@@ -197,11 +177,8 @@ func (r *Relay) guarded(what string, f func()) {
 // watch ends the connection because of events that the two directions cannot see. It
 // returns when done is closed.
 func (r *Relay) watch(stop, done <-chan struct{}) {
-	left := false
 	select {
 	case <-stop:
-	case <-r.LauncherGone:
-		left = true
 	case <-r.Net.Done():
 		// Both sides closed the connection, or it was reset while the program
 		// did not read or write. The program would not notice that reset.
@@ -209,20 +186,12 @@ func (r *Relay) watch(stop, done <-chan struct{}) {
 	}
 	select {
 	case <-done: // nothing is left to end
-		return
 	default:
-	}
-	if !left || !r.awaitOrphan(stop, done) {
 		r.cut()
 	}
 }
 
 const (
-	// orphanGrace is how long a program that was killed with its launcher may take to
-	// end. orphanLimit is the default of Relay.OrphanLimit.
-	orphanGrace = 200 * time.Millisecond
-	orphanLimit = time.Minute
-
 	// drainIdle and drainLimit are the defaults of the fields of Relay. drainTick is
 	// the time between two checks.
 	drainIdle  = time.Second
@@ -234,69 +203,6 @@ const (
 	restTime = 2 * time.Second
 )
 
-// awaitOrphan waits for the end of a connection whose launcher has ended. What the program
-// wrote before it ended is still sent, as the kernel does for a TCP socket. awaitOrphan
-// returns false if the connection must be reset. That is so if the program does not end
-// soon, because a program cannot use its connections without its launcher.
-func (r *Relay) awaitOrphan(stop, done <-chan struct{}) bool {
-	tick := time.NewTicker(orphanGrace / 20)
-	defer tick.Stop()
-	for begin := time.Now(); !r.App.HungUp(); {
-		if time.Since(begin) > orphanGrace {
-			return false
-		}
-		select {
-		case <-stop:
-			return false
-		case <-done:
-			return true
-		case <-tick.C:
-		}
-	}
-	r.appHungUp.Store(true) // no program is there that could see a reset
-	limit := cmp.Or(r.OrphanLimit, orphanLimit)
-	tick.Reset(limit / 20)
-	for p := r.left(); ; {
-		select {
-		case <-done:
-			return true
-		case <-stop:
-			return false
-		case <-r.CutOrphans:
-			return false
-		case <-r.Net.Done():
-			return false
-		case <-tick.C:
-		}
-		if now := r.left(); now.progress != p.progress {
-			p = now
-		} else if now.at.Sub(p.at) >= limit {
-			return false
-		}
-	}
-}
-
-// progress is how much of what the program wrote has left: the bytes that the relay has not
-// read yet, and over TCP also those that the peer has not acknowledged and those that it has.
-type progress struct {
-	unread, unsent int
-	acked          uint64
-}
-
-// moment is the progress at a time.
-type moment struct {
-	progress
-	at time.Time
-}
-
-func (r *Relay) left() moment {
-	m := moment{progress{unread: r.App.Unread()}, time.Now()}
-	if tcp, ok := r.Net.(*TCP); ok {
-		m.unsent, m.acked = tcp.unsent()
-	}
-	return m
-}
-
 // cut resets both sides.
 func (r *Relay) cut() {
 	r.once.Do(func() {
@@ -304,17 +210,9 @@ func (r *Relay) cut() {
 		r.detach()
 		if !r.appHungUp.Load() {
 			r.reset.Store(true)
-			// The launcher writes a byte into the pair. The program sees a
-			// reset if this byte is still unread when App is closed, so up
-			// must not read it. A deadline in the past is not enough: a read
-			// that the deadline wakes still takes what has arrived by then.
 			_ = r.App.SetReadDeadline(time.Unix(1, 0))
 			<-r.upRead
-			if r.peerEOF.Load() {
-				_ = r.App.ShutDown()
-			} else {
-				r.Broken(syscall.ECONNRESET)
-			}
+			r.ResetProgram()
 		}
 		_ = r.App.Close()
 	})
@@ -344,12 +242,10 @@ func (r *Relay) up() (reset bool) {
 		}
 	}
 	if err != nil {
-		// Either the program closed its end with unread data (ECONNRESET), or the
-		// network side accepts no more data: then the next write of the program
-		// must fail.
+		// Either the program has reset the connection (ECONNRESET), or the network side
+		// accepts no more data: then the next write of the program must fail.
 		if errors.Is(err, syscall.ECONNRESET) && r.App.HungUp() {
 			r.appHungUp.Store(true)
-			r.drain()
 		} else {
 			r.awaitRest()
 		}
@@ -366,20 +262,9 @@ func (r *Relay) up() (reset bool) {
 		}
 	}
 	r.appHungUp.Store(true)
-	linger0 := r.linger0()
-	// SO_LINGER causes no reset after the end of file of both sides, as in TCP. A close
-	// and a shutdown by the program look the same then.
-	switch {
-	case linger0 && !r.peerEOF.Load():
+	if r.undelivered.Load() || r.resetAfterEnd() {
 		_ = r.Net.Abort()
 		return true
-	case r.undelivered.Load() || r.closedUnread():
-		r.drain()
-		_ = r.Net.Abort()
-		return true
-	}
-	if tcp, ok := r.Net.(*TCP); ok && linger0 {
-		tcp.dropLinger()
 	}
 	_ = r.Net.Close()
 	return false
@@ -396,18 +281,9 @@ func (r *Relay) awaitRest() {
 	}
 }
 
-// linger0 reports whether a close by the program must reset the connection.
-func (r *Relay) linger0() bool {
-	if r.Linger0 != nil {
-		return r.Linger0.Load()
-	}
-	tcp, ok := r.Net.(*TCP)
-	return ok && tcp.lingersZero()
-}
-
-// closedUnread reports whether the program closed its end with unread data. It uses a
-// read and not SO_ERROR, because only a read waits for a close that is in progress.
-func (r *Relay) closedUnread() bool {
+// resetAfterEnd reports whether the program has reset the connection behind the end of its
+// stream, by a close with unread data for example.
+func (r *Relay) resetAfterEnd() bool {
 	_, err := r.App.Peek()
 	return errors.Is(err, syscall.ECONNRESET)
 }
@@ -417,15 +293,10 @@ func (r *Relay) closedUnread() bool {
 func (r *Relay) down() (reset bool) {
 	defer close(r.downOver)
 	_, err := r.Net.WriteTo(r.App)
-	if errors.Is(err, syscall.EPIPE) && !r.App.HungUp() {
-		// The program has shut down reading, and may still write.
-		_, err = r.Net.WriteTo(io.Discard)
-	}
 	switch {
 	case errors.Is(err, ErrRides): // up records that
 		return false
 	case err == nil:
-		r.peerEOF.Store(true)
 		_ = r.App.CloseWrite()
 		return false
 	case errors.Is(err, net.ErrClosed):
@@ -446,37 +317,27 @@ func (r *Relay) down() (reset bool) {
 	}
 }
 
-// drain waits until the bytes that the program wrote are read from App and, over TCP,
-// acknowledged by the peer. It gives up after DrainIdle without progress, and after
-// DrainLimit in any case.
+// drain waits until the bytes that the program wrote are read from App. It gives up after
+// DrainIdle without progress, and after DrainLimit in any case.
 func (r *Relay) drain() {
 	quiet := cmp.Or(r.DrainIdle, drainIdle)
 	limit := time.Now().Add(cmp.Or(r.DrainLimit, drainLimit))
 	tick := time.NewTimer(drainTick)
 	defer tick.Stop()
-	read := r.upRead
-	var last moment
+	last, at := -1, time.Time{} // what was unread, and since when
 	for {
-		select {
-		case <-read:
-			read = nil
-		default:
+		now := time.Now()
+		if n := r.App.Unread(); n != last {
+			last, at = n, now
 		}
-		now := r.left()
-		if read == nil && now.unsent == 0 {
-			return
-		}
-		if last.at.IsZero() || now.progress != last.progress {
-			last = now
-		}
-		wait := min(last.at.Add(quiet).Sub(now.at), limit.Sub(now.at))
+		wait := min(at.Add(quiet).Sub(now), limit.Sub(now))
 		if wait <= 0 {
 			return
 		}
 		tick.Reset(min(drainTick, wait))
 		select {
-		case <-read:
-			read = nil
+		case <-r.upRead:
+			return
 		case <-tick.C:
 		}
 	}

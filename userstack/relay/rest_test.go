@@ -15,7 +15,7 @@ import (
 // resetNet is a network whose peer has sent some data and then reset the connection. Writing
 // fails at once, and the data takes its time.
 type resetNet struct {
-	slowNet
+	*fakeStream
 	rest string
 }
 
@@ -24,8 +24,8 @@ func (n *resetNet) ReadFrom(io.Reader) (int64, error) { return 0, syscall.ECONNR
 func (n *resetNet) WriteTo(app io.Writer) (total int64, err error) {
 	for part := range strings.Lines(n.rest) {
 		select {
-		case <-time.After(n.pause):
-		case <-n.over:
+		case <-time.After(time.Millisecond):
+		case <-n.done:
 			return total, syscall.ECONNRESET
 		}
 		k, err := io.WriteString(app, part)
@@ -40,12 +40,9 @@ func (n *resetNet) WriteTo(app io.Writer) (total int64, err error) {
 // of the program finds out about the reset first.
 func TestRestBeforeReset(t *testing.T) {
 	checkLeaks(t)
-	p, app := socketpair(t)
-	n := &resetNet{rest: strings.Repeat("the answer\n", 10)}
-	n.pause, n.over = time.Millisecond, make(chan struct{})
-	r := &Relay{App: app, Net: n, Broken: func(syscall.Errno) {
-		_ = unix.Sendto(p.fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
-	}}
+	p, app, reset := connect(t)
+	n := &resetNet{newFakeStream(), strings.Repeat("the answer\n", 10)}
+	r := &Relay{App: app, Net: n, ResetProgram: reset}
 	p.write("request")
 	if !r.Run(nil) {
 		t.Error("the relay says that it was no reset")

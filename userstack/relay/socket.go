@@ -3,7 +3,6 @@
 package relay
 
 import (
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -13,8 +12,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"smcr/userstack/internal/bounded"
 )
 
 // Conn is the connection below a [Socket]: one in Go's poller, or an *engine.Socket.
@@ -24,18 +21,12 @@ type Conn interface {
 	Close() error
 }
 
-// Socket is a connected stream socket that keeps urgent bytes at their place in the
-// stream. It can be the [End] of a [Relay].
+// Socket is a connected TCP socket that keeps urgent bytes at their place in the stream. It
+// does not block (O_NONBLOCK). It can be the [End] of a [Relay].
 type Socket struct {
-	// DropUrgent, if not nil, is called before WriteUrgent writes an urgent byte while
-	// the other end may not have read an earlier one. It must have the function
-	// [DropUrgent] called for the descriptor of the other end.
-	DropUrgent func()
-
-	conn        Conn
-	rc          syscall.RawConn
-	wroteUrgent bool // WriteUrgent was called
-	closed      atomic.Bool
+	conn   Conn
+	rc     syscall.RawConn
+	closed atomic.Bool
 
 	// State of the reader's call. It is part of the Socket so that a read does not
 	// allocate memory.
@@ -44,8 +35,6 @@ type Socket struct {
 	n      int
 	urgent bool
 	err    error
-	msg    unix.Msghdr
-	iov    unix.Iovec
 
 	// State of the writer's call.
 	write  func(fd uintptr) bool
@@ -54,7 +43,7 @@ type Socket struct {
 	werr   error
 }
 
-// NewSocket wraps the stream socket c and sets SO_OOBINLINE, so that received urgent bytes
+// NewSocket wraps the socket c and sets SO_OOBINLINE, so that received urgent bytes
 // stay in the stream. After an error, c is still the caller's to close.
 func NewSocket(c Conn) (*Socket, error) {
 	rc, err := c.SyscallConn()
@@ -106,19 +95,6 @@ func (s *Socket) CloseWrite() error {
 	return os.NewSyscallError("shutdown", serr)
 }
 
-// ShutDown implements [End].
-func (s *Socket) ShutDown() error {
-	var serr error
-	err := s.rc.Control(func(fd uintptr) {
-		serr = os.NewSyscallError("shutdown", unix.Shutdown(int(fd), unix.SHUT_RDWR))
-		// The kernel makes a close with unread data a reset. No more data can come.
-		if serr == nil {
-			_ = bounded.Drop(int(fd))
-		}
-	})
-	return errors.Join(err, serr)
-}
-
 // HungUp implements [End]. It is also true after Close.
 func (s *Socket) HungUp() bool {
 	up := false
@@ -132,13 +108,21 @@ func pollHup(fd int) bool {
 	return err == nil && p[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
 }
 
-// Peek implements [End].
+// Peek implements [End]. After a reset behind the end of its stream, a read of TCP reports that
+// end, and SO_ERROR the reset (RFC 9293, section 3.10.7.4: CLOSE-WAIT).
 func (s *Socket) Peek() (int, error) {
 	var got struct { // one struct, so that only one variable escapes to the heap
 		n   int
 		err error
 	}
-	if err := s.rc.Control(func(fd uintptr) { got.n, got.err = peek(int(fd)) }); err != nil {
+	if err := s.rc.Control(func(fd uintptr) {
+		if got.n, got.err = peek(int(fd)); got.n > 0 || got.err != nil {
+			return
+		}
+		if code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); err == nil && code != 0 {
+			got.err = os.NewSyscallError("read", unix.ECONNRESET)
+		}
+	}); err != nil {
 		return 0, err
 	}
 	return got.n, got.err
@@ -227,7 +211,7 @@ func (s *Socket) tryRead(fd uintptr) bool {
 		}
 	}
 	for {
-		s.n, s.err = s.recv(int(fd), buf)
+		s.n, s.err = unix.Read(int(fd), buf)
 		switch s.err {
 		case unix.EINTR:
 			continue
@@ -249,37 +233,8 @@ func (s *Socket) Read(p []byte) (int, error) {
 // a syscall.Errno.
 func (s *Socket) Write(p []byte) (int, error) { return s.send(p, 0) }
 
-// WriteUrgent writes p with the last byte urgent. If the kernel has no urgent bytes for unix
-// sockets, it writes that byte like the others. Errors: see Write.
-func (s *Socket) WriteUrgent(p []byte) (int, error) {
-	if s.DropUrgent != nil && s.wroteUrgent && s.unread() {
-		s.DropUrgent()
-	}
-	s.wroteUrgent = true
-	return s.send(p, unix.MSG_OOB)
-}
-
-// unread reports whether the other end may have unread bytes.
-func (s *Socket) unread() bool {
-	n := 0
-	err := s.rc.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
-	return err == nil && n > 0
-}
-
-// DropUrgent removes the next byte to be read from the unix socket fd if this byte is
-// urgent. It is called before another urgent byte is written to the other end of fd. TCP
-// skips an unread urgent byte when another one arrives and the program has read all data
-// in front of the first, but a unix socket would turn the first one into an ordinary byte.
-// If data in front of it is unread, DropUrgent does nothing: then the byte becomes an
-// ordinary one in TCP too.
-func DropUrgent(fd int) {
-	if at, err := unix.IoctlGetInt(fd, unix.SIOCATMARK); err != nil || at == 0 {
-		return
-	}
-	var b [1]byte
-	// This fails if the program has taken the byte meanwhile, or has set SO_OOBINLINE.
-	_, _, _ = unix.Recvfrom(fd, b[:], unix.MSG_OOB|unix.MSG_DONTWAIT)
-}
+// WriteUrgent writes p with the last byte urgent. Errors: see Write.
+func (s *Socket) WriteUrgent(p []byte) (int, error) { return s.send(p, unix.MSG_OOB) }
 
 func (s *Socket) send(p []byte, flags int) (int, error) {
 	s.wp, s.wflags, s.werr = p, flags, nil
@@ -302,8 +257,6 @@ func (s *Socket) tryWrite(fd uintptr) bool {
 		case err == unix.EINTR:
 		case err == unix.EAGAIN:
 			return false
-		case err == unix.EOPNOTSUPP && s.wflags != 0:
-			s.wflags = 0
 		default:
 			s.werr = err
 			return true
@@ -312,22 +265,7 @@ func (s *Socket) tryWrite(fd uintptr) bool {
 	return true
 }
 
-// recv reads into p. It never waits, even without O_NONBLOCK: this flag belongs to the open
-// file description, so a program with another descriptor of it can clear the flag.
-func (s *Socket) recv(fd int, p []byte) (int, error) {
-	s.iov.Base = unsafe.SliceData(p)
-	s.iov.SetLen(len(p))
-	s.msg.Iov = &s.iov
-	s.msg.SetIovlen(1)
-	n, _, e := bounded.Recvmsg(fd, &s.msg)
-	s.iov.Base = nil
-	if e != 0 {
-		return 0, e
-	}
-	return n, nil
-}
-
-// send writes p. Like recv, it never waits, even without O_NONBLOCK.
+// send writes p, as much as there is room for.
 func send(fd int, p []byte, flags int) (int, error) {
 	flags |= unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 	n, _, e := unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(flags), 0, 0)
@@ -335,29 +273,4 @@ func send(fd int, p []byte, flags int) (int, error) {
 		return 0, e
 	}
 	return int(n), nil
-}
-
-// bufSize is how many bytes Copy reads at once.
-const bufSize = 64 << 10
-
-// Copy writes to dst what it reads from src, and writes urgent bytes as urgent. It returns
-// nil at the end of src, and otherwise the error of the read or write.
-func Copy(dst, src *Socket) error {
-	buf := make([]byte, bufSize)
-	for {
-		n, urgent, err := src.ReadMark(buf)
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		write := dst.Write
-		if urgent {
-			write = dst.WriteUrgent
-		}
-		if _, err := write(buf[:n]); err != nil {
-			return err
-		}
-	}
 }

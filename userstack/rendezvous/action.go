@@ -19,9 +19,6 @@ type (
 	// Look asks what the peer sends first, without reading it: [FirstBytes], [EOF] or
 	// [ReadFailed].
 	Look struct{}
-	// OpenToData lets the program send, because its peer does not speak CLC. Answer:
-	// [Opened] or [Failed].
-	OpenToData struct{}
 	// Prepare takes the TCP connection for CLC messages. Answer: [Prepared] or [Failed].
 	Prepare struct{}
 	// Send writes a CLC message. Answer: [Sent] or [SendFailed].
@@ -122,7 +119,6 @@ type (
 )
 
 func (Look) action()          {}
-func (OpenToData) action()    {}
 func (Prepare) action()       {}
 func (Send) action()          {}
 func (StopReading) action()   {}

@@ -25,7 +25,6 @@ const (
 	EvGroupMade                    // [GroupMade]
 	EvConnected                    // [Connected]
 	EvAttached                     // [Attached]
-	EvOpened                       // [Opened]
 	EvFailed                       // [Failed]
 	EvSent                         // [Sent]
 	EvSendFailed                   // [SendFailed]
@@ -50,7 +49,7 @@ const (
 
 var eventNames = [numEvents]string{
 	"prepared", "surveyed", "path found", "admitted", "turn", "joined", "no group", "group made", "connected", "attached",
-	"opened", "failed", "sent", "send failed", "LLC done", "LLC failed", "received", "PROPOSAL", "ACCEPT", "CONFIRM", "DECLINE",
+	"failed", "sent", "send failed", "LLC done", "LLC failed", "received", "PROPOSAL", "ACCEPT", "CONFIRM", "DECLINE",
 	"garbage", "EOF", "read failed", "read stopped", "first bytes", "TCP state", "deadline", "canceled", "closed",
 }
 
@@ -98,8 +97,6 @@ type (
 	Attached struct {
 		Local wire.Endpoint // this end of the connection, on the link that the peer named
 	}
-	// Opened answers [OpenToData].
-	Opened struct{}
 	// Failed answers any action but [Send]: the host cannot do it.
 	Failed struct{ Failure }
 	// Sent answers [Send].
@@ -159,7 +156,6 @@ func (NoGroup) kind() EventKind     { return EvNoGroup }
 func (GroupMade) kind() EventKind   { return EvGroupMade }
 func (Connected) kind() EventKind   { return EvConnected }
 func (Attached) kind() EventKind    { return EvAttached }
-func (Opened) kind() EventKind      { return EvOpened }
 func (Failed) kind() EventKind      { return EvFailed }
 func (Sent) kind() EventKind        { return EvSent }
 func (SendFailed) kind() EventKind  { return EvSendFailed }

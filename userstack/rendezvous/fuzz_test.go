@@ -126,7 +126,7 @@ func TestAnyOrder(t *testing.T) {
 	}
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 1))
-		who := []string{"client", "server", "looking", "looking, option", "refusing"}[r.IntN(5)]
+		who := []string{"client", "server", "looking", "looking, option"}[r.IntN(4)]
 		d := newDriven(t, who)
 		for range 200 {
 			if d.m.State() == Over {
@@ -197,7 +197,7 @@ func FuzzMachine(f *testing.F) {
 		if len(in) == 0 {
 			return
 		}
-		d := newDriven(t, []string{"client", "server", "looking", "looking, option", "refusing"}[int(in[0])%5])
+		d := newDriven(t, []string{"client", "server", "looking", "looking, option"}[int(in[0])%4])
 		for in = in[1:]; len(in) > 0; {
 			b := in[0]
 			in = in[1:]

@@ -50,8 +50,6 @@ type Config struct {
 	OptionSeen bool
 	// NotCLC is the outcome for a peer that does not speak CLC.
 	NotCLC Refusal
-	// Refuse, if not nil, has a server decline whatever the client proposes.
-	Refuse *Refusal
 }
 
 // Outcome is how a rendezvous has ended: with SMC-R if both fields are nil.

@@ -123,7 +123,6 @@ var testEvents = map[string]any{
 	"GroupMade":                 GroupMade{Local: testLocal()},
 	"Connected":                 Connected{},
 	"Attached":                  Attached{testLocal()},
-	"Opened":                    Opened{},
 	"Failed":                    Failed{failed(Failure{})},
 	"Failed, too late":          Failed{failed(Failure{NoFallback: true})},
 	"Failed, not its own":       Failed{failed(Failure{NotOwner: true})},
@@ -192,9 +191,6 @@ func newScript(t testing.TB, name string, seen func(*table, State, EventKind, St
 		s.m = NewServer(start, c)
 	case "looking", "looking, option":
 		c.Look, c.OptionSeen = true, name != "looking"
-		s.m = NewServer(start, c)
-	case "refusing":
-		c.Refuse = &Refusal{Code: smc.DiagMem, Err: errTest}
 		s.m = NewServer(start, c)
 	default:
 		t.Fatalf("no machine %q", name)

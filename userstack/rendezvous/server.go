@@ -14,16 +14,14 @@ import (
 // tells what events do that are not in it.
 var serverTable = newTable(&anyState, []transition{
 	// Where only the first bytes tell whether the peer speaks CLC.
-	{Looking, EvFirstBytes, to(Looking, Preparing, Opening), asServer((*server).looked)},
-	{Looking, EvEOF, to(Opening), asServer((*server).open)},
-	{Looking, EvReadFailed, to(Opening), asServer((*server).open)},
-	{Looking, EvDeadline, to(Opening, Over), asServer((*server).nothingSeen)},
-	{Opening, EvOpened, to(Over), asServer((*server).opened)},
-	{Opening, EvFailed, to(Over), (*Machine).broken},
+	{Looking, EvFirstBytes, to(Looking, Preparing, Over), asServer((*server).looked)},
+	{Looking, EvEOF, to(Over), asServer((*server).noCLC)},
+	{Looking, EvReadFailed, to(Over), asServer((*server).noCLC)},
+	{Looking, EvDeadline, to(Over), asServer((*server).nothingSeen)},
 	// PROPOSAL, and what this host has.
 	{Preparing, EvPrepared, to(AwaitProposal), func(m *Machine, now time.Time, _ Event) { m.await(AwaitProposal, now.Add(MessageWait)) }},
 	{Preparing, EvFailed, to(Over), (*Machine).broken},
-	{AwaitProposal, EvProposal, to(Admitting, Declining), asServer((*server).proposed)},
+	{AwaitProposal, EvProposal, to(Admitting), asServer((*server).proposed)},
 	{AwaitProposal, EvDecline, to(Over), (*Machine).peerDeclined},
 	{Admitting, EvAdmitted, to(Surveying, Declining), asServer((*server).admitted)},
 	{Admitting, EvFailed, to(Declining), (*Machine).declineFailure},
@@ -95,7 +93,7 @@ func (m *server) looked(now time.Time, ev Event) {
 		return
 	}
 	if _, err := wire.ParseHeader(b[:wire.HeaderLen]); err != nil {
-		m.open(now, ev)
+		m.noCLC(now, ev)
 		return
 	}
 	m.prepare()
@@ -107,16 +105,11 @@ func (m *server) nothingSeen(now time.Time, ev Event) {
 		m.fail(fmt.Errorf("no PROPOSAL within %v", MessageWait))
 		return
 	}
-	m.open(now, ev)
+	m.noCLC(now, ev)
 }
 
-// open lets the program send to a peer that does not speak CLC.
-func (m *server) open(time.Time, Event) {
-	m.enter(Opening)
-	m.do(OpenToData{})
-}
-
-func (m *server) opened(time.Time, Event) {
+// noCLC is the end with a peer that does not speak CLC.
+func (m *server) noCLC(time.Time, Event) {
 	why := m.conf.NotCLC
 	m.stayTCP(&why)
 }
@@ -124,11 +117,6 @@ func (m *server) opened(time.Time, Event) {
 // proposed takes PROPOSAL.
 func (m *server) proposed(now time.Time, ev Event) {
 	m.proposal = ev.(message).m.(wire.Proposal)
-	if m.conf.Refuse != nil {
-		m.declineInKind()
-		m.decline(m.conf.Refuse)
-		return
-	}
 	m.enter(Admitting)
 	m.do(Admit{})
 }

@@ -13,7 +13,6 @@ type State uint8
 // others it waits for the answer to an action.
 const (
 	Looking           State = iota // server: at the peer's first bytes
-	Opening                        // server: the program may send, since the peer speaks no CLC
 	Preparing                      // the TCP connection is prepared for CLC
 	AwaitProposal                  // server
 	Admitting                      // server: is there room for one more?
@@ -45,7 +44,7 @@ const (
 )
 
 var stateNames = [numStates]string{
-	"Looking", "Opening", "Preparing", "AwaitProposal", "Admitting", "Surveying", "Proposing", "AwaitAccept", "FindingPath",
+	"Looking", "Preparing", "AwaitProposal", "Admitting", "Surveying", "Proposing", "AwaitAccept", "FindingPath",
 	"Queueing", "Joining", "AwaitRKey", "Accepting", "AwaitConfirm", "Attaching", "Confirming", "MakingGroup", "AcceptingFirst",
 	"AwaitFirstConfirm", "ConnectingFirst", "ConfirmingFirst", "AwaitLink", "AwaitDecline", "Draining", "AttachingFirst",
 	"Declining", "AwaitAck", "TakingDecline", "Over",

@@ -19,7 +19,7 @@ func (s *Service) Alive(ctx context.Context) error {
 		}
 	}
 	answered := make(chan error, 1)
-	go s.programs.Guard().Func("the question of the watchdog", func() {
+	go s.in.Guard().Func("the question of the watchdog", func() {
 		_, err := s.answer.SysInfo(ctx)
 		answered <- err
 	})()

@@ -13,7 +13,6 @@ import (
 
 	"smcr/nl"
 	"smcr/rdmaverbs/softroce"
-	"smcr/userstack/internal/programs"
 	"smcr/userstack/internal/takeover"
 )
 
@@ -71,7 +70,7 @@ func (x *succession) serve(ctx context.Context) {
 			conn := takeover.New(u, true)
 			defer conn.Close()
 			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-			if err := s.programs.Guard().Do("a takeover", func() { x.answer(ctx, conn) }); err != nil {
+			if err := s.in.Guard().Do("a takeover", func() { x.answer(ctx, conn) }); err != nil {
 				s.log.Error("takeover failed", "err", err)
 			}
 		})
@@ -164,7 +163,7 @@ func (x *succession) handOver(ctx context.Context, conn *takeover.Conn) error {
 			return err
 		}
 	}
-	own, err := countsOf(ctx, x.control, s.wire)
+	own, err := countsOf(ctx, x.control, s.boundary)
 	if err != nil {
 		return err
 	}
@@ -181,7 +180,7 @@ func (x *succession) handOver(ctx context.Context, conn *takeover.Conn) error {
 	} else if x.commit != nil && pid > 0 {
 		x.commit(pid)
 	}
-	takeBack, err := s.wire.handOver()
+	takeBack, err := s.boundary.handOver()
 	if err != nil {
 		return err
 	}
@@ -203,27 +202,17 @@ func (x *succession) handOver(ctx context.Context, conn *takeover.Conn) error {
 	s.log.Info("another process is the stack now: this one ends after its last connection", "at_the_latest", latest)
 	x.ending <- ending
 	close(x.over)
-	s.server.HandOver()
 	return nil
 }
 
-// offer sends the lock of the place and the eBPF program.
+// offer sends the lock of the place.
 func (x *succession) offer(conn *takeover.Conn) error {
-	s := x.s
-	lock, err := s.claim.Lock()
+	lock, err := x.s.claim.Lock()
 	if err != nil {
 		return err
 	}
-	m := takeover.Message{Type: takeover.Offer, Release: s.cfg.Release, Files: []*os.File{lock}}
+	m := takeover.Message{Type: takeover.Offer, Release: x.s.cfg.Release, Files: []*os.File{lock}}
 	defer m.Close()
-	option, err := s.programs.Share()
-	if err != nil {
-		return err
-	}
-	if len(option) > 0 {
-		m.Option = programs.ShareVersion
-		m.Files = append(m.Files, option...)
-	}
 	return conn.Send(m)
 }
 
@@ -264,7 +253,7 @@ func (x *succession) reportEnd() error {
 	s := x.s
 	ctx, cancel := context.WithTimeout(context.Background(), stepTime)
 	defer cancel()
-	own, err := countsOf(ctx, x.control, s.wire)
+	own, err := countsOf(ctx, x.control, s.boundary)
 	if err != nil {
 		return err
 	}

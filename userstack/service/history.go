@@ -52,8 +52,8 @@ func (h *history) apply(own counts) counts {
 // A continued is the Control of a stack with the history of its counters.
 type continued struct {
 	nl.Control
-	h    *history
-	wire *boundary // nil without Config.Wire
+	h        *history
+	boundary *boundary // nil if the service has none
 }
 
 var _ nl.Control = continued{}
@@ -67,7 +67,7 @@ func (c continued) Stats(ctx context.Context) (nl.Stats, error) {
 // Fallbacks implements nl.Control.
 func (c continued) Fallbacks(ctx context.Context) (nl.Fallbacks, error) {
 	own, err := c.Control.Fallbacks(ctx)
-	own = c.wire.plain(own)
+	own = c.boundary.plain(own)
 	return c.h.apply(counts{fallbacks: own}).fallbacks, err
 }
 

@@ -6,14 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
-
-	"smcr/internal/testing/testkind"
-	"smcr/smc"
-	"smcr/userstack/broker"
 )
 
 func TestAddressesFile(t *testing.T) {
@@ -68,28 +63,4 @@ func FuzzAddresses(f *testing.F) {
 			t.Errorf("%v becomes %v", got, again)
 		}
 	})
-}
-
-// TestLocalNotCounted: a connection within the machine about which the stack is asked is
-// neither marked nor counted as a fallback.
-func TestLocalNotCounted(t *testing.T) {
-	testkind.System(t)
-	b := newLocalBed(t)
-	b.local = false
-	marked := b.opt.connects.Load()
-	c, err := b.launcher(os.Geteuid()).Connect(tcpSocket(t, 0), broker.ConnectRequest{Remote: b.addr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ev := next(t, c, broker.EventNotCandidate)
-	if ev.Text != smc.DiagLocal.Text() || ev.Reason != uint32(smc.DiagLocal) {
-		t.Errorf("%+v", ev)
-	}
-	if n := b.opt.connects.Load(); n != marked {
-		t.Error("the socket was marked")
-	}
-	f, err := b.s.stack.Control().Fallbacks(t.Context())
-	if err != nil || f.ClientTotal != 0 || len(f.Reasons) != 0 {
-		t.Errorf("counted %+v, %v", f, err)
-	}
 }

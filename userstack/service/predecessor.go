@@ -7,15 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"syscall"
 	"time"
 
 	"smcr/internal/place"
 	"smcr/rdmaverbs/softroce"
-	"smcr/userstack"
-	"smcr/userstack/internal/programs"
 	"smcr/userstack/internal/takeover"
 )
 
@@ -42,10 +38,8 @@ const (
 // A Predecessor is the stack that runs in this network namespace and hands it over to a new
 // Service. See Config.Predecessor.
 type Predecessor struct {
-	conn    *takeover.Conn
-	claim   *place.Claim
-	option  []*os.File // for programs.Adopt
-	release string
+	conn  *takeover.Conn
+	claim *place.Claim
 }
 
 // Approach asks the stack that runs in this network namespace to hand over to this process.
@@ -87,11 +81,10 @@ func approach(ctx context.Context, release string) (_ *Predecessor, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(m.Files) == 0 || len(m.Files) > 1 && m.Option != programs.ShareVersion {
+	if len(m.Files) != 1 {
 		m.Close()
-		return nil, fmt.Errorf("%w: %d files, version %d of the TCP option", takeover.ErrMalformed, len(m.Files), m.Option)
+		return nil, fmt.Errorf("%w: %d files", takeover.ErrMalformed, len(m.Files))
 	}
-	p.option, p.release = m.Files[1:], m.Release
 	p.claim, err = place.Inherit(m.Files[0])
 	return p, err
 }
@@ -121,10 +114,6 @@ func refusal(err error) error {
 
 // Close ends the takeover. If it is not complete, the other stack continues as before.
 func (p *Predecessor) Close() error {
-	for _, f := range p.option {
-		_ = f.Close()
-	}
-	p.option = nil
 	err := p.conn.Close()
 	if p.claim != nil {
 		err = errors.Join(err, p.claim.Close())
@@ -190,8 +179,7 @@ func countsIn(m *takeover.Message) (c counts) {
 	return c
 }
 
-// Assume makes this service the stack of the network namespace: launchers and commands find
-// it from now on, and the predecessor has no new connections. Errors: ErrPredecessorEnded,
+// Assume makes this service the stack of the network namespace: commands find it from now on, and the predecessor has no new connections. Errors: ErrPredecessorEnded,
 // ErrCannotTakeOver. After an error the caller must end the service with Run and a context
 // that has ended.
 func (s *Service) Assume() error {
@@ -202,24 +190,11 @@ func (s *Service) Assume() error {
 	if _, err := p.conn.Expect(takeover.Done, stepTime); err != nil {
 		return refusal(err)
 	}
-	s.wire.takeOver()
+	s.boundary.takeOver()
 	if err := s.claim.Publish(); err != nil {
 		return fmt.Errorf("service: %w", err)
 	}
-	s.wire.found()
+	s.boundary.found()
 	_ = p.conn.Close()
 	return nil
-}
-
-// adopt makes the stack of cfg announce SMC with the eBPF program of the predecessor.
-func (p *Predecessor) adopt(cfg *userstack.Config, log *slog.Logger) error {
-	files := p.option
-	p.option = nil
-	if len(files) == 0 || cfg.NoOption {
-		for _, f := range files {
-			_ = f.Close()
-		}
-		return nil
-	}
-	return programs.Adopt(cfg, files, log)
 }

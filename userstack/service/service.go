@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -17,11 +16,10 @@ import (
 	"smcr/quota"
 	"smcr/rdmaverbs/softroce"
 	"smcr/userstack"
-	"smcr/userstack/broker"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/bounded"
-	"smcr/userstack/internal/connector"
-	"smcr/userstack/internal/programs"
+	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 )
 
 // ErrRunning means that the network namespace already has a stack.
@@ -34,26 +32,20 @@ type Config struct {
 	// devices of Stack should use them as pollers. Run closes them at its end. Without
 	// engines, goroutines carry the bytes.
 	Engines []*engine.Loop
-	// IdleTimeout ends Run after this time without a launcher or connection.
+	// IdleTimeout ends Run after this time without an attached cgroup or connection.
 	// Zero means never.
 	IdleTimeout time.Duration
-	// MinKeepAlive is the least time of TCP keepalives on the TCP connections below SMC-R
-	// connections: TCP_KEEPIDLE and TCP_KEEPINTVL, whatever the programs set (RFC 7609,
-	// section 4.5.3). It is rounded up to seconds. Zero means no limit, and MaxMinKeepAlive
-	// is the most.
-	MinKeepAlive time.Duration
 	// UserFDs is the maximum number of descriptors of this process for each user
-	// except root, and UserSessions that of launcher sessions. Zero means a share of
-	// RLIMIT_NOFILE (see package quota), and broker.DefaultMaxSessions.
-	UserFDs, UserSessions int
-	// NoLocal disables pairs between two programs of this host, also if their launchers
-	// choose them. Between two network namespaces of this machine, programs use RoCE then,
-	// and TCP otherwise.
+	// except root, and UserRuns that of programs under 'smcr run'. Zero means a share of
+	// RLIMIT_NOFILE (see package quota), and the default of package attach.
+	UserFDs, UserRuns int
+	// NoLocal has programs of two network namespaces of this machine use RoCE. Otherwise
+	// their connections are TCP.
 	NoLocal bool
-	// Wire, if set, has the service take connections at the devices of the host, too.
-	Wire *Wire
-	// Authorize, if set, may refuse a launcher with an error.
-	Authorize func(*broker.Launcher) error
+	// Cgroup is the folder of a cgroup whose programs use SMC from the start on, or empty.
+	Cgroup string
+	// Authorize, if set, may refuse a program under 'smcr run' with an error.
+	Authorize func(Caller) error
 	// Predecessor, if set, is the stack from which this service takes over. New owns it.
 	// The caller must call Freeze, and then Assume, before Run.
 	Predecessor *Predecessor
@@ -73,42 +65,40 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// A Caller is a process that asks to run programs over the stack.
+type Caller struct {
+	UID, GID uint32
+	Groups   []uint32 // supplementary
+}
+
 // Service is the stack of a network namespace with its sockets.
 type Service struct {
-	cfg      Config
-	log      *slog.Logger
-	stack    *userstack.Stack
-	programs *programs.Programs // the stack's verbs
-	answer   nl.Control         // answers commands
-	claim    *place.Claim       // of the sockets below
-	run      *net.UnixListener
-	ctl      *net.UnixListener
-	server   broker.Server
-	quota    *quota.Budget
-	netns    uint64 // the cookie of the network namespace
+	cfg    Config
+	log    *slog.Logger
+	stack  *userstack.Stack
+	in     inside.Stack[*userstack.Conn] // what stack does for the programs of others
+	answer nl.Control                    // answers commands
+	claim  *place.Claim                  // of the sockets below
+	ctl    *net.UnixListener
+	quota  *quota.Budget
+	netns  uint64 // the cookie of the network namespace
 
-	connector connector.Connector
-	sockets   programSockets
-	local     localTable
-	policy    localPolicy
-	machine   machine
-
-	wire       *boundary // nil without Config.Wire
-	lacksWire  error     // why there is none although there was to be
+	machine    machine
+	boundary   *boundary // nil if the process may not have one
+	lacks      error     // why not
 	succession succession
 	history    history
 
-	ending context.Context // ends the relays, before the sessions
+	ending context.Context // ends the relays
 	end    context.CancelFunc
 
 	mu        sync.Mutex
-	launchers int
 	idleSince time.Time
 	relays    sync.WaitGroup // none is added after ending has ended
 }
 
-// New starts the stack and opens the sockets. When it returns, launchers and
-// commands can find the service. If the namespace already has a stack, the error
+// New starts the stack and opens the sockets. When it returns, commands can find the
+// service, and it takes connections. If the namespace already has a stack, the error
 // matches ErrRunning.
 func New(cfg Config) (_ *Service, err error) {
 	if cfg.Log == nil {
@@ -117,7 +107,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if cfg.Stack.Log == nil {
 		cfg.Stack.Log = cfg.Log
 	}
-	cfg.Stack.Engines = cfg.Engines
+	cfg.Stack.Engines, cfg.Stack.NoOption = cfg.Engines, true // the boundary announces SMC
 	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now(), quota: quota.New(quota.Limits{User: cfg.UserFDs})}
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.succession.s, s.succession.over, s.succession.ending = s, make(chan struct{}), make(chan *net.UnixListener, 1)
@@ -138,22 +128,14 @@ func New(cfg Config) (_ *Service, err error) {
 				err = errors.Join(err, p.Close())
 			}
 		}()
-		if err := p.adopt(&s.cfg.Stack, s.log); err != nil {
-			return nil, fmt.Errorf("service: %w", err)
-		}
-		cfg.Stack = s.cfg.Stack
 	} else if s.claim, err = place.Take(); errors.Is(err, place.ErrTaken) {
 		return nil, ErrRunning
 	} else if err != nil {
 		return nil, fmt.Errorf("service: %w", err)
 	}
 	if dead := s.claim.Dead(); len(dead) > 0 {
-		s.log.Warn("the stack before this one was killed and has not ended, because a program keeps one of its system calls: "+
+		s.log.Warn("the stack before this one was killed and has not ended, because one of its system calls does not: "+
 			"it still has its sockets, such as UDP port 4791, without which there is no RoCE version 2", "processes", dead)
-	}
-	s.local.holder.log = s.log
-	if !cfg.NoLocal {
-		s.local.holder.load()
 	}
 	if err := s.takePart(); err != nil {
 		return nil, fmt.Errorf("service: %w", err)
@@ -164,59 +146,29 @@ func New(cfg Config) (_ *Service, err error) {
 	if s.ctl, err = s.claim.Listen(place.Commands); err != nil {
 		return nil, fmt.Errorf("service: %w", err)
 	}
-	if s.run, err = s.claim.Listen(place.Launchers); err != nil {
-		return nil, fmt.Errorf("service: %w", err)
-	}
 	if s.stack, err = userstack.New(cfg.Stack); err != nil {
 		return nil, err
 	}
-	s.programs = programs.New(s.stack)
-	s.local.guard, s.connector.Guard = s.programs.Guard(), s.programs.Guard()
-	s.local.holder.guard = s.programs.Guard()
+	s.in = inside.StackOf[*userstack.Conn](s.stack)
+	s.in.OnQuiet(cfg.Quiet)
 	s.machine.log = s.log
 	if !cfg.NoLocal {
-		if err = s.machine.open(s.claim, s.programs.Locator()); err != nil {
+		if err = s.machine.open(s.claim, s.locator()); err != nil {
 			return nil, errors.Join(err, s.stack.Close())
 		}
 	}
-	s.local.exists = func(name tuple) bool {
-		l := s.programs.Locator()
-		if l == nil {
-			return false
-		}
-		_, ok, err := l.Finds(name.server, name.client)
-		return ok && err == nil
-	}
-	if sockets := s.programs.Sockets(); sockets != nil {
-		s.local.listening = func() (map[uint16]bool, error) {
-			ports := map[uint16]bool{}
-			err := sockets.Listening(func(_ uint64, local netip.AddrPort) { ports[local.Port()] = true })
-			return ports, err
-		}
-	}
-	s.programs.OnQuiet(cfg.Quiet)
-	s.sockets.listeners.begin(s)
-	if k := s.sockets.listeners.keeper; k != nil {
-		s.sockets.claims.announced = func(cookie uint64) { _, _ = k.Taken(cookie) }
-	}
 	s.succession.control = s.stack.Control()
-	s.server = broker.Server{
-		Handler: handler{s}, Log: s.log, Guard: s.programs.Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
-		Authorize: cfg.Authorize, ByOption: s.programs.ByOption(),
-		Local: s.mayJoin,
-		Opened: func(l *broker.Launcher) {
-			s.sockets.listeners.opened(l)
-			s.count(1)
-			s.log.Info("program started", "launcher", l.PID, "command", l.Command)
-		},
-		Gone:  s.sockets.listeners.gone,
-		Ended: func(l *broker.Launcher) { s.count(-1); s.log.Info("program ended", "launcher", l.PID) },
-	}
-	if err = s.openWire(cfg.Wire); err != nil {
+	if err = s.openBoundary(); err != nil {
 		return nil, errors.Join(err, s.stack.Close())
 	}
 	s.SetControl(s.Control())
 	return s, nil
+}
+
+// locator returns what knows the addresses of the network namespace, or nil.
+func (s *Service) locator() network.Locator {
+	l, _ := s.in.Network().(network.Locator)
+	return l
 }
 
 // takePart takes numbers of queue pairs that no other process of the place has.
@@ -243,10 +195,6 @@ func (s *Service) leave() error {
 	return s.claim.Close()
 }
 
-// Loaded waits until the service has loaded all eBPF programs. The process may give up the
-// right to load some afterwards.
-func (s *Service) Loaded() { _ = s.local.holder.available() }
-
 // Stack returns the stack.
 func (s *Service) Stack() *userstack.Stack { return s.stack }
 
@@ -259,20 +207,13 @@ func (s *Service) Dead() []int { return s.claim.Dead() }
 
 // Control returns the Control of the stack, with the statistics of the stacks from which this
 // one has taken over. It is an [nl.Attacher].
-func (s *Service) Control() nl.Control { return continued{s.stack.Control(), &s.history, s.wire} }
+func (s *Service) Control() nl.Control { return continued{s.stack.Control(), &s.history, s.boundary} }
 
 // SetControl makes ctl answer commands instead of [Service.Control], which it uses. It must be
 // called before Run.
 func (s *Service) SetControl(ctl nl.Control) { s.answer = ctl }
 
-func (s *Service) count(d int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.launchers += d
-	s.idleSince = time.Now()
-}
-
-// idle returns the time since the last launcher or connection ended.
+// idle returns the time since the last program or connection ended.
 func (s *Service) idle(now time.Time) time.Duration {
 	busy := s.busy()
 	s.mu.Lock()
@@ -284,12 +225,8 @@ func (s *Service) idle(now time.Time) time.Duration {
 	return now.Sub(s.idleSince)
 }
 
-// busy reports whether there is a launcher or a connection.
-func (s *Service) busy() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.launchers > 0 || s.programs.Busy() || s.wire.busy()
-}
+// busy reports whether there is a program that may use the stack, or a connection.
+func (s *Service) busy() bool { return s.in.Busy() || s.boundary.busy() }
 
 // connections returns how many connections over SMC-R there are.
 func (s *Service) connections() int {
@@ -313,28 +250,12 @@ func (s *Service) enterRelay() (leave func()) {
 	return s.relays.Done
 }
 
-// relayTime is how long launchers may take to reset the remaining connections when
-// the service ends: the time that Conn.Broken waits for an answer, plus the time to
-// send the request. The service does not wait longer for a launcher that does not read
-// its messages.
-const relayTime = 1300 * time.Millisecond
-
-// endRelays ends the remaining connections while their sessions still exist, so that
-// the launchers can make resets. A connection that takes longer than relayTime ends
-// with its session.
+// endRelays resets the remaining connections, and waits until they have ended.
 func (s *Service) endRelays() {
 	s.mu.Lock()
 	s.end()
 	s.mu.Unlock()
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		s.relays.Wait()
-	}()
-	select {
-	case <-over:
-	case <-time.After(relayTime):
-	}
+	s.relays.Wait()
 }
 
 // idleTick returns the interval of checks whether the service has been idle for the
@@ -352,26 +273,20 @@ func (s *Service) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
-	errc := make(chan error, 2)
-	g := s.programs.Guard()
-	// After a panic in one of these, the service ends in order.
-	serve := func(what string, f func() error) {
-		wg.Go(func() {
-			var err error
-			if fell := g.Do(what, func() { err = f() }); fell != nil {
-				err = fell
-			}
-			errc <- err
-		})
-	}
-	serve("the accept of launchers", func() error { return s.server.Serve(ctx, s.run) })
+	errc := make(chan error, 1)
+	g := s.in.Guard()
 	ns := nl.NewServer(s.answer, nl.ServerConfig{
 		Logger: s.log, Guard: g, Quota: s.quota,
 		Receive: bounded.Receive, Close: bounded.CloseQueue, Refuse: bounded.RefuseQueue,
 	})
-	serve("the accept of commands", func() error { return ns.Serve(s.ctl) })
-	wg.Go(g.Func("the checks of listening sockets", func() { s.sockets.listeners.keep(ctx) }))
-	wg.Go(g.Func("the watch on the addresses", func() { s.machine.follow(ctx, s.programs.Locator()) }))
+	wg.Go(func() { // after a panic, the service ends in order
+		var err error
+		if fell := g.Do("the accept of commands", func() { err = ns.Serve(s.ctl) }); fell != nil {
+			err = fell
+		}
+		errc <- err
+	})
+	wg.Go(g.Func("the watch on the addresses", func() { s.machine.follow(ctx, s.locator()) }))
 	wg.Go(g.Func("the accept of later stacks", func() { s.succession.serve(ctx) }))
 	var err error
 	var tick <-chan time.Time // nil without an idle timeout
@@ -422,9 +337,9 @@ loop:
 			s.log.Warn("the last statistics of this stack are lost", "err", rerr)
 		}
 	}
-	// New launchers and commands must not find a service that is about to end.
+	// Commands must not find a service that is about to end.
 	err = errors.Join(err, s.leave())
-	s.wire.settle()
+	s.boundary.settle()
 	s.endRelays()
 	cancel()
 	err = errors.Join(err, ns.Close())
@@ -432,7 +347,7 @@ loop:
 	if p := s.cfg.Predecessor; p != nil {
 		_ = p.Close() // if it is still open, the takeover has failed
 	}
-	err = errors.Join(err, s.wire.close(), s.connector.Close(), s.local.close(), s.stack.Close())
+	err = errors.Join(err, s.boundary.close(), s.stack.Close())
 	for _, l := range s.cfg.Engines {
 		err = errors.Join(err, l.Close())
 	}

@@ -17,7 +17,6 @@ import (
 	"smcr/internal/testing/netnstest"
 	"smcr/nl"
 	"smcr/userstack"
-	"smcr/userstack/broker"
 )
 
 // inNamespace runs f in a network namespace of its own, which ends with it.
@@ -64,21 +63,10 @@ func running(t *testing.T, s *Service) (wait func(cancel bool) error) {
 	}
 }
 
-// dialRun opens a launcher's session from the calling thread.
-func dialRun(t *testing.T) *broker.Client {
-	t.Helper()
-	c, err := broker.DialStack(context.Background(), "program")
-	if err != nil {
-		t.Error(err)
-		runtime.Goexit()
-	}
-	return c
-}
-
 func TestOneInANamespace(t *testing.T) {
 	checkLeaks(t)
 	inNamespace(t, func(t *testing.T) {
-		cfg := Config{Stack: userstack.Config{NoOption: true}}
+		cfg := Config{}
 		s, err := New(cfg)
 		if err != nil {
 			t.Error(err)
@@ -103,7 +91,6 @@ func TestOneInANamespace(t *testing.T) {
 			}
 			_ = c.Close()
 		}
-		_ = dialRun(t).Close()
 		if err := wait(true); err != nil {
 			t.Errorf("Run: %v", err)
 		}
@@ -125,10 +112,10 @@ func TestOneInANamespace(t *testing.T) {
 func TestNewFails(t *testing.T) {
 	checkLeaks(t)
 	inNamespace(t, func(t *testing.T) {
-		if _, err := New(Config{Stack: userstack.Config{NoOption: true, RecvBuf: -1}}); err == nil || errors.Is(err, ErrRunning) {
+		if _, err := New(Config{Stack: userstack.Config{RecvBuf: -1}}); err == nil || errors.Is(err, ErrRunning) {
 			t.Errorf("a buffer of -1 bytes: %v", err)
 		}
-		if _, err := broker.DialStack(t.Context(), "program"); !errors.Is(err, place.ErrAbsent) {
+		if _, err := nl.DialUser(t.Context()); !errors.Is(err, nl.ErrNoBackend) {
 			t.Errorf("after a failed start: %v", err)
 		}
 		claim, err := place.Take()
@@ -137,7 +124,7 @@ func TestNewFails(t *testing.T) {
 			return
 		}
 		defer claim.Close()
-		// As an embedded stack has it, which serves no launchers.
+		// As an embedded stack has it.
 		l, err := claim.Listen(place.Commands)
 		if err != nil {
 			t.Error(err)
@@ -152,7 +139,7 @@ func TestNewFails(t *testing.T) {
 				_ = c.Close()
 			}
 		}()
-		if _, err := New(Config{Stack: userstack.Config{NoOption: true}}); !errors.Is(err, ErrRunning) {
+		if _, err := New(Config{}); !errors.Is(err, ErrRunning) {
 			t.Errorf("with the place taken: %v, want ErrRunning", err)
 		}
 		if _, err := nl.DialUser(t.Context()); errors.Is(err, nl.ErrNoBackend) {
@@ -181,7 +168,7 @@ func TestIdleTimeout(t *testing.T) {
 		checkLeaks(t)
 		inNamespace(t, func(t *testing.T) {
 			start := time.Now()
-			s, err := New(Config{Stack: userstack.Config{NoOption: true}, IdleTimeout: timeout})
+			s, err := New(Config{IdleTimeout: timeout})
 			if err != nil {
 				t.Error(err)
 				return
@@ -194,55 +181,43 @@ func TestIdleTimeout(t *testing.T) {
 			}
 		})
 	})
-	t.Run("launcher", func(t *testing.T) {
+	t.Run("attached", func(t *testing.T) {
 		checkLeaks(t)
 		inNamespace(t, func(t *testing.T) {
-			s, err := New(Config{Stack: userstack.Config{NoOption: true}, IdleTimeout: timeout})
+			s, err := New(Config{IdleTimeout: timeout})
 			if err != nil {
 				t.Error(err)
 				return
 			}
+			ended := make(chan struct{})
 			wait := running(t, s)
-			c := dialRun(t)
+			a, err := nl.AttacherOf(s.Control())
+			if err == nil {
+				err = a.Attach(t.Context(), nl.Attachment{Path: "/smcr-test-none", Connect: true})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			var left time.Time
+			go func() {
+				defer close(ended)
+				if err := wait(false); err != nil {
+					t.Errorf("Run: %v", err)
+				}
+			}()
 			select {
-			case <-c.Done():
-				t.Errorf("it ended with a launcher: %v", c.Err())
-			case <-time.After(3 * timeout):
+			case <-ended:
+				t.Error("it ended with a cgroup attached")
+			case <-time.After(3 * timeout): // Real time: it is the timeout that must not end it.
+				left = time.Now()
+				if err := a.Detach(t.Context(), "/smcr-test-none"); err != nil {
+					t.Error(err)
+				}
 			}
-			left := time.Now()
-			_ = c.Close()
-			if err := wait(false); err != nil {
-				t.Errorf("Run: %v", err)
-			}
+			<-ended
 			if d := time.Since(left); d < timeout {
-				t.Errorf("ended %v after the last launcher", d)
+				t.Errorf("ended %v after the last program", d)
 			}
 		})
-	})
-}
-
-// The end of the service ends the sessions.
-func TestRunEndsSessions(t *testing.T) {
-	checkLeaks(t)
-	inNamespace(t, func(t *testing.T) {
-		s, err := New(Config{Stack: userstack.Config{NoOption: true}})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		wait := running(t, s)
-		c := dialRun(t)
-		if err := wait(true); err != nil {
-			t.Errorf("Run: %v", err)
-		}
-		select {
-		case <-c.Done():
-			if !errors.Is(c.Err(), broker.ErrServiceGone) {
-				t.Errorf("%v", c.Err())
-			}
-		case <-time.After(testTime):
-			t.Error("the session goes on")
-		}
-		_ = c.Close()
 	})
 }

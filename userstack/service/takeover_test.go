@@ -17,13 +17,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/place"
 	"smcr/nl"
-	"smcr/userstack"
 	"smcr/userstack/internal/takeover"
 )
 
@@ -45,11 +43,10 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// wantWorks checks that a stack serves launchers and commands at the place of this namespace,
+// wantWorks checks that a stack serves commands at the place of this namespace,
 // and that the directory of its sockets is as before.
 func wantWorks(t *testing.T, when string, s *Service, before []string) {
 	t.Helper()
-	_ = dialRun(t).Close()
 	ctx, cancel := context.WithTimeout(context.Background(), testTime)
 	defer cancel()
 	c, err := nl.DialUser(ctx)
@@ -85,7 +82,7 @@ func namesIn(t *testing.T, dir string) (names []string) {
 func TestSuccessorDies(t *testing.T) {
 	checkLeaks(t)
 	inNamespace(t, func(t *testing.T) {
-		cfg := Config{Stack: userstack.Config{NoOption: true}, Release: "old"}
+		cfg := Config{Release: "old"}
 		s, err := New(cfg)
 		if err != nil {
 			t.Error(err)
@@ -97,7 +94,6 @@ func TestSuccessorDies(t *testing.T) {
 			return func(over bool) { frozen = append(frozen, fmt.Sprint(over)) }
 		}, func(pid int) { committed = append(committed, fmt.Sprint(pid == os.Getpid())) })
 		wait := running(t, s)
-		launcher := dialRun(t)
 		before := namesIn(t, s.Dir())
 		// die ends what a process that dies has open.
 		for step, take := range []func() (die func() error){
@@ -174,22 +170,6 @@ func TestSuccessorDies(t *testing.T) {
 		}
 		waitNext := running(t, n)
 		wantWorks(t, "the next stack", n, nil)
-		select {
-		case <-launcher.HandedOver():
-		case <-time.After(testTime):
-			t.Error("the launcher is not told")
-		}
-		// The old stack answers commands under another name until it ends.
-		if names := nl.Ending(); len(names) != 1 {
-			t.Errorf("ending: %q", names)
-		} else if c, err := nl.DialEnding(t.Context(), names[0]); err != nil {
-			t.Error(err)
-		} else if _, err := c.LinkGroups(t.Context()); err != nil || c.Backend() != names[0] {
-			t.Errorf("%s: %v", c.Backend(), errors.Join(err, c.Close()))
-		} else {
-			_ = c.Close()
-		}
-		launcher.Leave()
 		if err := wait(false); err != nil {
 			t.Errorf("the old stack: %v", err)
 		}
@@ -199,7 +179,6 @@ func TestSuccessorDies(t *testing.T) {
 		if names := nl.Ending(); len(names) != 0 {
 			t.Errorf("ending: %q", names)
 		}
-		_ = launcher.Close()
 		if err := waitNext(true); err != nil {
 			t.Errorf("the next stack: %v", err)
 		}
@@ -211,7 +190,7 @@ func TestSuccessorDies(t *testing.T) {
 func TestPredecessorDies(t *testing.T) {
 	checkLeaks(t)
 	inNamespace(t, func(t *testing.T) {
-		cfg := Config{Stack: userstack.Config{NoOption: true}}
+		cfg := Config{}
 		for step, reached := range []takeover.Type{takeover.Hello, takeover.Ready, takeover.Commit} {
 			claim, err := place.Take()
 			if err != nil {
@@ -305,7 +284,7 @@ func TestTakeoverForeign(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		const foreign = 65532
 		log := &buffer{}
-		s, err := New(Config{Stack: userstack.Config{NoOption: true}, Log: slog.New(slog.NewTextHandler(log, nil))})
+		s, err := New(Config{Log: slog.New(slog.NewTextHandler(log, nil))})
 		if err != nil {
 			t.Error(err)
 			return

@@ -13,14 +13,16 @@ import (
 	"smcr/userstack/engine"
 )
 
-// socketpair is a stream socketpair between a program and a loop. It behaves like
-// AF_UNIX. World.mu guards it.
+// socketpair is the connection between a program and a loop. It behaves like a socketpair of
+// AF_UNIX, with which tests can compare it step by step, and like TCP after a reset. World.mu guards it.
 //
 //	At one end                | at the other end
 //	shutdown(SHUT_WR)         | the end of the stream, after all written data
 //	close                     | the same; writing fails with EPIPE
 //	close with data unread    | ECONNRESET once, after all written data; writing: EPIPE
 //	shutdown(SHUT_RDWR)       | the end of the stream, after all written data; writing: EPIPE
+//	Abort, Reset              | ECONNRESET once, after all written data; writing: EPIPE. The
+//	                          | program reads no error behind the end of the stream
 //	a reader makes room       | EPOLLOUT, when at most a quarter of the buffer is used
 type socketpair struct {
 	w       *World
@@ -270,20 +272,15 @@ func (p *Program) Peek() (n int, errno syscall.Errno) {
 	return 0, syscall.EAGAIN
 }
 
-// Break puts a byte into the pair that the loop's end must not read, so that closing the
-// loop's end resets the program's end.
-func (p *Program) Break() {
+// Reset resets the connection at the loop's end.
+func (p *Program) Reset() {
 	p.p.w.mu.Lock()
 	defer p.p.w.mu.Unlock()
-	p.p.up.buf = append(p.p.up.buf, 0)
-}
-
-// ShutDown is shutdown(SHUT_RDWR) at the loop's end, which then reads and discards what the
-// program has written.
-func (p *Program) ShutDown() {
-	p.p.w.mu.Lock()
-	defer p.p.w.mu.Unlock()
-	p.p.up.buf, p.p.up.fin, p.p.down.fin, p.p.changed = nil, true, true, true
+	u, d := &p.p.up, &p.p.down
+	if !d.fin {
+		d.err = syscall.ECONNRESET
+	}
+	u.buf, u.fin, d.fin, p.p.changed = nil, true, true, true
 }
 
 // Woken reports whether something has changed since the last call.
@@ -377,6 +374,21 @@ func (p *Program) Close() error {
 	defer p.p.w.mu.Unlock()
 	if !p.p.down.closed {
 		p.p.down.close(&p.p.up)
+		p.p.watch.raise()
+	}
+	return nil
+}
+
+// Abort closes the program's end with SO_LINGER 0: unless both streams have ended, this resets
+// the connection.
+func (p *Program) Abort() error {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	if u, d := &p.p.up, &p.p.down; !d.closed {
+		if !u.fin || !d.fin {
+			u.err = syscall.ECONNRESET
+		}
+		d.close(u)
 		p.p.watch.raise()
 	}
 	return nil

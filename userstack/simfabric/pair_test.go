@@ -59,7 +59,7 @@ func errnoOf(err error) syscall.Errno {
 
 // recvOnce reads into b, in two pieces.
 func (x *twin) recvOnce(b []byte) (int, syscall.Errno) {
-	n, _, errno := x.sock.Recv(nil, b[:(len(b)+1)/2], b[(len(b)+1)/2:])
+	n, errno := x.sock.Recv(nil, b[:(len(b)+1)/2], b[(len(b)+1)/2:])
 	return n, errno
 }
 
@@ -219,7 +219,7 @@ func TestPairReset(t *testing.T) {
 		if n, errno := sock.Send(nil, []byte("abc"), nil); n == 0 || errno != 0 {
 			t.Fatalf("%d, %v", n, errno)
 		}
-		prog.Break()
+		prog.Reset()
 		if err := sock.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -16,27 +16,24 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// simRelay carries the bytes between a connection and the socketpair of a program like
-// package service: by a relay, unless the engine carries them.
+// simRelay carries the bytes between a connection and a program like package service: by a
+// relay, unless the engine carries them.
 type simRelay struct {
-	*simfabric.Program // the program's end of the pair
+	*simfabric.Program // the program's end
 	stack              *userstack.Stack
 	c                  *userstack.Conn
 	k                  inside.Carriage // of c
 	sock               *engine.Socket
 	relay              relay.Relay
 
-	linger0 atomic.Bool // the program closes with a reset
-	over    atomic.Bool
-	left    chan struct{} // closed when the launcher has ended
+	over atomic.Bool
 }
 
 func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRelay {
-	r := &simRelay{Program: prog, stack: e.stack, sock: sock, left: make(chan struct{})}
+	r := &simRelay{Program: prog, stack: e.stack, sock: sock}
 	r.relay = relay.Relay{
-		App: simSocket{r}, Linger0: &r.linger0, LauncherGone: r.left, Broken: func(syscall.Errno) { r.Break() },
-		OrphanLimit: time.Nanosecond,                     // see orphan
-		DrainIdle:   time.Second + time.Duration(e.p.id), // different for each connection, so that no two limits end at the same time
+		App: simSocket{r}, ResetProgram: prog.Reset,
+		DrainIdle: time.Second + time.Duration(e.p.id), // different for each connection, so that no two limits end at the same time
 	}
 	return r
 }
@@ -69,21 +66,7 @@ func (r *simRelay) work() {
 // Over implements simIO.
 func (r *simRelay) Over() bool { return r.over.Load() && isDone(r.c) }
 
-// Abort implements simIO: it sets SO_LINGER to 0 and closes.
-func (r *simRelay) Abort() error {
-	r.linger0.Store(true)
-	return r.Close()
-}
-
-// orphan ends the connection of a program that was killed together with its launcher,
-// after OrphanLimit.
-func (r *simRelay) orphan() {
-	close(r.left)
-	r.k.Recall()
-}
-
-// simSocket reads and writes the end of the pair that the loop has, like a relay.Socket
-// with a descriptor.
+// simSocket reads and writes the end that the loop has, like a relay.Socket with a descriptor.
 type simSocket struct{ r *simRelay }
 
 var (
@@ -101,7 +84,6 @@ func (s simSocket) Conn() syscall.Conn { return s.r.sock }
 func (s simSocket) SetReadDeadline(t time.Time) error { return s.r.sock.SetReadDeadline(t) }
 func (s simSocket) CloseWrite() error                 { return s.r.sock.CloseWrite() }
 func (s simSocket) Close() error                      { return s.r.sock.Close() }
-func (s simSocket) ShutDown() error                   { s.r.Program.ShutDown(); return nil }
 func (s simSocket) HungUp() bool                      { return s.r.HungUp() }
 
 func (s simSocket) Peek() (n int, err error) {
@@ -156,7 +138,7 @@ func (s simSocket) ReadMark(p []byte) (n int, urgent bool, err error) {
 		if urgent = mark; mark {
 			buf = p[:1]
 		}
-		n, _, errno = s.r.sock.Recv(&m, buf, nil)
+		n, errno = s.r.sock.Recv(&m, buf, nil)
 		return errno != syscall.EAGAIN
 	})
 	switch {

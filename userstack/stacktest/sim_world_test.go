@@ -412,9 +412,6 @@ func (p *simPair) giveUp() {
 		if e.c != nil && !e.over && !e.closed {
 			e.closed = true
 			e.io.Abort()
-			if e.relay != nil {
-				p.s.w.After(time.Minute, e.relay.orphan)
-			}
 		}
 	}
 }

@@ -109,30 +109,3 @@ func TestReceive(t *testing.T) {
 		})
 	})
 }
-
-// TestDrop: what is dropped includes the descriptors, and nothing waits for these.
-func TestDrop(t *testing.T) {
-	testkind.System(t)
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(pair[1])
-	socktest.SendLingering(t, pair[0], 3)
-	if _, err := unix.Write(pair[0], make([]byte, 100_000)); err != nil {
-		t.Fatal(err)
-	}
-	socktest.SendLingering(t, pair[0], 1)
-	inTime(t, "Drop", func() {
-		if err := Drop(pair[1]); err != unix.EAGAIN { //nolint:errorlint // of a system call
-			t.Errorf("%v, want EAGAIN", err)
-		}
-	})
-	if n, err := unix.IoctlGetInt(pair[1], unix.SIOCINQ); err != nil || n != 0 {
-		t.Errorf("%d bytes are left, %v", n, err)
-	}
-	_ = unix.Close(pair[0])
-	if err := Drop(pair[1]); err != nil {
-		t.Errorf("at the end of the stream: %v", err)
-	}
-}

@@ -14,9 +14,6 @@ type Owner struct {
 	Command  string
 }
 
-// Trusted reports whether the process belongs to the user of the calling process.
-func (o Owner) Trusted() bool { return o.UID == uint32(os.Geteuid()) }
-
 type ownerKey struct{}
 
 // WithOwner returns a context under which the Client and Server methods of a

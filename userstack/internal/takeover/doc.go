@@ -9,13 +9,13 @@
 //	new process                          old process, which is the stack
 //	Hello                          ->
 //	                               <-    Refuse, end; or
-//	                               <-    Offer: the lock of the place, the eBPF programs
+//	                               <-    Offer: the lock of the place
 //	(starts all that can fail)
 //	Ready                          ->    changes by commands wait; UDP sockets are shared
 //	                               <-    Sockets, several times
 //	                               <-    Frozen: the statistics until now
 //	(reads configuration and state)
-//	Commit                         ->    tells the launchers
+//	Commit                         ->    takes no new connections
 //	                               <-    Done
 //	(gives its sockets their names)
 //

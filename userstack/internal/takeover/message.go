@@ -17,7 +17,7 @@ import (
 
 // version is the version of the protocol, and of the meaning of what is handed over. It is a
 // string so that tests can link a program that has another one.
-var version = "1"
+var version = "2"
 
 // Version returns the version of the protocol. Processes with different versions do not take
 // over from each other.
@@ -51,7 +51,7 @@ const (
 	Hello Type = iota + 1
 	// Refuse says in Text why not.
 	Refuse
-	// Offer has the lock of the place as the first file, then those of the TCP option.
+	// Offer has the lock of the place as a file.
 	Offer
 	// Ready says that nothing that is likely to fail is left to do.
 	Ready
@@ -91,7 +91,6 @@ type Message struct {
 	Type      Type             `json:"-"`
 	Release   string           `json:",omitempty"` // of smcr, for people
 	Text      string           `json:",omitempty"`
-	Option    uint32           `json:",omitempty"` // tcpopt.ShareVersion; 0: no TCP option
 	Groups    []Group          `json:",omitempty"`
 	Stats     *stats.Stats     `json:",omitempty"`
 	Fallbacks *stats.Fallbacks `json:",omitempty"`

@@ -52,7 +52,7 @@ func TestMessages(t *testing.T) {
 	}
 	defer null.Close()
 	for _, m := range []Message{
-		{Type: Hello, Release: "1.2"}, {Type: Offer, Option: 1}, {Type: Ready}, {Type: Commit}, {Type: Done},
+		{Type: Hello, Release: "1.2"}, {Type: Offer, Release: "1.1"}, {Type: Ready}, {Type: Commit}, {Type: Done},
 		{Type: Sockets, Groups: []Group{{Index: 4, IPv6: true, Files: 2}}}, {Type: Frozen, Stats: &s, Fallbacks: &f}, {Type: Ended, Stats: &s},
 	} {
 		if err := a.Send(m); err != nil {

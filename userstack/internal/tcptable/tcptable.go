@@ -158,7 +158,7 @@ func (t *Table) rows(also bool) ([]nl.Connection, error) {
 	found := map[uint64]bool{}
 	err := t.scan(func(cookie, cgroup uint64, c nl.Connection) {
 		p, ok := known[cookie]
-		// A launcher may only tell about sockets of its own user.
+		// The number may be that of a later socket.
 		if found[cookie] || ok && p.Owner.UID != 0 && p.Owner.UID != c.UID {
 			return
 		}
@@ -172,9 +172,6 @@ func (t *Table) rows(also bool) ([]nl.Connection, error) {
 		c.Cookie, c.PID, c.Command = cookie, p.Owner.PID, p.Owner.Command
 		if c.State != smc.StateListen {
 			c.Mode, c.Fallback = nl.ModeTCP, p.Fallback
-			if p.Local {
-				c.Mode = nl.ModeLocal
-			}
 		}
 		out = append(out, c)
 	})

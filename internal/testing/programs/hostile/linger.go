@@ -14,7 +14,7 @@ const lingerTime = 5
 
 // lingering returns a function that sends a message with a socket to the stack, and leaves the last
 // close of the socket to it. The socket has data that nobody reads, so the close takes lingerTime.
-func lingering(socket string, b []byte) func() {
+func lingering(b []byte) func() {
 	l, err := freshSocket()
 	if err == nil {
 		err = errors.Join(
@@ -37,7 +37,7 @@ func lingering(socket string, b []byte) func() {
 			fatal(err)
 		}
 		defer unix.Close(fd)
-		c, err := dial(socket)
+		c, err := dial()
 		if err != nil {
 			return
 		}

@@ -23,7 +23,6 @@ func squat() error {
 	}
 	top, lock := filepath.Dir(dir), filepath.Join(dir, "lock")
 	tries := map[string]func() error{
-		"@smcr/run": func() error { return listen("@smcr/run") },
 		"@smcr/nl":  func() error { return listen("@smcr/nl") },
 		"own place": ownPlace,
 		top:         func() error { return os.Mkdir(top, 0o777) },
@@ -47,11 +46,9 @@ func squat() error {
 		},
 		"the lock away": func() error { return os.Remove(lock) },
 	}
-	for _, name := range []string{place.Launchers, place.Commands} {
-		path := filepath.Join(dir, name)
-		tries[path] = func() error { return listen(path) }
-		tries[path+" away"] = func() error { return os.Remove(path) }
-	}
+	path := filepath.Join(dir, place.Commands)
+	tries[path] = func() error { return listen(path) }
+	tries[path+" away"] = func() error { return os.Remove(path) }
 	for said := false; ; time.Sleep(time.Millisecond) {
 		for what, try := range tries {
 			if try() == nil {
@@ -84,10 +81,6 @@ func ownPlace() error {
 		return err
 	}
 	held = append(held, c)
-	for _, name := range []string{place.Launchers, place.Commands} {
-		if _, err := c.Listen(name); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = c.Listen(place.Commands)
+	return err
 }

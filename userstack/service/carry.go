@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/smc"
+	"smcr/userstack"
+	"smcr/userstack/divert"
+	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
+	"smcr/userstack/relay"
+)
+
+// carry has the bytes of a connection carried over SMC-R until it ends.
+func (w *boundary) carry(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
+	s := w.s
+	carriage := s.in.Carriage(conn)
+	fd, err := f.Split()
+	if err != nil {
+		s.log.Info("connection lost", "remote", f.Tuple.Remote, "err", err)
+		_ = conn.Abort()
+		return
+	}
+	app, data, err := takeInner(carriage, fd)
+	if err != nil {
+		s.log.Error("cannot carry a connection", "remote", f.Tuple.Remote, "err", err)
+		_ = conn.Abort()
+		f.Reset()
+		return
+	}
+	_ = conn.SetOOBInline(true) // the option of the program's socket counts
+	r := &relay.Relay{
+		App: data, Net: conn, Guard: s.in.Guard(), Detach: carriage.Detach, ResetProgram: f.ResetProgram,
+	}
+	leave := s.enterRelay()
+	began, made, carried := time.Now(), f.Age(), uint64(0)
+	r.Carried = func() { carried = carriage.Bytes() }
+	over := func(reset bool, err error) {
+		defer leave()
+		w.learn(f, began, made, carried)
+		w.tallies.reset(f.Cgroup, carriage.ResetReason())
+		if err != nil { // a panic
+			f.Reset()
+			return
+		}
+		<-tcp.over // soon: nobody uses the connection any more
+		if tcp.reset.Load() {
+			f.Reset()
+		} else {
+			f.Finish(reset)
+		}
+	}
+	if sock, ok := app.(*engine.Socket); ok {
+		carriage.Attach(sock)
+		ride(r, conn, carriage, s.ending, over)
+		return
+	}
+	over(r.Run(s.ending.Done()), nil)
+}
+
+// learn learns from the end of a connection that began at a time, after it took made to make, whether the next ones are
+// worth SMC-R.
+func (w *boundary) learn(f *divert.Flow, began time.Time, made time.Duration, carried uint64) {
+	if f.Role != smc.Client || w.attached.Always(f.Cgroup) {
+		return
+	}
+	now := time.Now()
+	short := isShort(made, now.Sub(began), carried)
+	if q, changes := w.shorts.learn(now, began.Add(-made), dest{f.UID, f.Tuple.Remote}, short); changes {
+		w.quiet(f, q)
+	}
+}
+
+// takeInner takes over a descriptor of inner, the program's end of a connection. If an engine serves the
+// connection, the socket belongs to it.
+func takeInner(carriage inside.Carriage, fd int) (app relay.Conn, data *relay.Socket, err error) {
+	if loop := carriage.Loop(); loop == nil {
+		app = os.NewFile(uintptr(fd), "socket")
+	} else if app, err = loop.NewSocket(fd); err != nil {
+		unix.Close(fd)
+		return nil, nil, err
+	}
+	if data, err = relay.NewSocket(app); err != nil {
+		_ = app.Close()
+		return nil, nil, err
+	}
+	return app, data, nil
+}
