@@ -29,7 +29,6 @@ func (s *Stack) defaults() error {
 		}
 	}
 	if s.opt.marker != nil {
-		_, s.own.opt = s.opt.marker.(network.Sharer)
 		return nil
 	}
 	if s.cfg.NoOption {
@@ -40,7 +39,7 @@ func (s *Stack) defaults() error {
 	if err != nil {
 		// This is logged once. From then on, the stack uses SMC-R only with AssumeSMC.
 		s.opt.err = err
-		s.log.Warn("cannot use the TCP option of SMC: only connections to peers of --assume-smc use SMC-R", "err", err, "assumed", s.cfg.AssumeSMC)
+		s.log.Warn("cannot use the TCP option of SMC: only connections to peers of Config.AssumeSMC use SMC-R", "err", err, "assumed", s.cfg.AssumeSMC)
 		return nil
 	}
 	s.opt.marker, s.own.opt = network.NewOptionMarker(p), true

@@ -44,14 +44,10 @@ type fakeOption struct {
 	fails  error // the error of MarkConnect
 }
 
-func (o *fakeOption) MarkConnect(int) error          { o.marked.Add(1); return o.fails }
-func (o *fakeOption) MarkListen(int) error           { return nil }
-func (o *fakeOption) GateConnect(fd int) error       { return o.MarkConnect(fd) }
-func (o *fakeOption) GateListen(int, uint32) error   { return nil }
-func (o *fakeOption) UnmarkConnect(int) error        { return nil }
-func (o *fakeOption) Gate(int) (network.Gate, error) { return nil, nil }
-func (o *fakeOption) Close() error                   { return nil }
-func (o *fakeOption) PeerSMC(int) (bool, error)      { return o.smc.Load(), nil }
+func (o *fakeOption) MarkConnect(int) error     { o.marked.Add(1); return o.fails }
+func (o *fakeOption) MarkListen(int) error      { return nil }
+func (o *fakeOption) Close() error              { return nil }
+func (o *fakeOption) PeerSMC(int) (bool, error) { return o.smc.Load(), nil }
 
 // loopStacks makes the stacks of a client and a server that reach each other over
 // loopback. Their peers announce SMC.

@@ -37,9 +37,8 @@ const (
 )
 
 // ErrNoOption means that SMC cannot be announced to a peer: the TCP option is not permitted
-// here (see [Stack.OptionError]), and the peer is not in Config.AssumeSMC, which is
-// --assume-smc of smcr serve.
-var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here, and --assume-smc does not list the peer")
+// here (see [Stack.OptionError]), and the peer is not in Config.AssumeSMC.
+var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here, and Config.AssumeSMC does not list the peer")
 
 // DeclineError means that a connection does not use SMC-R, and contains the reason. After
 // [Stack.Client] and [Stack.Server], the TCP connection is intact and carries the data. If a

@@ -73,8 +73,6 @@ func Open() (*Namespace, error) {
 		h.Close()
 		return nil, err
 	}
-	// No guard: it makes one system call.
-	go loadSockDiag()
 	diag, err := OpenSockDiag()
 	if err != nil {
 		h.Close()
@@ -292,12 +290,6 @@ func (n *Namespace) Addresses() (out []netip.Addr, err error) {
 
 // Changes implements [Locator].
 func (n *Namespace) Changes() <-chan struct{} { return n.changes }
-
-// Finds implements [Locator].
-func (n *Namespace) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {
-	inode, ok, err := n.diag.Find(local, remote)
-	return inode != 0, ok, err
-}
 
 // NetDevs implements [Network].
 func (n *Namespace) NetDevs() ([]NetDev, error) {

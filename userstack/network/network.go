@@ -33,37 +33,13 @@ type Network interface {
 	NetDevs() ([]NetDev, error)
 }
 
-// A Locator is a Network that also knows the addresses and TCP connections of its
-// namespace.
+// A Locator is a Network that also knows the addresses of its namespace.
 type Locator interface {
 	// Addresses lists the addresses of the network namespace.
 	Addresses() ([]netip.Addr, error)
 	// Changes returns a channel that gets a value after the addresses have changed. It has
 	// one reader.
 	Changes() <-chan struct{}
-	// Finds looks for a TCP connection of this network namespace by its addresses.
-	// ok reports whether there is one, and held whether a process has its socket.
-	Finds(local, remote netip.AddrPort) (held, ok bool, err error)
-}
-
-// TCPSockets is a Network that knows, and can reset, the TCP sockets of its namespace.
-type TCPSockets interface {
-	// Listening calls found for each listening socket.
-	Listening(found func(cookie uint64, local netip.AddrPort)) error
-	// LookUp looks for a connection by its addresses. ok reports whether there is one.
-	LookUp(local, remote netip.AddrPort) (s TCPSocket, ok bool, err error)
-	// Reset resets a connection. cookie must be that of its socket. The error is
-	// errors.ErrUnsupported if the kernel cannot do that.
-	Reset(local, remote netip.AddrPort, cookie uint64) error
-}
-
-// TCPSocket is the socket of a TCP connection.
-type TCPSocket struct {
-	Cookie   uint64
-	Accepted bool // a process has it, or had it: false while it waits for accept(2)
-	Unread   int  // bytes that were received and not read
-	Received uint64
-	Unsent   int // bytes that were written and not acknowledged
 }
 
 // A NetDev is an Ethernet-like network device.

@@ -38,14 +38,6 @@ func OpenSockDiag() (SockDiag, error) {
 	return SockDiag{&vnl.SocketHandle{Socket: s}}, nil
 }
 
-// loadSockDiag makes the kernel load the modules of sock_diag, by a question about a socket that
-// cannot be. The first question would wait for them otherwise: for seconds on a slow machine, in
-// the middle of a handshake that the peer gives up after 6 s.
-func loadSockDiag() {
-	none := netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
-	_, _ = SockDiag{}.find(exactRequest(none, none, noCookie))
-}
-
 // Close closes the netlink socket.
 func (d SockDiag) Close() {
 	if d.sock != nil {
@@ -125,60 +117,6 @@ func (d SockDiag) dump(extensions uint8, found func(m []byte)) error {
 		}
 	}
 	return nil
-}
-
-// Find looks for a connection by its addresses. ok reports whether there is one.
-// inode is 0 if no process has its socket, for example before accept().
-func (d SockDiag) Find(local, remote netip.AddrPort) (inode uint64, ok bool, err error) {
-	out, err := d.find(exactRequest(local, remote, noCookie))
-	if out == nil || err != nil {
-		return 0, false, err
-	}
-	return uint64(binary.NativeEndian.Uint32(out[68:])), true, nil
-}
-
-// find returns the struct inet_diag_msg of a connection, with its attributes, or nil if
-// there is no such connection.
-func (d SockDiag) find(b rawRequest) ([]byte, error) {
-	req := vnl.NewNetlinkRequest(vnl.SOCK_DIAG_BY_FAMILY, 0)
-	req.AddData(b)
-	if d.sock != nil {
-		req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_INET_DIAG: d.sock}
-	}
-	out, err := req.Execute(unix.NETLINK_INET_DIAG, vnl.SOCK_DIAG_BY_FAMILY)
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("network: look for a TCP socket: %w", err)
-	case len(out) != 1 || len(out[0]) < inetDiagMessageLen || out[0][1] == unix.BPF_TCP_LISTEN:
-		return nil, nil
-	}
-	return out[0], nil
-}
-
-// noCookie is INET_DIAG_NOCOOKIE, for any socket.
-const noCookie = ^uint64(0)
-
-// exactRequest is the request for one connection.
-func exactRequest(local, remote netip.AddrPort, cookie uint64) rawRequest {
-	family := uint8(unix.AF_INET)
-	if local.Addr().Is6() {
-		family = unix.AF_INET6
-	}
-	b := make(rawRequest, inetDiagRequestLen)
-	b[0], b[1] = family, unix.IPPROTO_TCP
-	binary.NativeEndian.PutUint32(b[4:], ^uint32(0))
-	// The kernel looks for the socket to which a packet goes from the destination
-	// here to the source.
-	binary.BigEndian.PutUint16(b[8:], local.Port())
-	binary.BigEndian.PutUint16(b[10:], remote.Port())
-	copy(b[12:28], local.Addr().AsSlice())
-	copy(b[28:44], remote.Addr().AsSlice())
-	// Two words in host byte order, the lower word first.
-	binary.NativeEndian.PutUint32(b[48:], uint32(cookie))
-	binary.NativeEndian.PutUint32(b[52:], uint32(cookie>>32))
-	return b
 }
 
 // rawRequest is an encoded request.

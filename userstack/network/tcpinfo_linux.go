@@ -19,10 +19,14 @@ type TCPInfo struct {
 	Retransmits uint64 // segments that were sent again
 }
 
+// inetDiagInfo is INET_DIAG_INFO of linux/inet_diag.h: the attribute with struct tcp_info.
+const inetDiagInfo = 2
+
 // Offsets in bytes of fields in struct tcp_info.
 const (
 	tcpInfoTotalRetrans = 100 // tcpi_total_retrans, 4 bytes
 	tcpInfoAcked        = 120 // tcpi_bytes_acked, 8 bytes; with the SYN
+	tcpInfoReceived     = 128 // tcpi_bytes_received, 8 bytes
 	tcpInfoSent         = 200 // tcpi_bytes_sent, 8 bytes, since Linux 4.19; with what was sent again
 	tcpInfoResent       = 208 // tcpi_bytes_retrans, 8 bytes
 )

@@ -16,9 +16,6 @@ const (
 	mapMarks      = "marks"
 	mapListeners  = "listeners"
 	mapHandshakes = "handshakes"
-	mapSilent     = "silent"
-	mapAnnounced  = "announced"
-	mapAnswers    = "answers"
 )
 
 // Stack slots of both programs, as offsets in bytes from the frame pointer. The key of
@@ -36,35 +33,16 @@ const (
 	slotRest    = slotKey + listenerKeySize // 8 bytes
 	slotOption  = slotHead - 8
 	slotCookie  = slotOption - 8
-	slotValue   = slotCookie - 8
 	// This slot has no other use, see storePair.
-	slotInt = slotValue - 8
-	// A value of the announced map: the cookie of the listener, and the local and the
-	// remote address in the form of a key.
-	slotAnnounced = slotInt - announcedSize
-	// A key of the answers map: the address of the server and of the client in the form of a
-	// key, the sequence number of the SYN-ACK, and the one that it acknowledges.
-	slotAnswer       = slotAnnounced - answerSize
-	slotAnswerClient = slotAnswer + listenerKeySize
-	slotAnswerSeq    = slotAnswerClient + listenerKeySize
-	slotAnswerAck    = slotAnswerSeq + 4
-	// What tables.go keeps over a call of a helper: the element, the result, the time, the
-	// part of the handshakes array, and the first and the current index there.
-	slotElem  = slotAnswer - 8
+	slotInt = slotCookie - 8
+	// What is kept over a call of a helper: the element, the result, the time, and the first
+	// and the current index in the handshakes array.
+	slotElem  = slotInt - 8
 	slotGot   = slotElem - 8
 	slotNow   = slotGot - 8
-	slotPart  = slotNow - 8
-	slotFirst = slotPart - 8
+	slotFirst = slotNow - 8
 	slotIndex = slotFirst - 8
-	// How many listeners all users had before this one.
-	slotAll = slotIndex - 8
 )
-
-// answerSize is the size in bytes of a key of the answers map.
-const answerSize = 2*listenerKeySize + 8
-
-// announcedSize is the size in bytes of a value of the announced map.
-const announcedSize = 8 + 2*listenerKeySize
 
 // optionSlot is a TCP option, padded to a 64-bit stack slot.
 type optionSlot [8]byte
@@ -194,26 +172,20 @@ func (a *assembler) storage(label string) {
 	)
 }
 
-// addressFields has the offsets of an address in a context or socket. The port of a remote
-// one is in network byte order.
+// addressFields has the offsets of a local address in a context or socket.
 type addressFields struct {
 	base                   asm.Register
 	family, ip4, ip6, port int16
-	remote                 bool
 }
 
 // listenerKey builds the key of the listeners map from a local address.
-func (a *assembler) listenerKey(f addressFields) { a.address(slotKey, f) }
-
-// address builds a key of the listeners map in the stack slots from slot on.
-func (a *assembler) address(slot int16, f addressFields) {
-	slotKeyAddr, slotKeyPort := slot+slotKeyAddr-slotKey, slot+slotKeyPort-slotKey
+func (a *assembler) listenerKey(f addressFields) {
 	v4, port := a.unique("v4"), a.unique("port")
 	mapped := int32(binary.NativeEndian.Uint32([]byte{0, 0, 0xff, 0xff}))
 	a.emit(
 		asm.Mov.Reg(asm.R1, regCtx),
 		asm.FnGetNetnsCookie.Call(),
-		asm.StoreMem(asm.RFP, slot, asm.R0, asm.DWord),
+		asm.StoreMem(asm.RFP, slotKey, asm.R0, asm.DWord),
 		asm.LoadMem(asm.R1, f.base, f.family, asm.Word),
 		asm.JEq.Imm(asm.R1, unix.AF_INET, v4),
 	)
@@ -240,11 +212,8 @@ func (a *assembler) address(slot int16, f addressFields) {
 	a.placeLabel(port)
 	a.emit(
 		asm.LoadMem(asm.R1, f.base, f.port, asm.Word),
+		asm.StoreMem(asm.RFP, slotKeyPort, asm.R1, asm.DWord),
 	)
-	if f.remote {
-		a.emit(asm.HostTo(asm.BE, asm.R1, asm.Word))
-	}
-	a.emit(asm.StoreMem(asm.RFP, slotKeyPort, asm.R1, asm.DWord))
 }
 
 // storePair writes two 32-bit values to a stack slot, R1 to the lower address. It
@@ -262,26 +231,8 @@ func (a *assembler) storePair(slot int16) {
 	)
 }
 
-// ifSilent jumps to label if the address of the key is silent, or its port on every address.
-// The key is then, and otherwise, that of every address.
-func (a *assembler) ifSilent(label string) {
-	for i := range 2 {
-		if i == 1 {
-			a.setSlot(slotKeyAddr, 0)
-			a.setSlot(slotKeyAddr+8, 0)
-		}
-		a.mapPtr(asm.R1, mapSilent)
-		a.stackPtr(asm.R2, slotKey)
-		a.emit(
-			asm.FnMapLookupElem.Call(),
-			asm.JNE.Imm(asm.R0, 0, label),
-		)
-	}
-}
-
 // unlessListener jumps to label if no marked listener has the local address of the key, or
-// its port on every address. Otherwise the part of the listener in the handshakes array is in
-// its stack slot.
+// its port on every address.
 func (a *assembler) unlessListener(label string) {
 	wildcard, found := a.unique("wildcard"), a.unique("found")
 	a.findListener()
@@ -300,10 +251,6 @@ func (a *assembler) unlessListener(label string) {
 		asm.JSLE.Imm32(asm.R1, 0, label),
 	)
 	a.placeLabel(found)
-	a.emit(
-		asm.LoadMem(asm.R1, asm.R0, countPart, asm.Word),
-		asm.StoreMem(asm.RFP, slotPart, asm.R1, asm.DWord),
-	)
 }
 
 // optionOnStack writes an option to a stack slot.
@@ -363,27 +310,6 @@ func (a *assembler) cookieOnStack() {
 		asm.FnGetSocketCookie.Call(),
 		asm.StoreMem(asm.RFP, slotCookie, asm.R0, asm.DWord),
 	)
-}
-
-// recordAnnounced adds this connection to the announced map, if it has a gated listener.
-func (a *assembler) recordAnnounced() {
-	none := a.unique("none")
-	a.emit(
-		asm.LoadMem(asm.R1, regMark, markListener, asm.DWord),
-		asm.JEq.Imm(asm.R1, 0, none),
-		asm.StoreMem(asm.RFP, slotAnnounced, asm.R1, asm.DWord),
-	)
-	a.address(slotAnnounced+8, opsLocal())
-	a.address(slotAnnounced+8+listenerKeySize, opsRemote())
-	a.cookieOnStack()
-	a.mapPtr(asm.R1, mapAnnounced)
-	a.stackPtr(asm.R2, slotCookie)
-	a.stackPtr(asm.R3, slotAnnounced)
-	a.emit(
-		asm.Mov.Imm(asm.R4, unix.BPF_ANY),
-		asm.FnMapUpdateElem.Call(),
-	)
-	a.placeLabel(none)
 }
 
 // callbacks clears and sets callback flags of the socket.

@@ -19,13 +19,6 @@
 // ignore it. If the SYN-ACK has it, the client reports PeerCopies and uses plain TCP. Its ACK
 // has the probe then, so that a server that has announced SMC-R reports PeerNoSMC.
 //
-// # Listeners that nobody can reach
-//
-// The mark of a listener lasts as long as the socket, whoever has it. [Program.Silence] keeps
-// the listeners of an address from announcing SMC-R without having them. [Program.Announced]
-// lists the connections of gated listeners whose peers were told of SMC-R, until the caller
-// has them ([Program.Taken]).
-//
 // # Scope
 //
 // What belongs here: the program, its attachment, the marks. The caller decides what to
@@ -48,38 +41,11 @@
 // With TCP Fast Open, with SYN cookies, and if the header has no room for the option,
 // both ends report PeerNoSMC. The handshake itself does not change.
 //
-// # The gate
+// # Tables
 //
-// The peer trusts CLC messages on a socket whose handshake announced SMC-R as messages of
-// the host. If other processes have the socket too, such as the program that made it,
-// [Program.GateConnect] and [Program.GateListen] keep them from sending. A second eBPF
-// program, attached when it is first needed, sees each packet that leaves the cgroup, and
-// drops data of gated sockets beyond a limit. Only [Gate.Send] moves the limit, after it
-// has checked that it wrote all bytes up to there. So it does not matter how other
-// processes write, and in which segments or how often TCP sends. The gate exists before
-// the connection is established at either end. It opens after the last message of
-// Gate.Send (DECLINE), when the peer has declined, or if both ends are in one network namespace
-// and nobody speaks CLC (answers.go). There is no gate if one end does not announce SMC-R. Otherwise it stays closed as long as the connection lasts. SYN,
-// FIN, RST and acknowledgements pass.
-//
-// Other processes can still read what the peer sends, and end the connection. If they
-// write, the handshake fails with [ErrForeign] or times out.
-//
-// The gate does not protect against raw sockets and TCP_REPAIR, which both need
-// privileges, and not after the end of the Program. It sees no
-// packets that a route sends as MPLS. It drops what it does not understand, such as segments that
-// IPsec has encrypted.
-//
-// # Shares
-//
-// Marks of connections are in the storage of the sockets. Marked listeners and half-open
-// connections also are in tables. These are shared by all users, so nothing in them replaces
-// anything else. Of 8192 listeners, users other than root and the stack's own can have 7168,
-// and one of them 2048. The kernel counts a listener from listen(2) until it ends. One above
-// a share answers without the option. The table of half-open connections has 32 parts with 2048
-// elements, one for root and the others for users, by a hash of their number. A SYN-ACK for
-// which its part has no room has no option. The list of [Program.Announced] does not get
-// connections for which there is no room.
+// Marks of connections are in the storage of the sockets. The local addresses of marked
+// listeners and half-open connections are in tables, too: 8192 and 2048 have room. Nothing in
+// them replaces anything else: what has no room is not announced.
 //
 // # Limits
 //

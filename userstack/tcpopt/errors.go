@@ -31,15 +31,6 @@ var (
 	// ErrNotMarked means that neither the socket nor the listener that it was accepted
 	// from has a mark.
 	ErrNotMarked = errors.New("tcpopt: the socket is not marked")
-	// ErrNoGate means that the kernel does not accept the program that keeps other
-	// processes from sending on a socket. The wrapped error says what is missing.
-	ErrNoGate = errors.New("tcpopt: nothing would keep other processes from sending on the socket")
-	// ErrForeign means that another process that has the socket interferes with
-	// the handshake on it.
-	ErrForeign = errors.New("tcpopt: another process uses the socket during the handshake")
-	// ErrNotHere means that the ends of a connection have not been seen in one network
-	// namespace.
-	ErrNotHere = errors.New("tcpopt: the other end of the connection was not found in this network namespace")
 	// ErrClosed means that the Program was closed.
 	ErrClosed = errors.New("tcpopt: closed")
 )

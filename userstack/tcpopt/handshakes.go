@@ -9,8 +9,7 @@ import (
 )
 
 // The handshakes array has an element for each half-open connection whose SYN had the option:
-// what its SYN-ACK says. The array has a part for root, and others among which the users of
-// the listeners are spread. A part has sets, and a connection can be in any element of one set,
+// what its SYN-ACK says. The array has sets, and a connection can be in any element of one set,
 // by its cookie.
 //
 // Without an element, the SYN-ACK has no option, and the server reports PeerNoSMC. An element
@@ -19,10 +18,9 @@ import (
 // connection that found no free element has none for handshakeTime: a SYN-ACK that is sent
 // again must be like the first one, which is not known any more.
 const (
-	handshakeParts = 32
-	handshakeSets  = 512 // of a part
-	handshakeWays  = 4   // of a set
-	maxHandshakes  = handshakeParts * handshakeSets * handshakeWays
+	handshakeSets = 512
+	handshakeWays = 4 // of a set
+	maxHandshakes = handshakeSets * handshakeWays
 )
 
 // handshakeTime, in nanoseconds, is longer than a half-open connection lives with the default
@@ -45,30 +43,18 @@ const (
 	synAckReserved = 3 // the SYN-ACK that is being built has room for the option
 )
 
-// handshakePart returns the part of a user, as in Owner of a mark.
-func handshakePart(owner uint32) uint32 {
-	if owner == 0 {
-		return 0
-	}
-	return 1 + owner*0x9e3779b1>>16%(handshakeParts-1)
-}
-
 // A handshake is an element of the handshakes array, as user space reads it.
 type handshake struct {
 	Lock, Fact          uint32
 	Cookie, Until, Full uint64
 }
 
-// set sets the slot of the first index to the first element of the set of the connection. Its
-// cookie and part are in their slots.
+// set sets the slot of the first index to the first element of the set of the connection, whose
+// cookie is in its slot.
 func (a *assembler) set() {
 	a.emit(
 		asm.LoadMem(asm.R1, asm.RFP, slotCookie, asm.DWord),
 		asm.And.Imm(asm.R1, handshakeSets-1),
-		asm.LoadMem(asm.R2, asm.RFP, slotPart, asm.DWord),
-		asm.And.Imm(asm.R2, handshakeParts-1),
-		asm.Mul.Imm(asm.R2, handshakeSets),
-		asm.Add.Reg(asm.R1, asm.R2),
 		asm.Mul.Imm(asm.R1, handshakeWays),
 		asm.StoreMem(asm.RFP, slotFirst, asm.R1, asm.DWord),
 	)

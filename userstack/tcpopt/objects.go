@@ -17,31 +17,13 @@ import (
 type mark struct {
 	Flags uint32
 	State State
-	// Base is the sequence number of the first byte that the socket may send. Limit is
-	// how many bytes from there on a gated socket may send.
-	Base, Limit uint32
-	// Listener is the cookie of the gated listener to which the mark belongs, also in the
-	// sockets that are accepted from it. 0: there is none.
-	Listener uint64
-	// Owner is the user whose share the listener takes. 0: root, or the user of the stack.
-	Owner uint32
-	// Part is that of the owner in the handshakes array. Home is where the half-open
-	// connections of the listener are: another one at its address may have decided that.
-	Part, Home uint32
-	_          uint32
 }
 
 // Size of a mark and offsets of its fields in bytes.
 const (
-	markFlags    = 0
-	markState    = 4
-	markBase     = 8
-	markLimit    = 12
-	markListener = 16
-	markOwner    = 24
-	markPart     = 28
-	markHome     = 32
-	markSize     = 40
+	markFlags = 0
+	markState = 4
+	markSize  = 8
 )
 
 // Bits of mark.Flags.
@@ -54,32 +36,10 @@ const (
 	flagFastOpen               // the SYN carried data
 	flagRegistered             // the listener's address is in the listeners map
 	flagOwnState               // the program has asked for the state callbacks of the listener
-	flagAccepted               // the socket was accepted from a marked listener
 	flagSavesSYN               // the application has asked for saved SYNs itself
-	flagGated                  // if both ends announce SMC, only data up to Limit passes
-	flagGateListen             // sockets accepted from the listener are gated
 	flagProbeRoom              // the SYN that is being built has room for the probe
 	flagProbed                 // a SYN with the probe was sent
 	flagTell                   // the next segment tells the peer that the connection is TCP
-	flagHere                   // both ends are marked sockets of one network namespace
-)
-
-const (
-	// maxSilent limits the number of addresses in the silent map.
-	maxSilent = maxListeners
-	// maxAnnounced limits the number of connections in the announced map. Beyond it, the
-	// owner of the Program is not told of new ones. It has users who have many give some back
-	// ([Program.Taken]).
-	maxAnnounced = 32768
-	// maxAnswers limits the number of handshakes in the answers map. Beyond it, the oldest are
-	// forgotten, which are over: see answers.go.
-	maxAnswers = maxHandshakes
-)
-
-// Values of the answers map.
-const (
-	answerSent  = 1 // a marked listener has sent the SYN-ACK
-	answerTaken = 2 // a marked socket of the same network namespace has got it
 )
 
 // listenerKeySize is the size in bytes of a key of the listeners map.
@@ -89,30 +49,21 @@ const listenerKeySize = 32
 type objects struct {
 	// marks is the per-socket storage.
 	marks *ebpf.Map
-	// listeners has the number of marked listening sockets of each local address, and of each
-	// user (tables.go). When a SYN-ACK is sent, the program cannot access the listener. It only knows that a
+	// listeners has the number of marked listening sockets of each local address (tables.go).
+	// When a SYN-ACK is sent, the program cannot access the listener. It only knows that a
 	// program has set the callback flag of the listener, which may be another program.
 	// This map shows whether it was this one.
 	listeners *ebpf.Map
 	// handshakes has an element for each half-open connection whose SYN had the option:
 	// whether the SYN-ACK has the option (handshakes.go).
 	handshakes *ebpf.Map
-	// silent has the local addresses on which nothing is announced, see [Program.Silence].
-	silent *ebpf.Map
-	// announced has the connections of gated listeners whose SYN-ACK announced SMC, by
-	// their cookies, until [Program.Taken].
-	announced *ebpf.Map
-	// answers has the SYN-ACKs that announced SMC, until both ends are established: by the
-	// addresses that the listener sees, and by both sequence numbers.
-	answers *ebpf.Map
+	sockOps    *ebpf.Program
 
-	sockOps *ebpf.Program
-
-	// gate and command are attached later, if they are needed. They are loaded with the
-	// others, because a process may give up the right to load programs. If the kernel
-	// refuses one, it is nil, and the error says why.
-	gate, command       *ebpf.Program
-	gateErr, commandErr error
+	// command is attached later, if it is needed. It is loaded with the other one, because a
+	// process may give up the right to load programs. If the kernel refuses it, it is nil,
+	// and the error says why.
+	command    *ebpf.Program
+	commandErr error
 }
 
 func loadObjects() (_ *objects, err error) {
@@ -138,12 +89,6 @@ func loadObjects() (_ *objects, err error) {
 		Value: &btf.Struct{Name: "smcr_mark", Size: markSize, Members: []btf.Member{
 			{Name: "flags", Type: u32, Offset: markFlags * 8},
 			{Name: "state", Type: u32, Offset: markState * 8},
-			{Name: "base", Type: u32, Offset: markBase * 8},
-			{Name: "limit", Type: u32, Offset: markLimit * 8},
-			{Name: "listener", Type: u64, Offset: markListener * 8},
-			{Name: "owner", Type: u32, Offset: markOwner * 8},
-			{Name: "part", Type: u32, Offset: markPart * 8},
-			{Name: "home", Type: u32, Offset: markHome * 8},
 		}},
 	})
 	if err != nil {
@@ -152,20 +97,18 @@ func loadObjects() (_ *objects, err error) {
 	lock := &btf.Struct{Name: "bpf_spin_lock", Size: 4, Members: []btf.Member{{Name: "val", Type: u32}}}
 	key := &btf.Array{Index: u32, Type: u64, Nelems: listenerKeySize / 8}
 	o.listeners, err = ebpf.NewMap(&ebpf.MapSpec{
-		Name:      "smcr_listeners",
-		Type:      ebpf.Hash,
-		Flags:     unix.BPF_F_NO_PREALLOC,
-		KeySize:   listenerKeySize,
-		ValueSize: countSize,
-		// Each listener has at most one address and one user.
-		MaxEntries: 2*maxListeners + 1,
+		Name:       "smcr_listeners",
+		Type:       ebpf.Hash,
+		Flags:      unix.BPF_F_NO_PREALLOC,
+		KeySize:    listenerKeySize,
+		ValueSize:  countSize,
+		MaxEntries: maxListeners,
 		// The kernel requires type information for locks.
 		Key: key,
 		Value: &btf.Struct{Name: "smcr_count", Size: countSize, Members: []btf.Member{
 			{Name: "lock", Type: lock},
 			{Name: "key", Type: key, Offset: countKey * 8},
 			{Name: "n", Type: u32, Offset: countN * 8},
-			{Name: "part", Type: u32, Offset: countPart * 8},
 		}},
 	})
 	if err != nil {
@@ -189,38 +132,6 @@ func loadObjects() (_ *objects, err error) {
 	if err != nil {
 		return nil, bpfError("create the map of handshakes", err)
 	}
-	o.silent, err = ebpf.NewMap(&ebpf.MapSpec{
-		Name:       "smcr_silent",
-		Type:       ebpf.Hash,
-		Flags:      unix.BPF_F_NO_PREALLOC,
-		KeySize:    listenerKeySize,
-		ValueSize:  4,
-		MaxEntries: maxSilent,
-	})
-	if err != nil {
-		return nil, bpfError("create the map of silent addresses", err)
-	}
-	o.announced, err = ebpf.NewMap(&ebpf.MapSpec{
-		Name:       "smcr_announced",
-		Type:       ebpf.Hash,
-		Flags:      unix.BPF_F_NO_PREALLOC,
-		KeySize:    8,
-		ValueSize:  announcedSize,
-		MaxEntries: maxAnnounced,
-	})
-	if err != nil {
-		return nil, bpfError("create the map of announced connections", err)
-	}
-	o.answers, err = ebpf.NewMap(&ebpf.MapSpec{
-		Name:       "smcr_answers",
-		Type:       ebpf.LRUHash,
-		KeySize:    answerSize,
-		ValueSize:  8,
-		MaxEntries: maxAnswers,
-	})
-	if err != nil {
-		return nil, bpfError("create the map of answers", err)
-	}
 	o.sockOps, err = o.loadProgram(&ebpf.ProgramSpec{
 		Name:         "smcr_tcpopt",
 		Type:         ebpf.SockOps,
@@ -230,31 +141,18 @@ func loadObjects() (_ *objects, err error) {
 	if err != nil {
 		return nil, err
 	}
-	o.loadOptional()
-	return o, nil
-}
-
-// loadOptional loads the programs that are attached later, as far as o does not have them.
-func (o *objects) loadOptional() {
-	if o.gate == nil {
-		o.gate, o.gateErr = o.loadProgram(&ebpf.ProgramSpec{
-			Name:         "smcr_gate",
-			Type:         ebpf.CGroupSKB,
-			AttachType:   ebpf.AttachCGroupInetEgress,
-			Instructions: gateProgram(),
-		})
-	}
 	o.command, o.commandErr = o.loadProgram(&ebpf.ProgramSpec{
 		Name:         "smcr_command",
 		Type:         ebpf.CGroupSockopt,
 		AttachType:   ebpf.AttachCGroupSetsockopt,
 		Instructions: commandProgram(),
 	})
+	return o, nil
 }
 
 func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 	spec.License = "Apache-2.0"
-	for name, m := range map[string]*ebpf.Map{mapMarks: o.marks, mapListeners: o.listeners, mapHandshakes: o.handshakes, mapSilent: o.silent, mapAnnounced: o.announced, mapAnswers: o.answers} {
+	for name, m := range map[string]*ebpf.Map{mapMarks: o.marks, mapListeners: o.listeners, mapHandshakes: o.handshakes} {
 		if err := spec.Instructions.AssociateMap(name, m); err != nil && !errors.Is(err, asm.ErrUnreferencedSymbol) {
 			return nil, fmt.Errorf("tcpopt: link program %s: %w", spec.Name, err)
 		}
@@ -269,7 +167,7 @@ func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 // Close releases everything. Objects that were not created are nil.
 func (o *objects) Close() error {
 	// A nil *ebpf.Map or *ebpf.Program closes without an error.
-	return errors.Join(o.sockOps.Close(), o.gate.Close(), o.command.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close(), o.silent.Close(), o.announced.Close(), o.answers.Close())
+	return errors.Join(o.sockOps.Close(), o.command.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close())
 }
 
 // lookup returns the mark of a socket, or ErrNotMarked.

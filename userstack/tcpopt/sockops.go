@@ -24,8 +24,6 @@ import (
 //	PASSIVE_ESTABLISHED | its listener's   | recalls the SYN-ACK, records that SMC was
 //	                    |                  | announced; ends the callbacks
 //	STATE               | registered       | a listener ended: takes its address back
-//
-// answers.go has how it finds out that both ends are in one network namespace.
 func sockOpsProgram() asm.Instructions {
 	a := sockOps{new(assembler)}
 	a.emit(
@@ -65,18 +63,14 @@ func (a sockOps) mark() {
 }
 
 func (a sockOps) opsListenerKey() {
-	a.listenerKey(opsLocal())
+	a.listenerKey(addressFields{base: regCtx, family: opsFamily, ip4: opsLocalIP4, ip6: opsLocalIP6, port: opsLocalPort})
 }
 
 func (a sockOps) connect() {
 	a.placeLabel("connect")
 	a.mark()
-	a.ifBits(regMark, markFlags, flagConnect, "connect_marked")
-	// The socket was disconnected and connects again without a mark: no option is sent.
-	a.flags(flagGated, 0)
-	a.emit(asm.Ja.Label(labelOut))
-	a.placeLabel("connect_marked")
-	a.flags(flagReserved|flagSent|flagFastOpen|flagProbeRoom|flagProbed|flagTell|flagHere, flagArmed)
+	a.unlessBits(regMark, markFlags, flagConnect, labelOut)
+	a.flags(flagReserved|flagSent|flagFastOpen|flagProbeRoom|flagProbed|flagTell, flagArmed)
 	a.emit(asm.StoreImm(regMark, markState, int64(Unknown), asm.Word))
 	a.callbacks(0, cbFlagWriteHdrOpt)
 	a.emit(asm.Ja.Label(labelOut))
@@ -96,14 +90,6 @@ func (a sockOps) active() {
 
 	a.placeLabel("active_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
-	// The gate exists before any process can send. Plain TCP has no gate.
-	a.emit(asm.JEq.Imm(regResult, int32(PeerSMC), "active_here"))
-	a.flags(flagGated, 0)
-	a.emit(asm.Ja.Label("active_gate"))
-	a.placeLabel("active_here")
-	a.answerTaken("active_gate")
-	a.placeLabel("active_gate")
-	a.gateBase()
 	// The mark is for one connection. If the socket is disconnected and connected
 	// again, the caller must mark it again.
 	a.flags(flagConnect|flagArmed|flagReserved|flagProbeRoom, 0)
@@ -114,16 +100,6 @@ func (a sockOps) active() {
 	a.placeLabel("active_tell")
 	a.flags(0, flagTell)
 	a.emit(asm.Ja.Label(labelOut))
-}
-
-// gateBase records the sequence number at which the data of the connection begins, and
-// sets the limit to 0, so that no data passes.
-func (a sockOps) gateBase() {
-	a.emit(
-		asm.LoadMem(asm.R1, regCtx, opsSndUna, asm.Word),
-		asm.StoreMem(regMark, markBase, asm.R1, asm.Word),
-		asm.StoreImm(regMark, markLimit, 0, asm.Word),
-	)
 }
 
 func (a sockOps) passive() {
@@ -145,18 +121,7 @@ func (a sockOps) passive() {
 	// Only what the program has noted itself shows what the SYN-ACK said. The SYN, which the
 	// kernel has saved, does not: the SYN-ACK may have gone out before the listener was
 	// registered, or without room for the option.
-	a.opsListenerKey()
-	a.unlessListener("passive_part")
-	a.endHandshake("passive_part")
-	a.emit(asm.Ja.Label("passive_fact"))
-	// Another listener has the address too, in the part of another user.
-	a.placeLabel("passive_part")
-	a.emit(
-		asm.LoadMem(asm.R1, regMark, markHome, asm.Word),
-		asm.StoreMem(asm.RFP, slotPart, asm.R1, asm.DWord),
-	)
 	a.endHandshake("passive_done")
-	a.placeLabel("passive_fact")
 	a.emit(asm.JNE.Imm(asm.R1, synAckSMC, "passive_done"))
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
 
@@ -164,33 +129,13 @@ func (a sockOps) passive() {
 	a.emit(asm.JNE.Imm(regResult, int32(PeerSMC), "passive_known"))
 	// The client tells that it has found its own options in the SYN-ACK.
 	a.unlessReceived(probe(), 0, "passive_known")
-	a.forgetAnswer()
 	a.emit(asm.Mov.Imm(regResult, int32(PeerNoSMC)))
 	a.placeLabel("passive_known")
 	a.emit(
 		asm.StoreMem(regMark, markState, regResult, asm.Word),
-		asm.JNE.Imm(regResult, int32(PeerSMC), "passive_base"),
-	)
-	a.recordAnnounced()
-	a.answerOver("passive_base")
-	a.placeLabel("passive_base")
-	a.gateBase()
-	a.emit(
-		asm.Mov.Reg(asm.R3, regResult),
 		asm.LoadMem(regResult, regMark, markFlags, asm.Word),
-		asm.Mov.Reg(asm.R4, regResult),
-		asm.And.Imm(asm.R4, flagHere),
-		asm.Or.Imm(asm.R4, flagAccepted),
-		asm.JNE.Imm(asm.R3, int32(PeerSMC), "passive_flags"),
-		asm.Mov.Reg(asm.R3, regResult),
-		asm.And.Imm(asm.R3, flagGateListen),
-		asm.JEq.Imm(asm.R3, 0, "passive_flags"),
-	)
-	a.emit(asm.Or.Imm(asm.R4, flagGated))
-	a.placeLabel("passive_flags")
-	a.emit(asm.StoreMem(regMark, markFlags, asm.R4, asm.Word))
-	// State callbacks that another program has asked for stay.
-	a.emit(
+		asm.StoreImm(regMark, markFlags, 0, asm.Word), // those of the listener
+		// State callbacks that another program has asked for stay.
 		asm.And.Imm(regResult, flagOwnState),
 		asm.JEq.Imm(regResult, 0, "passive_foreign"),
 	)
@@ -269,8 +214,7 @@ func (a sockOps) length() {
 	a.placeLabel("length_synack")
 	a.synAckOf()
 	a.unlessReceived(option(), loadFromSYN, labelOut)
-	// A SYN-ACK that is sent again must be like the first, also if the address has become
-	// silent since.
+	// A SYN-ACK that is sent again must be like the first.
 	a.findHandshake("length_first")
 	a.emit(
 		asm.LoadMem(asm.R1, asm.R0, shakeFact, asm.Word),
@@ -279,8 +223,6 @@ func (a sockOps) length() {
 	)
 	a.placeLabel("length_first")
 	a.claimHandshake(labelOut)
-	a.opsListenerKey()
-	a.ifSilent(labelOut)
 	a.placeLabel("length_announce")
 	a.reserve(1)
 	a.emit(asm.JEq.Imm(asm.R0, 0, "length_room"))
@@ -344,6 +286,5 @@ func (a sockOps) write() {
 	a.emit(asm.Ja.Label(labelOut))
 	a.placeLabel("write_announced")
 	a.recordHandshake(synAckSMC)
-	a.recordAnswer()
 	a.emit(asm.Ja.Label(labelOut))
 }

@@ -68,14 +68,10 @@ type Program struct {
 	// listenMu serializes the calls that change marks of listeners: each of them reads,
 	// decides and writes.
 	listenMu sync.Mutex
-
-	gateMu sync.Mutex
-	gate   gate
 }
 
-// Attach loads all programs of this package and attaches the main one to the cgroup v2 tree.
-// The other methods load no program, so the process may give up the right to do so. They
-// attach the other programs.
+// Attach loads the programs of this package and attaches the main one to the cgroup v2 tree.
+// The other methods load no program, so the process may give up the right to do so.
 // Errors: ErrNotPermitted, ErrUnsupportedKernel.
 func Attach(opts Options) (*Program, error) {
 	log := opts.Logger
@@ -113,7 +109,7 @@ func (p *Program) Close() error {
 		return nil
 	}
 	p.closed = true
-	if err := errors.Join(p.gate.close(), p.link.Close(), p.objs.Close(), p.cgroup.Close()); err != nil {
+	if err := errors.Join(p.link.Close(), p.objs.Close(), p.cgroup.Close()); err != nil {
 		return fmt.Errorf("tcpopt: close: %w", err)
 	}
 	return nil
@@ -133,7 +129,7 @@ func (p *Program) release() { p.mu.RUnlock() }
 
 // MarkConnect makes the next connection of the socket announce SMC-R. It must be called
 // before connect(2). The mark ends when the connection is established. It remains after a
-// failed attempt until UnmarkConnect. The application must not send data in the SYN (MSG_FASTOPEN): then the
+// failed attempt. The application must not send data in the SYN (MSG_FASTOPEN): then the
 // SYN has no option. But if the Fast Open cookie is not known yet, the SYN has the
 // option, and the queued data follows after the handshake.
 // Errors: ErrUnsupportedSocket, ErrSocketState.
@@ -142,11 +138,6 @@ func (p *Program) MarkConnect(fd int) error {
 		return err
 	}
 	defer p.release()
-	return p.markConnect(fd, flagConnect)
-}
-
-// markConnect sets the flags in the mark of a socket that is to connect.
-func (p *Program) markConnect(fd int, flags uint32) error {
 	state, err := tcpState(fd)
 	if err != nil {
 		return err
@@ -161,38 +152,7 @@ func (p *Program) markConnect(fd int, flags uint32) error {
 	if err != nil && !errors.Is(err, ErrNotMarked) {
 		return err
 	}
-	return p.objs.update(fd, mark{Flags: m.Flags&(flagListen|flagGateListen|flagSavesSYN|flagOwnState) | flags, Listener: m.Listener})
-}
-
-// UnmarkConnect takes back MarkConnect and GateConnect if no connection was established: the
-// next connection of the socket does not announce SMC-R and has no gate. It does nothing to
-// a socket that is connected, or is being connected.
-//
-// If another process connects the socket at the same moment, this connection may keep a
-// gate that nobody opens, so no data can be sent on it. It never loses its gate.
-// Errors: ErrUnsupportedSocket.
-func (p *Program) UnmarkConnect(fd int) error {
-	if err := p.acquire(); err != nil {
-		return err
-	}
-	defer p.release()
-	state, err := tcpState(fd)
-	if err != nil || state != unix.BPF_TCP_CLOSE {
-		return err
-	}
-	m, err := p.objs.lookup(fd)
-	switch {
-	case errors.Is(err, ErrNotMarked):
-		return nil
-	case err != nil:
-		return err
-	case m.Flags&flagConnect == 0:
-		return nil
-	}
-	// flagGated stays. The next connect(2) clears it.
-	m.Flags &^= flagConnect | flagArmed | flagReserved | flagSent | flagFastOpen | flagProbeRoom | flagProbed
-	m.State = Unknown
-	return p.objs.update(fd, m)
+	return p.objs.update(fd, mark{Flags: m.Flags&(flagListen|flagSavesSYN|flagOwnState) | flagConnect})
 }
 
 // MarkListen makes the socket answer SYNs that announce SMC-R with SYN-ACKs that do the
@@ -205,12 +165,6 @@ func (p *Program) MarkListen(fd int) error {
 		return err
 	}
 	defer p.release()
-	return p.markListen(fd, flagListen, 0)
-}
-
-// markListen sets the flags in the mark of a listening socket, or of one that will
-// listen. Its first owner stays the one whose share it takes.
-func (p *Program) markListen(fd int, want, owner uint32) error {
 	p.listenMu.Lock()
 	defer p.listenMu.Unlock()
 	state, err := tcpState(fd)
@@ -224,26 +178,12 @@ func (p *Program) markListen(fd int, want, owner uint32) error {
 	if err != nil && !errors.Is(err, ErrNotMarked) {
 		return err
 	}
-	listener := before.Listener
-	if want&flagGateListen != 0 {
-		if listener, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
-			return fmt.Errorf("tcpopt: SO_COOKIE: %w", err)
-		}
-	}
-	switch {
-	case before.Flags&flagListen == 0:
-		flags := before.Flags&(flagConnect|flagGated) | want
+	if before.Flags&flagListen == 0 {
+		flags := before.Flags&flagConnect | flagListen
 		if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil && v != 0 {
 			flags |= flagSavesSYN // any mode of TCP_SAVE_SYN is enough
 		}
-		if err := p.objs.update(fd, mark{Flags: flags, Listener: listener, Owner: owner, Part: handshakePart(owner)}); err != nil {
-			return err
-		}
-	case before.Flags&want != want:
-		m := before
-		m.Flags |= want
-		m.Listener = listener
-		if err := p.objs.update(fd, m); err != nil {
+		if err := p.objs.update(fd, mark{Flags: flags}); err != nil {
 			return err
 		}
 	}
@@ -273,8 +213,7 @@ func (p *Program) markListen(fd int, want, owner uint32) error {
 
 // Peer returns what the peer of a socket announced. The socket was connected after
 // MarkConnect, or was accepted from a marked listener. The answer is Unknown until the
-// handshake is over. Then it does not change any more, with one exception: after
-// [Gate.Open], [Gate.OpenHere] or [Gate.OpenToData] it is PeerNoSMC.
+// handshake is over. Then it does not change any more.
 // Errors: ErrNotMarked, ErrUnsupportedSocket.
 func (p *Program) Peer(fd int) (State, error) {
 	if err := p.acquire(); err != nil {

@@ -5,24 +5,17 @@ package tcpopt
 // Offsets in bytes of the context of a SOCK_OPS program (struct bpf_sock_ops).
 // All fields but sk are 32 bits wide.
 const (
-	opsOp         = 0  // which callback
-	opsArg0       = 4  // args[0]
-	opsFamily     = 20 // AF_INET, AF_INET6
-	opsRemoteIP4  = 24 // network byte order
-	opsLocalIP4   = 28 // network byte order
-	opsRemoteIP6  = 32 // network byte order, 16 bytes
-	opsLocalIP6   = 48 // network byte order, 16 bytes
-	opsRemotePort = 64 // network byte order
-	opsLocalPort  = 68 // host byte order
-	opsFullSock   = 72 // 0: request socket
-	opsCBFlags    = 84
-	opsRcvNxt     = 100 // the next sequence number that the peer will send
-	opsSndUna     = 108 // the oldest sequence number without an acknowledgement
-	opsSk         = 184 // pointer, nil for a request socket
-	opsSkbData    = 192 // pointer to the header of the segment, 64 bits like the next one
-	opsSkbDataEnd = 200
-	opsSkbLen     = 208
-	opsTCPFlags   = 212 // of the segment of the callback
+	opsOp        = 0  // which callback
+	opsArg0      = 4  // args[0]
+	opsFamily    = 20 // AF_INET, AF_INET6
+	opsLocalIP4  = 28 // network byte order
+	opsLocalIP6  = 48 // network byte order, 16 bytes
+	opsLocalPort = 68 // host byte order
+	opsFullSock  = 72 // 0: request socket
+	opsCBFlags   = 84
+	opsSk        = 184 // pointer, nil for a request socket
+	opsSkbLen    = 208
+	opsTCPFlags  = 212 // of the segment of the callback
 )
 
 // Callbacks of a SOCK_OPS program (bpf_sock_ops.op).
@@ -69,12 +62,6 @@ const (
 // tcpBPFSockOpsCBFlags is the option of bpf_setsockopt, level IPPROTO_TCP, that
 // sets the callback flags of a socket (Linux 6.12).
 const tcpBPFSockOpsCBFlags = 1008
-
-// Offsets in bytes of the context of a cgroup_skb program (struct __sk_buff).
-const (
-	skbLen = 0   // of the packet in bytes, from the IP header on
-	skbSk  = 168 // pointer to the socket, or nil
-)
 
 // tcpFlagSYN is the SYN bit of the TCP header's flags.
 const tcpFlagSYN = 0x02

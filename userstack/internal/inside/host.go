@@ -8,6 +8,6 @@ import "smcr/userstack/network"
 // one.
 type Host struct {
 	Network network.Network
-	// Option belongs to the stack, which closes it, if it is a network.Sharer.
+	// Option stays the caller's to close.
 	Option network.OptionMarker
 }
