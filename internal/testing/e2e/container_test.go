@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,9 +31,8 @@ func (l *lab) serveContained(h *netnstest.Host, caps ...string) *netnstest.Proce
 	return p
 }
 
-// TestContainerRights runs the stack and the launcher with the capabilities and the seccomp
-// profile of a container. What they may do works; for everything else, programs use TCP and
-// the launcher says why.
+// TestContainerRights runs the stack and programs with the capabilities and the seccomp
+// profile of a container. Without CAP_SYS_ADMIN, programs use TCP, and one sentence says why.
 func TestContainerRights(t *testing.T) {
 	if raceDetector {
 		t.Skip("a program with cgo cannot give up capabilities")
@@ -40,54 +40,34 @@ func TestContainerRights(t *testing.T) {
 	l := newLab(t)
 	server := l.server()
 	addr := l.B.Addr() + ":5001"
-	// over runs a client with the rights of a container, and wants its connections over TCP,
-	// with a reason, or over SMC-R if the reason is empty.
-	over := func(why string, caps ...string) {
+	run := func(mode string) string {
 		t.Helper()
-		argv := contained(caps, bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "client", addr, "2")
+		argv := contained(nil, bin("smcr"), "run", "--mode", mode, "-v", "--", bin("probe"), "client", addr, "2")
 		p := l.A.Go(t, argv[0], argv[1:]...)
 		if err := p.WaitOutput("holding 2 connections", startTime); err != nil {
 			t.Fatal(err)
 		}
 		terminate(t, p)
-		want := "2 connections over SMC-R, 0 over TCP"
-		if why != "" {
-			want = "0 connections over SMC-R, 2 over TCP"
-		}
-		if log := p.Log(); !strings.Contains(log, want) || !strings.Contains(log, why) {
-			t.Errorf("with %q, want %q, %q:\n%s", caps, want, why, log)
-		}
+		return p.Log()
 	}
-	// Without pidfd_getfd, the program runs without a launcher.
-	without := func() {
-		t.Helper()
-		argv := contained(nil, bin("smcr"), "run", "-v", "--", bin("probe"), "client", addr, "2")
-		p := l.A.Go(t, argv[0], argv[1:]...)
-		if err := p.WaitOutput("holding 2 connections", startTime); err != nil {
-			t.Fatal(err)
+	for _, caps := range [][]string{nil, {"NET_ADMIN", "BPF"}} {
+		stack := l.serveContained(l.A, caps...)
+		for _, c := range []string{"NET_ADMIN", "BPF", "SYS_ADMIN"} {
+			if lacks := strings.Contains(stack.Log(), "capability=CAP_"+c+" lost="); lacks == slices.Contains(caps, c) {
+				t.Errorf("with %q: the log says that CAP_%s is missing: %v:\n%s", caps, c, lacks, stack.Log())
+			}
 		}
-		terminate(t, p)
-		if want := "the launcher cannot take the program's sockets: a sandbox or the kernel does not permit it: pidfd_getfd"; !strings.Contains(p.Log(), want) {
-			t.Errorf("want %q:\n%s", want, p.Log())
+		const why = "smcr: all connections over TCP: connections of programs stay TCP: "
+		if log := run("auto"); strings.Count(log, "smcr: ") != 1 || !strings.HasPrefix(log, why) || !strings.Contains(lastLine(log, why), "CAP_SYS_ADMIN") {
+			t.Errorf("with %q: want one sentence, %q, that names CAP_SYS_ADMIN:\n%s", caps, why, log)
 		}
+		terminate(t, stack)
 	}
-	// Without options: no eBPF for the stack, and no pidfd_getfd for the launcher.
-	stack := l.serveContained(l.A)
-	for _, c := range []string{"CAP_NET_ADMIN", "CAP_BPF"} {
-		if !strings.Contains(stack.Log(), "capability="+c+" lost=") {
-			t.Errorf("the log does not say that %s is missing:\n%s", c, stack.Log())
-		}
-	}
-	without()
-	over("the TCP option of SMC is not permitted here", "SYS_PTRACE")
-	terminate(t, stack)
-
-	stack = l.serveContained(l.A, "NET_ADMIN", "BPF")
+	stack := l.serveContained(l.A, "NET_ADMIN", "BPF", "SYS_ADMIN")
 	if strings.Contains(stack.Log(), "a capability is missing") {
 		t.Errorf("it has what it needs:\n%s", stack.Log())
 	}
-	without()
-	over("", "SYS_PTRACE")
+	wantSummary(t, run("user"), 2)
 	terminate(t, stack)
 	terminate(t, server)
 }

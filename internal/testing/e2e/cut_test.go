@@ -116,7 +116,7 @@ func TestStackKilled(t *testing.T) {
 				// Writers also get EPIPE, as at the second write after a TCP reset.
 				for line := range strings.Lines(p.Log()) {
 					if strings.HasPrefix(line, "smcr: ") {
-						continue // a line of the launcher about the stack
+						continue // a line of smcr run
 					}
 					if _, how, ok := strings.Cut(line, "ended: "); ok && how != "104\n" && !(how == "32\n" && strings.ContainsAny(strings.Fields(line)[1], "wGs")) {
 						t.Errorf("%s", line)

@@ -28,40 +28,30 @@ const deathTime = time.Second
 func TestKill(t *testing.T) {
 	const conns = 3
 	for _, side := range []string{"server", "client"} {
-		for _, victim := range []string{"program", "launcher", "stack"} {
+		for _, victim := range []string{"program", "stack"} {
 			t.Run(victim+" of "+side, func(t *testing.T) {
-				if victim == "launcher" {
-					ofLauncher(t, "a program has no other process")
-				}
 				l := newLab(t)
 				stackA, stackB := l.serve(l.A), l.serve(l.B)
 				server := l.probeServer()
 				client := l.held(conns)
 
-				host, launcher, stack := l.A, server, stackA
+				host, stack := l.A, stackA
 				if side == "client" {
-					host, launcher, stack = l.B, client, stackB
+					host, stack = l.B, stackB
 				}
-				var pid int
-				switch victim {
-				case "launcher":
-					pid = launcherOf(t, launcher)
-				case "program":
+				pid := stack.Pid()
+				if victim == "program" {
 					pids := l.programPids(host, bin("probe"))
 					if len(pids) != 1 {
 						t.Fatalf("probe processes %v, want one", pids)
 					}
 					pid = pids[0]
-				case "stack":
-					pid = stack.Pid()
 				}
 				if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
 
-				// The program of a launcher need not end with it. Every probe that still
-				// runs must see the end of its connections.
-				// probe that still runs must see its connections end.
+				// Every probe that still runs must see its connections end.
 				watched := map[string]*netnstest.Process{}
 				if side != "server" || victim == "stack" {
 					watched["server"] = server
@@ -73,7 +63,7 @@ func TestKill(t *testing.T) {
 					want := "ended: "
 					start := time.Now()
 					err := netnstest.Until(deathTime, func() error {
-						if n := strings.Count(p.Log(), want) - strings.Count(p.Log(), saysLost); n < conns {
+						if n := strings.Count(p.Log(), want); n < conns {
 							return fmt.Errorf("the %s saw the end of %d of %d connections", name, n, conns)
 						}
 						return nil
@@ -86,20 +76,20 @@ func TestKill(t *testing.T) {
 						// When a stack is killed, connections are reset. In the other
 						// cases they are closed.
 						eof := victim != "stack" && strings.Contains(line, "EOF")
-						if strings.Contains(line, want) && !strings.Contains(line, saysLost) && !eof && !strings.Contains(line, "reset") && !strings.Contains(line, "broken pipe") {
+						if strings.Contains(line, want) && !eof && !strings.Contains(line, "reset") && !strings.Contains(line, "broken pipe") {
 							t.Errorf("the %s saw %q", name, line)
 						}
 					}
 					t.Logf("the %s saw it within %v", name, time.Since(start).Round(time.Millisecond))
 				}
-				if victim == "launcher" && side == "client" || victim == "program" && side == "client" {
+				if victim == "program" && side == "client" {
 					// The host of the server works as before.
 					release(t, l.held(1))
 				}
 				client.Kill()
 				server.Kill()
 				for _, pid := range append(l.programPids(l.A, bin("probe")), l.programPids(l.B, bin("probe"))...) {
-					_ = unix.Kill(pid, unix.SIGKILL) // programs whose launcher has ended
+					_ = unix.Kill(pid, unix.SIGKILL) // programs that nobody waits for any more
 				}
 				if victim == "stack" {
 					<-stack.Done()
@@ -176,17 +166,12 @@ func TestVanishedHost(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.wantReset(client, vanishedBusy)
-		if !wired {
-			l.wantReset(server, vanishedBusy)
-			l.wantNoConnections(l.A, l.B)
-		}
 		if err := l.A.SetLink(0, true); err != nil {
 			t.Fatal(err)
 		}
-		if wired { // as over TCP, nothing reaches a program by a device that is down
-			l.wantReset(server, vanishedBusy)
-			l.wantNoConnections(l.A, l.B)
-		}
+		// As over TCP, nothing reaches a program by a device that is down.
+		l.wantReset(server, vanishedBusy)
+		l.wantNoConnections(l.A, l.B)
 		terminate(t, server)
 		l.wantWorks()
 	})

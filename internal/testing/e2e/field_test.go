@@ -13,7 +13,6 @@ import (
 // TestField runs the short form of the cases from the field: what both programs see is what
 // they see over TCP. `make field` runs all.
 func TestField(t *testing.T) {
-	besideOthers(t)
 	netnstest.Require(t, "nsenter", "python3")
 	f, err := cases.New(bin("smcr"))
 	if err != nil {

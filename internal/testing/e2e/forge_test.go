@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,15 +37,13 @@ func forgeAttempts(t *testing.T) int {
 	return n
 }
 
-// forgePorts returns how many ports n attempts need: one for each. The next ones to a port may
-// be TCP, since the rendezvous of this user with it end without an answer.
+// forgePorts returns how many ports n attempts need: one for each, since a short connection may make the next ones to a port TCP.
 func forgePorts(n int) string { return strconv.Itoa(n) }
 
-// TestForgedCLC: a user has the sockets on which the stack sends CLC messages. This user
-// cannot send a byte on such a socket before the connection is TCP, and the connections
+// TestForgedCLC: users send CLC messages of their own on connections that announce SMC, as early and in as many ways as they can.
+// No byte of them is on the connection on which the stacks send theirs, and the connections
 // of others are not disturbed. SMCR_E2E_FORGE is the number of connections.
 func TestForgedCLC(t *testing.T) {
-	ofLauncher(t, "nothing that a user sends on an announced connection reaches the peer's connection: TestForged in package divert")
 	n := forgeAttempts(t)
 	for _, test := range []struct {
 		name  string
@@ -64,7 +61,7 @@ func TestForgedCLC(t *testing.T) {
 			if err := victim.WaitOutput("holding 20 connections", startTime); err != nil {
 				t.Fatal(err)
 			}
-			c := l.A.StartCapture(t, netnstest.CaptureOptions{Filter: "tcp"})
+			c := l.A.StartCapture(t, netnstest.CaptureOptions{Filter: onWire(l.A, "tcp")})
 			t.Logf("%d attempts: %s", n, test.forge(l, n))
 			if dropped, err := c.Stop(); err != nil || dropped != 0 {
 				t.Fatalf("the capture lacks %d packets: %v", dropped, err)
@@ -115,136 +112,10 @@ func noForeign(t *testing.T, file string, n int) {
 	}
 }
 
-// TestForgedOwnAddress: packets to an address of the host go to another one, as with a port that
-// containers publish. A user whose connections are to be joined with programs of the host cannot
-// send a byte of CLC there, and gets a connection that is TCP.
-func TestForgedOwnAddress(t *testing.T) {
-	t.Run("NAT", func(t *testing.T) {
-		forgedOwnAddress(t, 50, func(own string, l *lab) [][]string {
-			return [][]string{{"nft", "add table ip smcrtest; " +
-				"add chain ip smcrtest out { type nat hook output priority -100; }; add rule ip smcrtest out ip daddr " + own + " dnat to " + l.B.Addr() + "; " +
-				"add chain ip smcrtest post { type nat hook postrouting priority 100; }; add rule ip smcrtest post ip daddr " + l.B.Addr() + " masquerade"}}
-		})
-	})
-	// The segments have no socket any more when the gate's program could see them.
-	t.Run("IPVS", func(t *testing.T) {
-		needIPVS(t)
-		forgedOwnAddress(t, 0, func(own string, l *lab) [][]string {
-			return [][]string{
-				{"sysctl", "-qw", "net.ipv4.vs.conntrack=1"},
-				{"nft", "add table ip smcrtest; add chain ip smcrtest post { type nat hook postrouting priority 100; }; add rule ip smcrtest post ip daddr " + l.B.Addr() + " masquerade"},
-				balance(own, l.B.Addr()),
-			}
-		})
-	})
+// forger is the command line of the program hostile under smcr run.
+func forger(args ...string) []string {
+	return append([]string{bin("smcr"), "run", "--mode", "user", "--no-adapt", "--", bin("hostile")}, args...)
 }
-
-func needIPVS(t *testing.T) {
-	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), "modprobe", "-a", "ip_vs", "ip_vs_rr").CombinedOutput(); err != nil {
-		if _, serr := os.Stat("/proc/net/ip_vs"); serr != nil {
-			t.Skipf("this kernel has no IPVS: %v: %s", err, out)
-		}
-	}
-	netnstest.Require(t, "ipvsadm")
-}
-
-// balance is a command that leads connections to 50 ports of an address to another host, by IPVS.
-func balance(addr, to string) []string {
-	return []string{"sh", "-c", fmt.Sprintf("for p in $(seq 5001 5050); do ipvsadm -A -t %[1]s:$p -s rr && ipvsadm -a -t %[1]s:$p -r %[2]s:$p -m || exit 1; done", addr, to)}
-}
-
-// TestForgedBalanced: the load balancer of the kernel leads the connections of a user's programs to
-// another host, and sends their segments without their socket, so that no gate sees them. Such
-// connections announce nothing, and the user cannot send a byte of CLC.
-func TestForgedBalanced(t *testing.T) {
-	needIPVS(t)
-	const n, virtual = 20, "10.77.0.99" // on the subnet of the hosts
-	l := newLab(t, "setpriv", "python3")
-	l.serve(l.A)
-	l.serve(l.B)
-	argv := balance(virtual, l.B.Addr())
-	if out, err := l.A.Output(t.Context(), argv[0], argv[1:]...); err != nil {
-		t.Fatalf("%q: %v\n%s", argv, err, out)
-	}
-	server := l.under(l.B, bin("probe"), "server", l.B.Addr()+":5001", forgePorts(n))
-	if err := server.WaitOutput("listening", startTime); err != nil {
-		t.Fatal(err)
-	}
-	c := l.B.StartCapture(t, netnstest.CaptureOptions{Filter: "tcp"})
-	// The hostile program gives up when it is told that a connection stays TCP.
-	argv = as(hostileUser, bin("hostile"), "forge", virtual+":5001", strconv.Itoa(n))
-	p := l.A.Go(t, argv[0], argv[1:]...)
-	if err := p.Wait(time.Minute); err == nil || !strings.Contains(p.Log(), "IPVS") {
-		t.Errorf("%v: %s", err, p.Log())
-	}
-	client := l.under(l.A, "python3", "-c", "import socket,sys; socket.create_connection((sys.argv[1], 5001), 10)", virtual)
-	if err := client.Wait(time.Minute); err != nil || !strings.Contains(client.Log(), "0 connections over SMC-R, 1 over TCP") {
-		t.Errorf("%v: %s", err, client.Log())
-	}
-	if dropped, err := c.Stop(); err != nil || dropped != 0 {
-		t.Fatalf("the capture lacks %d packets: %v", dropped, err)
-	}
-	noForeign(t, c.File, 0)
-	if flows, err := tcpFlows(c.File); err != nil || len(flows) == 0 {
-		t.Errorf("%d connections, %v: the test shows nothing", len(flows), err)
-	}
-}
-
-// forgedOwnAddress is TestForgedOwnAddress with the commands that lead packets elsewhere. announced
-// is how many connections announce SMC.
-func forgedOwnAddress(t *testing.T, announced int, lead func(own string, l *lab) [][]string) {
-	t.Helper()
-	ofLauncher(t, "a connection is announced at the device by which it leaves, with the addresses that it has there")
-	const n, own = 50, "198.51.100.77"
-	l := newLab(t, "setpriv", "nft", "ip", "python3")
-	stacks := []*netnstest.Process{l.serve(l.A), l.serve(l.B)}
-	for _, argv := range append([][]string{{"ip", "addr", "add", own + "/32", "dev", "lo"}}, lead(own, l)...) {
-		if out, err := l.A.Output(t.Context(), argv[0], argv[1:]...); err != nil {
-			t.Fatalf("%q: %v\n%s", argv, err, out)
-		}
-	}
-	server := l.under(l.B, bin("probe"), "server", l.B.Addr()+":5001", forgePorts(n))
-	if err := server.WaitOutput("listening", startTime); err != nil {
-		t.Fatal(err)
-	}
-	c := l.B.StartCapture(t, netnstest.CaptureOptions{Filter: "tcp"})
-	argv := as(hostileUser, bin("hostile"), "forge-own", own+":5001", forgePorts(n))
-	p := l.A.Go(t, argv[0], argv[1:]...)
-	if err := p.Wait(time.Minute); err != nil {
-		t.Errorf("%v\n%s", err, p.Log())
-	}
-	t.Log(p.Log())
-	// The same for an honest program, which works.
-	l.joins = true
-	listens := l.under(l.A, "python3", "-u", "-c", ownPublished, own, "5001")
-	if err := listens.Wait(time.Minute); err != nil || !strings.Contains(listens.Log(), "peer "+own) {
-		t.Errorf("%v\n%s", err, listens.Log())
-	}
-	if strings.Contains(listens.Log(), "cannot see when a program closes its end") {
-		t.Skip("needs eBPF programs at functions of the kernel (fexit): there are no pairs")
-	}
-	if dropped, err := c.Stop(); err != nil || dropped != 0 {
-		t.Fatalf("the capture lacks %d packets: %v", dropped, err)
-	}
-	noForeign(t, c.File, announced)
-	if !strings.Contains(p.Log(), "with an end: 0, left to TCP: 50\n") {
-		t.Error("the stack has joined a program with nobody")
-	}
-	terminate(t, server)
-	for _, s := range stacks {
-		terminate(t, s)
-	}
-}
-
-// ownPublished connects to a published port of an own address.
-const ownPublished = `
-import socket, sys
-l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen()
-for i in range(5):
-    c = socket.create_connection((sys.argv[1], int(sys.argv[2]) + i), 10)
-    print('peer', c.getpeername()[0]); c.close()
-`
 
 // forge makes the hostile user connect to the server of another user.
 func (l *lab) forge(n int) string { return l.forgeTo(l.B.Addr()+":5001", n) }
@@ -253,7 +124,7 @@ func (l *lab) forge(n int) string { return l.forgeTo(l.B.Addr()+":5001", n) }
 func (l *lab) forgeBoth(n int) string {
 	l.t.Helper()
 	addr := l.B.Addr() + ":6001"
-	argv := as(otherUser, bin("hostile"), "forge-accepted", addr, forgePorts(n))
+	argv := as(otherUser, forger("forge-accepted", addr, forgePorts(n))...)
 	p := l.B.Go(l.t, argv[0], argv[1:]...)
 	if err := p.WaitOutput("listening", startTime); err != nil {
 		l.t.Fatal(err)
@@ -265,7 +136,7 @@ func (l *lab) forgeBoth(n int) string {
 
 func (l *lab) forgeTo(addr string, n int) string {
 	l.t.Helper()
-	argv := as(hostileUser, bin("hostile"), "forge", addr, strconv.Itoa(n))
+	argv := as(hostileUser, forger("forge", addr, strconv.Itoa(n))...)
 	p := l.A.Go(l.t, argv[0], argv[1:]...)
 	if err := p.Wait(time.Minute + time.Duration(n)*100*time.Millisecond); err != nil {
 		l.t.Errorf("%v\n%s", err, p.Log())
@@ -277,7 +148,7 @@ func (l *lab) forgeTo(addr string, n int) string {
 func (l *lab) forgeAccepted(n int) string {
 	l.t.Helper()
 	addr := l.A.Addr() + ":6001"
-	argv := as(hostileUser, bin("hostile"), "forge-accepted", addr, forgePorts(n))
+	argv := as(hostileUser, forger("forge-accepted", addr, forgePorts(n))...)
 	p := l.A.Go(l.t, argv[0], argv[1:]...)
 	if err := p.WaitOutput("listening", startTime); err != nil {
 		l.t.Fatal(err)

@@ -36,7 +36,7 @@ func TestTakeoverAttacked(t *testing.T) {
 	}
 	threads := threadsOf(t, stacks[0].Pid())
 	for n := range takeovers {
-		argv := as(hostileUser, bin("hostile"), "forge", addr, "60")
+		argv := as(hostileUser, forger("forge", addr, "60")...)
 		forge := l.A.Go(t, argv[0], argv[1:]...)
 		time.Sleep(200 * time.Millisecond) // Real time: handshakes are in progress at its end.
 		stacks = append(stacks, l.takeOver(l.B))
@@ -109,4 +109,14 @@ func (l *lab) sentFrom(h *netnstest.Host, qpn int) (port, psn int) {
 		l.t.Fatal(err)
 	}
 	return port, psn
+}
+
+// threadsOf returns how many threads a process has.
+func threadsOf(t *testing.T, pid int) int {
+	t.Helper()
+	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(tasks)
 }

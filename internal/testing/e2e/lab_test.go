@@ -33,18 +33,6 @@ func bin(name string) string { return filepath.Join(binDir, name) }
 // for normal runs.
 var raceDetector = os.Getenv("SMCR_E2E_RACE") != ""
 
-// wired is set if the stacks take connections at the devices, in place of launchers, in all tests: they do, by the same
-// variable (serve.BoundaryEnv).
-var wired = os.Getenv("SMCR_BOUNDARY") == "wire"
-
-// ofLauncher skips a test of what only a stack with launchers has: it goes with them.
-func ofLauncher(t *testing.T, why string) {
-	t.Helper()
-	if wired {
-		t.Skip("with launchers only: " + why)
-	}
-}
-
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
@@ -92,21 +80,11 @@ const (
 	settleTime  = testkind.Patience // until connections that have ended are not listed any more
 )
 
-// besideOthers lets a test run beside others in its short form: it waits for most of its time, does not
-// assert how long something takes, and changes nothing outside its hosts.
-func besideOthers(t *testing.T) {
-	t.Helper()
-	if testing.Short() && !wired {
-		t.Parallel()
-	}
-}
-
 // lab is two hosts without a running stack.
 type lab struct {
 	*netnstest.Pair
-	t     testing.TB
-	joins bool // programs choose pairs within the host: smcr run --local
-	wired bool // the stacks take the connections of all programs at the devices; programs run as they are
+	t    testing.TB
+	bare bool // programs run as they are: the stacks take the connections of all
 }
 
 func newLab(t testing.TB, tools ...string) *lab {
@@ -155,33 +133,19 @@ func wantSummary(t testing.TB, log string, conns int) {
 	}
 }
 
-// joined has programs choose pairs within the host. The test is skipped if the kernel does not
-// tell a stack when a program closes its end.
-func (l *lab) joined(stack *netnstest.Process) {
-	l.t.Helper()
-	if strings.Contains(stack.Log(), "connections within the host stay TCP") {
-		l.t.Skip("needs eBPF programs at functions of the kernel (fexit)")
-	}
-	l.joins = true
-}
-
 // underArgv is the command line of a program under smcr run. All its connections try SMC-R,
 // also short ones.
 func underArgv(argv ...string) []string {
 	return append([]string{bin("smcr"), "run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)
 }
 
-// under starts the program of underArgv, with --local if joined was called.
+// under starts the program of underArgv.
 func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()
-	if l.wired {
-		return h.Go(l.t, argv[0], argv[1:]...)
+	if !l.bare {
+		argv = underArgv(argv...)
 	}
-	line := underArgv()
-	if l.joins {
-		line = slices.Insert(line, len(line)-1, "--local")
-	}
-	return h.Go(l.t, line[0], append(line[1:], argv...)...)
+	return h.Go(l.t, argv[0], argv[1:]...)
 }
 
 // serve starts the stack of a host, if a test needs to know its process. It returns when
@@ -194,8 +158,8 @@ func (l *lab) serve(h *netnstest.Host, args ...string) *netnstest.Process {
 // serveAsIs is serve for a stack with the default enterprise ID.
 func (l *lab) serveAsIs(h *netnstest.Host, args ...string) *netnstest.Process {
 	l.t.Helper()
-	if l.wired {
-		args = append(args, "--boundary", "wire", "--cgroup", cgroupTop(l.t))
+	if l.bare {
+		args = append(args, "--cgroup", cgroupTop(l.t))
 	}
 	p := h.Go(l.t, bin("smcr"), append([]string{"serve"}, args...)...)
 	err := netnstest.Until(startTime, func() error {
@@ -332,8 +296,7 @@ func (l *lab) stackPids(h *netnstest.Host) []int {
 	})
 }
 
-// programPids returns the processes on a host that run the named program, without
-// launchers.
+// programPids returns the processes on a host that run the named program.
 func (l *lab) programPids(h *netnstest.Host, program string) []int {
 	l.t.Helper()
 	return l.pids(h, func(argv []string) bool { return argv[0] == program })
@@ -350,24 +313,6 @@ func (l *lab) pids(h *netnstest.Host, want func(argv []string) bool) []int {
 		argv := strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
 		return err != nil || !want(argv)
 	})
-}
-
-// launcherOf returns the launcher of a program that was started as smcr run.
-func launcherOf(t testing.TB, p *netnstest.Process) int {
-	t.Helper()
-	pid, err := p.Launcher()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pid
-}
-
-// signalLauncher sends a signal to the launcher of a program.
-func signalLauncher(t testing.TB, p *netnstest.Process, sig unix.Signal) {
-	t.Helper()
-	if err := unix.Kill(launcherOf(t, p), sig); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // descriptors returns how many descriptors a process has open.

@@ -122,62 +122,9 @@ func TestLateAccept(t *testing.T) {
 	if want := "listening\n" + strings.Join(order, "") + "no more\n"; !strings.HasPrefix(log, want) {
 		t.Errorf("the server says\n%s\nwant\n%s", log, want)
 	}
-	plain := 1
-	if wired { // clients that do not announce SMC are not counted
-		plain = 0
-	}
-	if want := fmt.Sprintf("smcr: %d connections over SMC-R, %d over TCP", smc, plain); !strings.Contains(log, want) {
+	// A client that does not announce SMC is not counted.
+	if want := fmt.Sprintf("smcr: %d connections over SMC-R, 0 over TCP", smc); !strings.Contains(log, want) {
 		t.Errorf("the server says\n%s\nwant %q", log, want)
 	}
 	l.wantNoConnections(l.A, l.B)
-}
-
-// TestLateAcceptLocal: with --local, clients on the same host are served before a late server accepts.
-func TestLateAcceptLocal(t *testing.T) {
-	const conns = 3
-	l := newLab(t, "/usr/bin/python3")
-	l.joined(l.serve(l.A))
-	cmd := l.A.Command(t.Context(), bin("smcr"), "run", "--mode", "user", "-v", "--local", "--", "/usr/bin/python3", "-u", "-c", lateServer, l.A.Addr(), fmt.Sprint(conns))
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := l.A.GoCmd(t, cmd)
-	if err := server.WaitOutput("listening", startTime); err != nil {
-		t.Fatal(err)
-	}
-	var clients []*netnstest.Process
-	for i := range conns {
-		c := l.under(l.A, "/usr/bin/python3", "-u", "-c", lateClient, l.A.Addr(), fmt.Sprint(i))
-		if err := c.WaitOutput("from", startTime); err != nil {
-			t.Fatal(err, c.Log())
-		}
-		clients = append(clients, c)
-	}
-	time.Sleep(7 * time.Second) // Real time: a peer does not wait so long for an answer.
-	rows, err := l.rows(l.A, "connection")
-	if err != nil {
-		t.Fatal(err)
-	}
-	local := 0
-	for _, row := range rows {
-		if row["mode"] == "LOCAL" {
-			local++
-		}
-	}
-	if local < conns {
-		t.Errorf("%d ends of local connections before accept, want %d at least: %v", local, conns, rows)
-	}
-	if _, err := fmt.Fprintln(in); err != nil {
-		t.Fatal(err)
-	}
-	for i, c := range clients {
-		if err := c.Wait(startTime); err != nil || !strings.Contains(c.Log(), "intact") {
-			t.Errorf("client %d: %v\n%s", i, err, c.Log())
-		}
-	}
-	wantEnd(t, server)
-	if log := server.Log(); strings.Count(log, "accepted") != conns || !strings.Contains(log, "no more") {
-		t.Errorf("the server says\n%s", log)
-	}
 }

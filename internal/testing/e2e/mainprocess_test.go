@@ -141,56 +141,6 @@ def stops():
     assert p.stdout.readline().strip() == 'got 15'
     p.kill(); p.wait(20)
 
-def launcher():
-    for proc in filter(str.isdigit, os.listdir('/proc')):
-        try: argv = open('/proc/%s/cmdline' % proc).read().split(chr(0))
-        except OSError: continue
-        if argv[0] == 'smcr-launcher' and argv[2] == launcher.of: return int(proc)
-    raise Exception('no launcher')
-
-def everybody():
-    # A service manager signals all processes of a service: the launcher lasts as long as the
-    # program does.
-    p, pid = started('''
-import signal, socket, sys
-for s in list(range(1, 32)) + [40]:
-    if s not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD): signal.signal(s, signal.SIG_IGN)
-l = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1])
-sys.stdin.read(1)
-socket.create_connection(l.getsockname()) # waits for its launcher
-print('connected')''', stdin=subprocess.PIPE)
-    launcher.of = str(p.pid)
-    pid = launcher()
-    for s in signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGALRM, 40:
-        os.kill(pid, s)
-    p.stdin.write('x'); p.stdin.flush()
-    assert p.stdout.readline() == 'connected\n' and p.wait(20) == 0
-    assert gone(pid), 'the launcher has outlived the program'
-
-def keeps():
-    # What the launcher has open is not the program's.
-    a, b = socket.socketpair()
-    l = socket.create_server(('127.0.0.1', 0))
-    p, _ = started('import sys; print(1); sys.stdin.read(1)', stdin=subprocess.PIPE, pass_fds=[b.fileno(), l.fileno()])
-    launcher.of = str(p.pid)
-    pid = launcher()
-    def open_files(x):
-        files = {}
-        for f in os.listdir('/proc/%s/fd' % x):
-            try: files[f] = os.readlink('/proc/%s/fd/%s' % (x, f))
-            except OSError: pass
-        return files
-    mine = open_files(os.getpid())
-    inherited = {mine[str(f)] for f in (b.fileno(), l.fileno(), p.stdin.fileno(), p.stdout.fileno())}
-    for who in {pid, p.pid} if not beside else {pid}:
-        for _ in range(1000): # the program runs a moment before they are closed
-            both = inherited & set(open_files(who).values())
-            if not both: break
-            time.sleep(.01)
-        assert not both, (who, both)
-    if beside: assert os.getsid(pid) == pid, 'the launcher is in the session of the program'
-    p.kill(); p.wait(20)
-
 globals()[fact]()
 print('all is well')
 `
@@ -211,11 +161,8 @@ func TestMainProcess(t *testing.T) {
 	l.serve(l.A)
 	for _, uid := range []string{"0", hostileUser} {
 		for name, run := range starts() {
-			for _, fact := range []string{"identity", "mask", "status", "daemon", "variables", "notify", "signals", "stops", "everybody", "keeps"} {
+			for _, fact := range []string{"identity", "mask", "status", "daemon", "variables", "notify", "signals", "stops"} {
 				t.Run(fmt.Sprintf("%s/user %s/%s", fact, uid, name), func(t *testing.T) {
-					if fact == "everybody" || fact == "keeps" {
-						ofLauncher(t, "a program has no other process")
-					}
 					dir, err := os.MkdirTemp("", "smcr-main-")
 					if err != nil {
 						t.Fatal(err)
@@ -442,8 +389,7 @@ func TestInheritedListener(t *testing.T) {
 	}
 }
 
-// TestMainProcessDaemon: a server that becomes a daemon keeps its launcher, and uses SMC, when
-// the process that was started has ended.
+// TestMainProcessDaemon: a server that becomes a daemon uses SMC when the process that was started has ended.
 func TestMainProcessDaemon(t *testing.T) {
 	l := newLab(t, "/usr/bin/python3")
 	l.serve(l.A)
@@ -469,15 +415,6 @@ for _ in range(4):
 					t.Errorf("not over SMC-R:\n%s", log)
 				}
 				l.ask(false)
-			}
-			// The launchers end with the daemon.
-			if err := netnstest.Until(endTime, func() error {
-				if pids := l.programPids(l.A, "smcr-launcher"); len(pids) > 0 {
-					return fmt.Errorf("launchers %v", pids)
-				}
-				return nil
-			}); err != nil {
-				t.Error(err)
 			}
 		})
 	}

@@ -48,9 +48,6 @@ if what == 'send':
     if how == 'killed': os.kill(os.getpid(), signal.SIGKILL)
     if how == 'exit': os._exit(3)
     c.close()
-    if how == 'launcher': # of which it is the child
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(1)
 else:
     if sys.argv[5:] and int(sys.argv[5]): c.sendall(bytes(int(sys.argv[5])))
     time.sleep(float(sys.argv[4]))
@@ -65,9 +62,8 @@ else:
 `
 
 // TestOneShot: what a program has written and closed belongs to the stack. The peer reads all
-// of it, whatever ends first: the program, its launcher, or the handshake of SMC.
+// of it, whatever ends first: the program or the handshake of SMC.
 func TestOneShot(t *testing.T) {
-	besideOthers(t)
 	const small, big = 7, 1 << 20 // big is more than all buffers of one side
 	all := func(n int) []string { return []string{fmt.Sprintf("got %d True EOF", n)} }
 	reset := []string{"Connection reset by peer"}
@@ -90,7 +86,6 @@ func TestOneShot(t *testing.T) {
 		{"server has sent much", "server", big, "close", "0.7", "0", true, all(big)},
 		{"server is a daemon", "server", small, "daemon", "0", "0", true, all(small)},
 		{"child of the server sends", "server", small, "fork", "0", "0", true, all(small)},
-		{"launcher of the server is killed", "server", small, "launcher", "0", "0", false, all(small)},
 		{"server does not linger", "server", small, "linger0", "0.5", "0", true, reset},
 		{"server leaves data unread", "server", small, "unread", "0.5", "100", false, reset},
 		{"client closes and ends", "client", small, "close", "0", "0", false, all(small)},
@@ -98,7 +93,6 @@ func TestOneShot(t *testing.T) {
 		{"client is killed", "client", small, "killed", "0", "0", true, all(small)},
 		{"client has sent much", "client", big, "exit", "0.7", "0", true, all(big)},
 		{"client does not wait", "client", small, "nonblock", "0", "0", true, all(small)},
-		{"launcher of the client is killed", "client", small, "launcher", "0.3", "0", true, all(small)},
 		{"client does not linger", "client", small, "linger0", "0.5", "0", true, reset},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -196,7 +190,7 @@ func TestOneShotStack(t *testing.T) {
 			}
 			select {
 			case <-client.Done():
-				t.Fatal("the launcher of the server waits for the client")
+				t.Fatal("the server's program waits for the client")
 			default:
 			}
 			if kind == "takeover" {

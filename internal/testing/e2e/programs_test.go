@@ -50,7 +50,7 @@ func (l *lab) curl(limit time.Duration, args ...string) string {
 	ctx, cancel := context.WithTimeout(l.t.Context(), limit)
 	defer cancel()
 	argv := append([]string{"curl", "--silent", "--show-error", "--fail", "--noproxy", "*"}, args...)
-	if !l.wired {
+	if !l.bare {
 		argv = underArgv(argv...)
 	}
 	cmd := l.B.Command(ctx, argv[0], argv[1:]...)
@@ -60,7 +60,7 @@ func (l *lab) curl(limit time.Duration, args ...string) string {
 	if err := cmd.Run(); err != nil {
 		l.t.Fatalf("curl %v: %v\n%s", args, err, &stderr)
 	}
-	if !l.wired {
+	if !l.bare {
 		wantSummary(l.t, stderr.String(), 1)
 	}
 	return hex.EncodeToString(h.Sum(nil))

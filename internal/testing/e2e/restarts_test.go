@@ -48,19 +48,12 @@ while True:
 `
 
 // loader makes connections all the time, with some messages on each. For each it writes a
-// line: when it began, was connected and ended, whether its socket was a socketpair, and
-// how it ended. A program that keeps its socket cannot know. Each carries enough data not to count as a short connection.
+// line: when it began, was connected and ended, and how it ended. Each carries enough data not to count as a short connection.
 const loader = `
 import os, socket, sys, threading, time
 addr, out, threads = (sys.argv[1], 7200), open(sys.argv[2], 'a', buffering=1), int(sys.argv[3])
-block, keeps = os.urandom(100000), 'keeps' in sys.argv
-def paired(s):
-    ino = str(os.fstat(s.fileno()).st_ino)
-    with open('/proc/net/unix') as f:
-        return any(l.split()[6] == ino for l in f)
+block = os.urandom(100000)
 def take(c, n):
-    # Not by MSG_WAITALL: a socketpair tells of a reset once, and that call keeps it
-    # to itself if it has a part of the data.
     got = b''
     while len(got) < n:
         more = c.recv(n - len(got))
@@ -68,17 +61,17 @@ def take(c, n):
         got += more
     return got
 def once(timeout):
-    begin, made, mode, how = time.monotonic(), 0, '-', 'ok'
+    begin, made, how = time.monotonic(), 0, 'ok'
     try:
         with socket.create_connection(addr, timeout=timeout) as s:
-            made, mode = time.monotonic(), 'any' if keeps else 'SMC' if paired(s) else 'TCP'
+            made = time.monotonic()
             for _ in range(4):
                 s.sendall(len(block).to_bytes(4, 'big') + block)
                 if take(s, len(block)) != block:
                     raise OSError('wrong data, or the end of the stream')
     except OSError as e:
         how = str(e).replace(' ', '_')
-    out.write('%.6f %.6f %.6f %s %s\n' % (begin, made or time.monotonic(), time.monotonic(), mode, how))
+    out.write('%.6f %.6f %.6f %s\n' % (begin, made or time.monotonic(), time.monotonic(), how))
 def load(i):
     while True:
         once(None)
@@ -100,7 +93,7 @@ func monotonic() float64 {
 // attempt is a line of loader.
 type attempt struct {
 	begin, made, end float64
-	mode, how        string
+	how              string
 }
 
 // attempts reads the file of a loader.
@@ -120,7 +113,7 @@ func (a *attempts) read(t *testing.T) {
 			return // no more lines yet
 		}
 		var x attempt
-		if _, err := fmt.Sscan(a.part, &x.begin, &x.made, &x.end, &x.mode, &x.how); err != nil {
+		if _, err := fmt.Sscan(a.part, &x.begin, &x.made, &x.end, &x.how); err != nil {
 			t.Fatalf("%v in %q", err, a.part)
 		}
 		a.part = ""
@@ -160,9 +153,9 @@ func TestTimingRestarts(t *testing.T) {
 	}
 }
 
-// againAtWire waits until the second host has made some connections over SMC-R from now on. It returns the time from since to the
+// again waits until the second host has made some connections over SMC-R from now on. It returns the time from since to the
 // first of them, as far as the stack shows it.
-func (l *lab) againAtWire(since float64) (took time.Duration, err error) {
+func (l *lab) again(since float64) (took time.Duration, err error) {
 	made := func() (n int, err error) {
 		out, err := l.try(l.B, "--backend", "user", "stats", "-o", "json")
 		if err != nil {
@@ -216,17 +209,13 @@ func restarts(t *testing.T) (times []time.Duration) {
 	}
 	var client *netnstest.Process
 	load := func(name string, threads int, argv ...string) *attempts {
-		keeps := ""
-		if wired && name == "smc" {
-			keeps = "keeps"
-		}
 		path := filepath.Join(t.TempDir(), name)
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = f.Close() })
-		cmd := l.B.Command(t.Context(), argv[0], append(argv[1:], "/usr/bin/python3", "-u", "-c", loader, l.A.Addr(), path, strconv.Itoa(threads), keeps)...)
+		cmd := l.B.Command(t.Context(), argv[0], append(argv[1:], "/usr/bin/python3", "-u", "-c", loader, l.A.Addr(), path, strconv.Itoa(threads))...)
 		if _, err := cmd.StdinPipe(); err != nil {
 			t.Fatal(err)
 		}
@@ -241,30 +230,7 @@ func restarts(t *testing.T) (times []time.Duration) {
 	}
 	smc := load("smc", 4, bin("smcr"), "run", "--mode", "user", "-v", "--")
 	plain := load("plain", 1, "env")
-	// back waits for some connections over SMC-R that began after since. It returns the
-	// time from since to the first of them.
-	back := func(since float64) (time.Duration, error) {
-		if wired {
-			return l.againAtWire(since)
-		}
-		var took time.Duration
-		err := netnstest.Until(startTime, func() error {
-			smc.read(t)
-			found := 0
-			for i := len(smc.all) - 1; i >= 0 && smc.all[i].end >= since; i-- {
-				if x := smc.all[i]; x.begin >= since && x.mode == "SMC" && x.how == "ok" {
-					took = time.Duration((x.made - since) * 1e9)
-					found++
-				}
-			}
-			if found < someAgain {
-				return fmt.Errorf("%d connections over SMC-R since %f, want %d", found, since, someAgain)
-			}
-			return nil
-		})
-		return took, err
-	}
-	if _, err := back(monotonic()); err != nil {
+	if _, err := l.again(monotonic()); err != nil {
 		t.Fatal(err)
 	}
 	var ends []restart
@@ -279,7 +245,7 @@ func restarts(t *testing.T) (times []time.Duration) {
 		stacks[h] = l.serve(h)
 		r.up = monotonic()
 		ends = append(ends, r)
-		took, err := back(r.up)
+		took, err := l.again(r.up)
 		if err != nil {
 			t.Fatalf("restart %d, of %s: %v\nserver: %s\nclient: %s\n%+v", n, h.Name, err, lastLine(server.Log(), "stack"), lastLine(client.Log(), "stack"), smc.all[max(0, len(smc.all)-5):])
 		}
@@ -288,16 +254,15 @@ func restarts(t *testing.T) (times []time.Duration) {
 	smc.read(t)
 	plain.read(t)
 	for name, a := range map[string]*attempts{"under smcr run": smc, "plain": plain} {
-		modes, resets := map[string]int{}, 0
+		resets := 0
 		for _, x := range a.all {
-			modes[x.mode]++
 			if x.how == "ok" {
 				continue
 			}
 			resets++
 			wasOpen := slices.ContainsFunc(ends, func(r restart) bool { return x.begin <= r.signal+noticeTime && x.end >= r.signal })
 			reset := strings.Contains(x.how, "reset_by_peer") || strings.Contains(x.how, "Broken_pipe") // EPIPE if it writes
-			if !reset || x.mode == "TCP" || !wasOpen {
+			if !reset || name == "plain" || !wasOpen {
 				i, _ := slices.BinarySearchFunc(ends, x.end, func(r restart, at float64) int {
 					if r.signal < at {
 						return -1
@@ -305,11 +270,11 @@ func restarts(t *testing.T) (times []time.Duration) {
 					return 1
 				})
 				r := ends[max(i-1, 0)]
-				t.Errorf("%s: %s connection: %s. After the end of stack %d (gone in %.3f s, next up in %.3f s) it began at %.3f s, was made at %.3f s and ended at %.3f s",
-					name, x.mode, x.how, i-1, r.dead-r.signal, r.up-r.signal, x.begin-r.signal, x.made-r.signal, x.end-r.signal)
+				t.Errorf("%s: a connection: %s. After the end of stack %d (gone in %.3f s, next up in %.3f s) it began at %.3f s, was made at %.3f s and ended at %.3f s",
+					name, x.how, i-1, r.dead-r.signal, r.up-r.signal, x.begin-r.signal, x.made-r.signal, x.end-r.signal)
 			}
 		}
-		t.Logf("%s: %d connections %v, %d of them reset", name, len(a.all), modes, resets)
+		t.Logf("%s: %d connections, %d of them reset", name, len(a.all), resets)
 	}
 	slices.Sort(times)
 	t.Logf("SMC-R again after %d restarts: minimum %v, median %v, maximum %v", len(times), times[0], times[len(times)/2], times[len(times)-1])

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestRights: the stack, and a launcher that runs as root, set options for a program with
-// the rights of the program. So the program gets the same results over SMC-R as over TCP.
+// TestRights: a program sets options of its own socket, with its own rights. So it gets the same results over SMC-R as over TCP.
 func TestRights(t *testing.T) {
 	l := newLab(t, "setpriv", "unshare")
 	addr := l.B.Addr() + ":5001"
@@ -51,12 +50,12 @@ func TestRights(t *testing.T) {
 		privileged bool
 	}{
 		{"root", run(smc...), tcp, true},
-		{"a user's program of root's launcher", run(as(hostileUser, smc...)...), as(hostileUser, tcp...), false},
-		{"a user's launcher", as(hostileUser, run(smc...)...), as(hostileUser, tcp...), false},
-		{"root without capabilities of root's launcher", run(powerless(smc...)...), powerless(tcp...), false},
-		{"root's launcher without capabilities", powerless(run(smc...)...), powerless(tcp...), false},
-		{"a user namespace of root's launcher", run(userns(smc...)...), userns(tcp...), false},
-		{"a launcher in a user namespace", userns(run(smc...)...), userns(tcp...), false},
+		{"a user's program, started by root", run(as(hostileUser, smc...)...), as(hostileUser, tcp...), false},
+		{"a user's program", as(hostileUser, run(smc...)...), as(hostileUser, tcp...), false},
+		{"root without capabilities, started by root", run(powerless(smc...)...), powerless(tcp...), false},
+		{"root without capabilities", powerless(run(smc...)...), powerless(tcp...), false},
+		{"a user namespace, started by root", run(userns(smc...)...), userns(tcp...), false},
+		{"a user namespace", userns(run(smc...)...), userns(tcp...), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			want, _ := answers(tt.tcp)
@@ -77,8 +76,7 @@ func TestRights(t *testing.T) {
 	terminate(t, stack)
 }
 
-// TestUserRules: the kernel applies its rules for users to the user of the program,
-// although the stack, which runs as root, connects the socket.
+// TestUserRules: the kernel applies its rules for users to the user of the program.
 func TestUserRules(t *testing.T) {
 	l := newLab(t, "setpriv", "ip")
 	addr := l.B.Addr() + ":5001"

@@ -119,11 +119,7 @@ func TestRouted(t *testing.T) {
 		if err := client.Wait(time.Minute); err != nil {
 			t.Errorf("%v\n%s", err, client.Log())
 		}
-		why := "behind a router"
-		if wired { // the reason is a code
-			why = "smcr explain no-route"
-		}
-		if !strings.Contains(client.Log(), why) {
+		if !strings.Contains(client.Log(), "smcr explain no-route") {
 			t.Errorf("smcr run -v does not say why:\n%s", client.Log())
 		}
 		terminate(t, server)

@@ -15,13 +15,6 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// sockapiDiffers has the answers of TestSocketAPI that are different over SMC-R, because
-// the unix socket in place of the TCP socket does not support them. docs/sockets.md
-// explains each.
-var sockapiDiffers = map[string]string{
-	"reset_after_shutdown/client/recv": "b''",
-}
-
 // sockapi runs testdata/sockapi.py, with the client on host from and the server on A, and
 // returns its answers.
 func (l *lab) sockapi(from *netnstest.Host, port string, start func(h *netnstest.Host, argv ...string) *netnstest.Process) map[string][]string {
@@ -81,15 +74,11 @@ func TestSocketAPI(t *testing.T) {
 		return h.Go(t, argv[0], argv[1:]...)
 	})
 	smc := l.sockapi(l.B, "7002", l.under)
-	differs := sockapiDiffers
-	if wired {
-		differs = nil
-	}
-	sameAnswers(t, tcp, smc, differs)
+	sameAnswers(t, tcp, smc)
 }
 
-// sameAnswers checks that the answers are those of TCP, except for those in differs.
-func sameAnswers(t *testing.T, tcp, smc map[string][]string, differs map[string]string) {
+// sameAnswers checks that the answers are those of TCP.
+func sameAnswers(t *testing.T, tcp, smc map[string][]string) {
 	t.Helper()
 	if len(tcp) < 150 {
 		t.Errorf("only %d answers over TCP", len(tcp))
@@ -101,37 +90,16 @@ func sameAnswers(t *testing.T, tcp, smc map[string][]string, differs map[string]
 		}
 	}
 	for _, k := range keys {
-		over, got := strings.Join(tcp[k], ", "), strings.Join(smc[k], ", ")
-		want, ok := differs[k]
-		if !ok {
-			want = over
-		}
-		if got != want {
-			t.Errorf("%s\n\tTCP   %s\n\tSMC   %s", k, over, got)
+		if want, got := strings.Join(tcp[k], ", "), strings.Join(smc[k], ", "); got != want {
+			t.Errorf("%s\n\tTCP   %s\n\tSMC   %s", k, want, got)
 		}
 	}
-}
-
-// rangesDiffer is sockapiDiffers for TestSocketRanges, for both roles.
-var rangesDiffer = map[string]string{
-	"options_read/server/IPPROTO_TCP 27": "[(4, '01000000'), (4, '01000000'), (1, '01'), (0, '')]",
-	"refused/ROLE/SO_ZEROCOPY":           "('ENOTSUP', '00000000')",
-	"refused/ROLE/TCP_INQ":               "('ENOPROTOOPT', '00000000')",
-	"control_received/ROLE/TCP_INQ":      "('ENOPROTOOPT', b'0123456789', [], 0)",
-	"after_shut_read/server/after":       "b''",
-	// Credentials of a wrong size, and control messages that a unix socket does not know:
-	// nothing is sent.
-	"control_sent/ROLE/SOL_SOCKET 2 4":  "EINVAL",
-	"control_sent/ROLE/SOL_SOCKET 2 0":  "EINVAL",
-	"control_sent/ROLE/SOL_SOCKET 2 8":  "EINVAL",
-	"control_sent/ROLE/SOL_SOCKET 36 4": "EINVAL",
 }
 
 // TestSocketRanges compares whole ranges of calls over SMC-R with those over TCP: every
 // number of a socket option, the ioctl() requests, flags, memory that cannot be used,
 // control messages.
 func TestSocketRanges(t *testing.T) {
-	besideOthers(t)
 	for _, tt := range []struct {
 		name      string
 		v6        bool
@@ -157,22 +125,10 @@ func TestSocketRanges(t *testing.T) {
 				argv = slices.Concat(env, tt.as, argv)
 				return h.Go(t, argv[0], argv[1:]...)
 			})
-			// The launcher has all rights.
 			smc := l.sockapiAt(l.B, at, to, "7002", func(h *netnstest.Host, argv ...string) *netnstest.Process {
 				return l.under(h, slices.Concat(env, tt.as, argv)...)
 			})
-			differs := map[string]string{}
-			for k, v := range rangesDiffer {
-				if wired { // a TCP socket stays one
-					break
-				}
-				for _, role := range []string{"server", "client"} {
-					if k := strings.Replace(k, "ROLE", role, 1); tcp[k] != nil {
-						differs[k] = v
-					}
-				}
-			}
-			sameAnswers(t, tcp, smc, differs)
+			sameAnswers(t, tcp, smc)
 		})
 	}
 }

@@ -34,10 +34,7 @@ func TestHostileSubordinates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	limit := "sessions"
-	if wired {
-		limit = "programs under 'smcr run'"
-	}
+	const limit = "programs under 'smcr run'"
 	for _, uid := range []string{"100000", "123456", owner} {
 		out, err := l.asUser(uid, bin("smcr"), "run", "--mode", "user", "--", "echo", "ran")
 		if err == nil || !strings.Contains(out, "user "+owner+" has 2 of at most 2 "+limit) {

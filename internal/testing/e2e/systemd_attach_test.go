@@ -14,7 +14,7 @@ import (
 // wireUnit is a unit of a stack that takes connections at the devices. It is root's, and has no sandbox.
 const wireUnit = `[Service]
 Type=notify
-ExecStart=/usr/local/bin/smcr serve --boundary wire --takeover --no-default-eid
+ExecStart=/usr/local/bin/smcr serve --takeover --no-default-eid
 Restart=always
 RestartSec=100ms
 `
@@ -39,7 +39,7 @@ http {
 // socket systemd makes. It lasts, whatever ends and comes again.
 func TestServiceAttached(t *testing.T) {
 	l := newLab(t, "unshare", "nginx", "curl", "/usr/bin/python3")
-	l.wired = true // on B
+	l.bare = true // on B
 	m := &attachedUnits{machine: l.boot(l.A), t: t}
 	s := &unitTest{machine: m.machine, t: t}
 	s.write("smcr.service", wireUnit)
@@ -52,7 +52,7 @@ func TestServiceAttached(t *testing.T) {
 	s.write("elsewhere.service", "[Service]\nNetworkNamespacePath=/proc/self/ns/net\nExecStart=/bin/sleep 600\n")
 	m.must("systemctl", "start", "nginx.service", "t.socket")
 	// Enabled before there is a stack, it is in the configuration.
-	m.must("env", "SMCR_BOUNDARY=wire", "smcr", "service", "enable", "nginx")
+	m.must("smcr", "service", "enable", "nginx")
 	m.must("systemctl", "start", "smcr.service")
 	l.serve(l.B)
 	pid := m.must("systemctl", "show", "nginx.service", "--value", "--property=MainPID")

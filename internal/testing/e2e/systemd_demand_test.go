@@ -14,23 +14,18 @@ import (
 )
 
 // TestSystemdOnDemand starts the unit while a stack runs that smcr run of root has started: that
-// one runs as the user of the unit, so the unit takes over from it at once, and connections go on.
+// one runs as the user of the unit, so the unit takes over from it at once, and connections go on. Programs of other users have
+// cgroups with both.
 func TestSystemdOnDemand(t *testing.T) {
 	l := newLab(t, "setpriv", "unshare", "/usr/bin/python3")
 	m := l.boot(l.A)
+	l.serveWire(l.B)
 	echo := l.under(l.B, "/usr/bin/python3", "-u", "-c", blockEcho, l.B.Addr())
 	if err := echo.WaitOutput("listening", startTime); err != nil {
 		t.Fatal(err)
 	}
-	argv := append(m.program(), "nsenter", fmt.Sprintf("--target=%d", m.pid), "--mount", "--pid", "--net", "--root", "--cgroup", "--wd=/",
-		"smcr", "run", "--mode", "user", "-v", "--no-adapt", "--", "/usr/bin/python3", "-u", "-c", keeper, l.B.Addr(), "2")
-	cmd := l.A.Command(t.Context(), argv[0], argv[1:]...)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	hold := l.A.GoCmd(t, cmd)
-	wantLines(t, hold, "made SMC", 2)
+	hold, in := m.keeps(l.B.Addr())
+	m.exchange("nobody", l.B.Addr())
 	onDemand := m.must("pgrep", "-f", "serve --on-demand")
 	log := m.must("readlink", "/proc/"+onDemand+"/fd/2")
 	uid := m.must("id", "-u", "smcr")
@@ -38,31 +33,28 @@ func TestSystemdOnDemand(t *testing.T) {
 		!strings.Contains(status, "\nCapEff:\t"+stackCaps) || !strings.Contains(status, "\nGroups:\t \n") {
 		t.Errorf("the stack on demand:\n%s", status)
 	}
+	runs := m.must("pgrep", "-f", "serve --runs")
+	if status := m.must("cat", "/proc/"+runs+"/status"); !strings.Contains(status, "\nCapEff:\t0000000000000000") || !strings.Contains(status, "\nCapBnd:\t0000000000000000") {
+		t.Errorf("the process that makes cgroups:\n%s", status)
+	}
 
 	m.must("systemctl", "enable", "--now", "smcr.service")
 	if s := m.show("ActiveState"); s != "active" || m.show("NRestarts") != "0" {
 		t.Errorf("the unit is %s, after %s restarts", s, m.show("NRestarts"))
 	}
 	m.wantConfined(m.show("MainPID"))
-	wantGoOn(t, in, hold)
-	// The stack of the unit knows the new connections, and the other one still runs.
-	if err := netnstest.Until(startTime, func() error {
-		out, err := m.run("smcr", "connection", "list")
-		if n := strings.Count(out, ":7200"); err == nil && n < 6 {
-			err = fmt.Errorf("%d connections", n)
-		}
-		if err != nil {
-			return fmt.Errorf("%w:\n%s", err, out)
-		}
-		return nil
-	}); err != nil {
-		t.Error(err)
+	// The stack of the unit has the new connections, and the other one still runs.
+	m.wantGoOn(in, hold)
+	m.exchange("nobody", l.B.Addr())
+	if s := m.must("systemctl", "show", "smcr-run.service", "--value", "--property=ActiveState"); s != "active" {
+		t.Errorf("smcr-run.service is %s", s)
 	}
 	// Root does not take over from the unit.
 	if out, err := m.run("smcr", "serve", "--takeover"); err == nil || !strings.Contains(out, "already running") {
 		t.Errorf("root takes over from the unit: %v\n%s", err, out)
 	}
 	hold.Kill()
+	m.wantNoRunsInside()
 	// The end of the first stack in order is not a failure that smcr info would report.
 	_, _ = m.run("kill", onDemand)
 	if err := netnstest.Until(endTime, func() error {
@@ -86,8 +78,7 @@ func TestSystemdOnDemand(t *testing.T) {
 func TestRootTakesOver(t *testing.T) {
 	l := newLab(t, "setpriv", "unshare", "/usr/bin/python3")
 	m := l.boot(l.A)
-	argv := append(m.program(), "nsenter", fmt.Sprintf("--target=%d", m.pid), "--mount", "--pid", "--net", "--root", "--cgroup", "--wd=/",
-		"smcr", "run", "--mode", "user", "-v", "--", "sh", "-c", "echo running; exec sleep 100")
+	argv := m.session("root", "smcr", "run", "--mode", "user", "--", "sh", "-c", "echo running; exec sleep 100")
 	hold := l.A.Go(t, argv[0], argv[1:]...)
 	if err := hold.WaitOutput("running", startTime); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -70,14 +71,55 @@ func (m *machine) wantLater(property, before string) {
 	}
 }
 
+// keeps starts a keeper with two connections in the machine, which use SMC-R.
+func (m *machine) keeps(addr string) (hold *netnstest.Process, in io.Writer) {
+	m.t.Helper()
+	argv := m.session("root", "smcr", "run", "--mode", "user", "--no-adapt", "--", "/usr/bin/python3", "-u", "-c", keeper, addr, "2")
+	cmd := m.A.Command(m.t.Context(), argv[0], argv[1:]...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	hold = m.A.GoCmd(m.t, cmd)
+	wantLines(m.t, hold, "made", 2)
+	m.wantCarried(2)
+	return hold, in
+}
+
+// wantCarried waits until the stacks of the machine have so many connections over SMC-R.
+func (m *machine) wantCarried(n int) {
+	m.t.Helper()
+	if err := netnstest.Until(settleTime, func() error {
+		var rows []struct{ Mode string }
+		out := m.must("smcr", "--backend", "user", "connection", "list", "-o", "json")
+		if err := json.Unmarshal([]byte(out), &rows); err != nil {
+			return err
+		}
+		got := 0
+		for _, r := range rows {
+			if r.Mode == "SMCR" {
+				got++
+			}
+		}
+		if got != n {
+			return fmt.Errorf("%d connections over SMC-R, want %d:\n%s", got, n, out)
+		}
+		return nil
+	}); err != nil {
+		m.t.Error(err)
+	}
+}
+
 // wantGoOn has a keeper make further connections twice: they are SMC-R, and those from before go on.
-func wantGoOn(t *testing.T, in io.Writer, hold *netnstest.Process) {
+func (m *machine) wantGoOn(in io.Writer, hold *netnstest.Process) {
+	t := m.t
 	t.Helper()
 	_, _ = in.Write([]byte("\n"))
-	wantLines(t, hold, "made SMC", 4)
+	wantLines(t, hold, "made", 4)
 	before := exchanged(t, hold)
 	_, _ = in.Write([]byte("\n"))
-	wantLines(t, hold, "made SMC", 6)
+	wantLines(t, hold, "made", 6)
+	m.wantCarried(6)
 	for i, n := range exchanged(t, hold)[:len(before)] {
 		if n <= before[i] {
 			t.Errorf("connection %d has stopped after %d exchanges", i, n)
@@ -93,10 +135,9 @@ func wantGoOn(t *testing.T, in io.Writer, hold *netnstest.Process) {
 // continue, new ones are SMC, and the old stack ends after its last connection. A release that
 // does not start leaves everything as it was.
 func TestSystemdTakeover(t *testing.T) {
-	wantTakeover(t)
 	l := newLab(t, "setpriv", "unshare", "/usr/bin/python3")
 	m := l.boot(l.A)
-	server := l.server()
+	l.serveWire(l.B)
 	echo := l.under(l.B, "/usr/bin/python3", "-u", "-c", blockEcho, l.B.Addr())
 	if err := echo.WaitOutput("listening", startTime); err != nil {
 		t.Fatal(err)
@@ -104,14 +145,7 @@ func TestSystemdTakeover(t *testing.T) {
 	m.must("bash", "-c", `printf '[Service]\nWatchdogSec=3\nRestartSec=100ms\n' >/etc/systemd/system/smcr.service.d/watchdog.conf && systemctl daemon-reload`)
 	m.must("systemctl", "start", "smcr.service")
 	first := m.show("MainPID")
-	argv := append(m.program(), bin("smcr"), "run", "--mode", "user", "-v", "--no-adapt", "--", "/usr/bin/python3", "-u", "-c", keeper, l.B.Addr(), "2")
-	cmd := l.A.Command(t.Context(), argv[0], argv[1:]...)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	hold := l.A.GoCmd(t, cmd)
-	wantLines(t, hold, "made SMC", 2)
+	hold, in := m.keeps(l.B.Addr())
 
 	// The new release refuses the configuration.
 	m.install()
@@ -138,11 +172,10 @@ func TestSystemdTakeover(t *testing.T) {
 	for range 2 { // the watchdog, and the limit has been over once
 		m.wantLater("WatchdogTimestampMonotonic", m.show("WatchdogTimestampMonotonic"))
 	}
-	addr := l.B.Addr() + ":5001"
-	for _, user := range []string{"0", thirdUser} {
-		l.exchanges(user, addr, m.program()...)
+	for _, user := range []string{"root", "nobody"} {
+		m.exchange(user, l.B.Addr())
 	}
-	wantGoOn(t, in, hold)
+	m.wantGoOn(in, hold)
 	// The same release reads its configuration again.
 	m.must("systemctl", "reload", "smcr.service")
 	if now := m.show("MainPID"); now != second {
@@ -168,11 +201,10 @@ func TestSystemdTakeover(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	l.exchanges(thirdUser, addr, m.program()...)
+	m.exchange("nobody", l.B.Addr())
 	m.must("systemctl", "stop", "smcr.service")
 	echo.Kill()
 	if err := m.init.Signal(unix.SIGKILL); err != nil {
 		t.Error(err)
 	}
-	terminate(t, server)
 }

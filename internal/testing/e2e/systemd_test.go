@@ -98,12 +98,6 @@ func (m *machine) must(argv ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// program is the beginning of a command line that starts a program of the host in a cgroup
-// of the machine: the stack announces SMC for the programs in its cgroup namespace.
-func (m *machine) program() []string {
-	return []string{"bash", "-c", `echo 0 >"$0" && exec "$@"`, fmt.Sprintf("/proc/%d/root/sys/fs/cgroup/init.scope/cgroup.procs", m.pid)}
-}
-
 // show returns a property of the unit smcr.service.
 func (m *machine) show(property string) string {
 	m.t.Helper()
@@ -146,9 +140,9 @@ func (m *machine) wantExporter() {
 // rights of the unit, serves the programs of other users, reads its configuration again,
 // is ended by the watchdog when it stands still, and starts again.
 func TestSystemd(t *testing.T) {
-	l := newLab(t, "setpriv", "unshare", "curl")
+	l := newLab(t, "setpriv", "unshare", "curl", "/usr/bin/python3")
 	m := l.boot(l.A)
-	server := l.server()
+	l.serveWire(l.B)
 	m.must("systemctl", "start", "smcr.service") // returns after READY=1
 	if s := m.show("StatusText"); !strings.HasPrefix(s, "sockets in /run/smcr/") {
 		t.Errorf("status %q", s)
@@ -161,16 +155,8 @@ func TestSystemd(t *testing.T) {
 	} else if score := m.must("cat", "/proc/"+pid+"/oom_score_adj"); own.Has(unix.CAP_SYS_RESOURCE) && score != "-500" {
 		t.Errorf("oom_score_adj %s", score)
 	}
-	addr := l.B.Addr() + ":5001"
-	// A program outside of the machine has no process ID there, which the stack needs to find its cgroup: TestSystemdWire has
-	// programs inside.
-	exchanges := func(user string) {
-		if !wired {
-			l.exchanges(user, addr, m.program()...)
-		}
-	}
-	for _, user := range []string{"0", thirdUser} {
-		exchanges(user)
+	for _, user := range []string{"root", "nobody"} {
+		m.exchange(user, l.B.Addr())
 	}
 	m.wantExporter()
 	m.must("systemctl", "reload", "smcr.service")
@@ -204,10 +190,9 @@ func TestSystemd(t *testing.T) {
 	if log := m.log(); !regexp.MustCompile(`SIGABRT: abort\n(?s:.*)goroutine `).MatchString(log) {
 		t.Errorf("the log does not have the stacks of the goroutines:\n%s", log)
 	}
-	exchanges(thirdUser)
+	m.exchange("nobody", l.B.Addr())
 	m.must("systemctl", "stop", "smcr.service")
 	if err := m.init.Signal(unix.SIGKILL); err != nil {
 		t.Error(err)
 	}
-	terminate(t, server)
 }

@@ -38,60 +38,9 @@ func (l *lab) echo() *netnstest.Process {
 	return p
 }
 
-// TestTakeoverPrograms replaces the stacks of both hosts under static Go and C programs. Their
-// connections continue, and they make new ones with the next stacks.
-func TestTakeoverPrograms(t *testing.T) {
-	wantTakeover(t)
-	l := newLab(t, "/usr/bin/python3")
-	exchange := staticC(t, "exchange")
-	stacks := map[*netnstest.Host]*netnstest.Process{l.A: l.serve(l.A), l.B: l.serve(l.B)}
-	server := l.under(l.A, bin("probe"), "server", l.A.Addr()+":5001")
-	if err := server.WaitOutput("listening", startTime); err != nil {
-		t.Fatal(err)
-	}
-	echo := l.echo()
-	var clients []*netnstest.Process
-	begin := func() {
-		t.Helper()
-		inGo := l.under(l.B, bin("probe"), "client", l.A.Addr()+":5001", "2", "-busy")
-		inC := l.under(l.B, exchange, l.A.Addr(), "7200")
-		for p, text := range map[*netnstest.Process]string{inGo: "holding 2 connections", inC: "made"} {
-			if err := p.WaitOutput(text, startTime); err != nil {
-				t.Fatal(err)
-			}
-		}
-		clients = append(clients, inGo, inC)
-	}
-	begin()
-	var old []*netnstest.Process
-	for _, h := range []*netnstest.Host{l.A, l.B} {
-		next := l.takeOver(h)
-		wantLines(t, stacks[h], saysOver, 1)
-		old = append(old, stacks[h])
-		stacks[h] = next
-		begin()
-	}
-	for _, p := range clients {
-		terminate(t, p)
-		conns := 2
-		if strings.Contains(p.Log(), "exchanged ") {
-			conns = 1
-		}
-		wantSummary(t, p.Log(), conns)
-	}
-	for _, p := range old {
-		if err := p.Wait(endTime); err != nil {
-			t.Errorf("an old stack: %v\n%s", err, p.Log())
-		}
-	}
-	terminate(t, server)
-	echo.Kill()
-}
-
 // TestTakeoverDrain: an old stack with --drain-timeout ends although it has a connection. That
 // connection is reset, and new ones use the next stack.
 func TestTakeoverDrain(t *testing.T) {
-	wantTakeover(t)
 	l := newLab(t, "/usr/bin/python3")
 	exchange := staticC(t, "exchange")
 	old := l.serve(l.A, "--drain-timeout", "1s")
@@ -152,7 +101,6 @@ func TestTakeoverEndsFirst(t *testing.T) {
 // TestTakeoverKilled kills the old stack at different times of a takeover. The new one serves in
 // any case, and so does the next one after it.
 func TestTakeoverKilled(t *testing.T) {
-	wantTakeover(t)
 	l := newLab(t)
 	old := l.serve(l.A)
 	l.serve(l.B)

@@ -3,18 +3,15 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,10 +29,6 @@ block = os.urandom(50000)
 done, lock = [], threading.Lock()
 def say(*words):
     with lock: os.write(1, (' '.join(map(str, words)) + '\n').encode())
-def paired(s):
-    ino = str(os.fstat(s.fileno()).st_ino)
-    with open('/proc/net/unix') as f:
-        return any(l.split()[6] == ino for l in f)
 def hold(i):
     try:
         s = socket.create_connection(addr)
@@ -48,7 +41,7 @@ def hold(i):
                 if not more: raise OSError('end of the stream')
                 got += more
             if got != b: raise OSError('wrong data')
-            if done[i] == 0: say('made', 'SMC' if paired(s) else 'TCP')
+            if done[i] == 0: say('made')
             done[i] += 1
             time.sleep(0.005)
     except OSError as e:
@@ -62,7 +55,7 @@ while True:
 `
 
 // exchanged returns what the last line of a keeper says.
-func exchanged(t *testing.T, p *netnstest.Process) (counts []int) {
+func exchanged(t testing.TB, p *netnstest.Process) (counts []int) {
 	t.Helper()
 	for _, s := range strings.Fields(lastLine(p.Log(), "exchanged"))[1:] {
 		n, err := strconv.Atoi(s)
@@ -141,146 +134,6 @@ func (l *lab) placeOf(h *netnstest.Host) (names []string) {
 	return names
 }
 
-// TestTakeover replaces the stack of a host five times, while connections transfer data and
-// programs make new ones. The peer is not upgraded. Connections that are open continue, no
-// new one fails, listeners from before accept, and nothing is lost of the configuration and
-// of the statistics. Each old stack ends after its last connection.
-func TestTakeover(t *testing.T) {
-	wantTakeover(t)
-	for _, who := range []string{"server", "client"} {
-		t.Run("the "+who+"'s", func(t *testing.T) { testTakeover(t, who) })
-	}
-}
-
-// wantTakeover skips a test of the takeover unless SMCR_E2E_TAKEOVER is set. In 1 of 40 runs, an
-// old stack does not end before the last one does: see docs/architecture.md, "Taking over".
-func wantTakeover(t *testing.T) {
-	t.Helper()
-	if os.Getenv("SMCR_E2E_TAKEOVER") == "" {
-		t.Skip("an old stack may end late: run `sudo SMCR_E2E_TAKEOVER=1 make test-all PART=e2e RUN=TestTakeover`")
-	}
-}
-
-func testTakeover(t *testing.T, who string) {
-	const takeovers, each = 5, 3
-	l := newLab(t, "/usr/bin/python3")
-	h := map[string]*netnstest.Host{"server": l.A, "client": l.B}[who]
-	stacks := []*netnstest.Process{nil}
-	for _, x := range []*netnstest.Host{l.A, l.B} {
-		if p := l.serve(x); x == h {
-			stacks[0] = p
-		}
-	}
-	l.smcr(h, "--backend", "user", "pnet", "add", "NET1", "--netdev", "eth0")
-	l.smcr(h, "--backend", "user", "ueid", "add", "SMCV2-TAKEOVER")
-	l.awaitActive(l.A, l.B)
-	server := l.under(l.A, "/usr/bin/python3", "-u", "-c", blockEcho, l.A.Addr())
-	if err := server.WaitOutput("listening", startTime); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "loader")
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	launched := func(argv ...string) (*netnstest.Process, func(string)) {
-		cmd := l.B.Command(t.Context(), bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--no-adapt", "--", "/usr/bin/python3", "-u", "-c"}, argv...)...)
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l.B.GoCmd(t, cmd), func(s string) { _, _ = in.Write([]byte(s)) }
-	}
-	load, _ := launched(loader, l.A.Addr(), path, "2")
-	hold, tell := launched(keeper, l.A.Addr(), strconv.Itoa(each))
-	made := func(n int) {
-		t.Helper()
-		wantLines(t, hold, "made SMC", n*each)
-	}
-	made(1)
-	if err := load.WaitOutput("loading", startTime); err != nil {
-		t.Fatal(err)
-	}
-	all := &attempts{file: file, in: bufio.NewReader(file)}
-	sent := l.received(h)
-	for n := 1; n <= takeovers; n++ {
-		stacks = append(stacks, l.takeOver(h))
-		wantLines(t, stacks[n-1], saysOver, 1)
-		if now := l.received(h); now < sent {
-			t.Errorf("takeover %d: %d bytes received, %d before", n, now, sent)
-		} else {
-			sent = now
-		}
-		if out := l.smcr(h, "--backend", "user", "pnet", "list"); !strings.Contains(out, "NET1") {
-			t.Errorf("takeover %d: the pnetid is lost: %s", n, out)
-		}
-		if out := l.smcr(h, "--backend", "user", "ueid", "list"); !strings.Contains(out, "SMCV2-TAKEOVER") {
-			t.Errorf("takeover %d: the enterprise ID is lost: %s", n, out)
-		}
-		tell("\n") // more connections, over the new stack
-		made(n + 1)
-	}
-	// All connections have continued.
-	before := exchanged(t, hold)
-	tell("\n")
-	made(takeovers + 2)
-	for i, n := range exchanged(t, hold) {
-		if i < len(before) && n <= before[i] {
-			t.Errorf("connection %d of %d has stopped after %d exchanges", i, len(before), n)
-		}
-	}
-	all.read(t)
-	modes := map[string]int{}
-	for _, x := range all.all {
-		modes[x.mode]++
-		if x.how != "ok" {
-			t.Errorf("a new connection failed: %+v", x)
-		}
-	}
-	t.Logf("%d new connections meanwhile: %v", len(all.all), modes)
-	if strings.Contains(hold.Log(), "FAILED") {
-		t.Errorf("a connection has ended: %s", lastLine(hold.Log(), "FAILED"))
-	}
-	for n, p := range stacks[:takeovers] {
-		select {
-		case <-p.Done():
-			t.Errorf("stack %d has ended with connections:\n%s", n, p.Log())
-		default:
-		}
-	}
-	if names := l.placeOf(h); countPrefix(names, "ending-") != takeovers || countPrefix(names, "part-") != takeovers+1 {
-		t.Errorf("in the place of the stack: %q", names)
-	}
-	l.wantListed(h, takeovers)
-	hold.Kill()
-	load.Kill()
-	for n, p := range stacks[:takeovers] {
-		if err := p.Wait(endTime); err != nil {
-			t.Errorf("stack %d: %v\n%s", n, err, p.Log())
-		}
-	}
-	if names := l.placeOf(h); countPrefix(names, "ending-") != 0 || countPrefix(names, "part-") != 1 {
-		t.Errorf("left in the place of the stack: %q", names)
-	}
-	if now := l.received(h); now < sent {
-		t.Errorf("%d bytes received, %d before the end of the old stacks", now, sent)
-	}
-	server.Kill()
-	if err := stacks[takeovers].Signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	<-stacks[takeovers].Done()
-	if names := l.placeOf(h); !slices.Equal(names, []string{"lock"}) {
-		t.Errorf("left in the place of the stack: %q", names)
-	}
-	if t.Failed() {
-		for n, p := range stacks {
-			t.Logf("stack %d:\n%s", n, p.Log())
-		}
-	}
-}
-
 // wantListed checks that the listings of a host show the rows of a stack and of those that have
 // handed over to it, and that each of these can be asked alone.
 func (l *lab) wantListed(h *netnstest.Host, ending int) {
@@ -290,7 +143,7 @@ func (l *lab) wantListed(h *netnstest.Host, ending int) {
 		want = append(want, "ending-"+strconv.Itoa(n))
 	}
 	slices.Sort(want)
-	for _, line := range []string{"connection list", "linkgroup list", "link list", "device list", "stats show"} {
+	for _, line := range []string{"linkgroup list", "link list", "device list", "stats show"} {
 		var rows []struct{ Stack string }
 		args := append([]string{"--backend", "user"}, strings.Fields(line)...)
 		if err := json.Unmarshal([]byte(l.smcr(h, append(args, "--output", "json")...)), &rows); err != nil {
@@ -319,62 +172,6 @@ func countPrefix(names []string, prefix string) (n int) {
 		}
 	}
 	return n
-}
-
-// TestTakeoverFails: a stack that does not take over, because its configuration has an
-// error, its release is another one, or its user has no right to, leaves the old stack as
-// it was. A stack that dies in between does too.
-func TestTakeoverFails(t *testing.T) {
-	wantTakeover(t)
-	l := newLab(t)
-	old := l.serve(l.A)
-	l.serve(l.B)
-	dir := t.TempDir()
-	broken := filepath.Join(dir, "broken.yaml")
-	if err := os.WriteFile(broken, []byte("nothing: valid\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	other := filepath.Join(dir, "smcr")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X smcr/userstack/internal/takeover.version=9", "-o", other, "smcr/cmd/smcr").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	before := l.placeOf(l.A)
-	for _, test := range []struct {
-		name, says string
-		argv       []string
-	}{
-		{"broken configuration", "broken.yaml", []string{bin("smcr"), "serve", "--takeover", "--config", broken}},
-		{"other release", "stop the old one first", []string{other, "serve", "--takeover"}},
-		{"without the flag", "already running", []string{bin("smcr"), "serve"}},
-		{"another user", "", []string{"/usr/bin/setpriv", "--reuid", "65533", "--regid", "65533", "--clear-groups", "--inh-caps", "+net_raw,+net_admin,+bpf", "--ambient-caps", "+net_raw,+net_admin,+bpf", bin("smcr"), "serve", "--takeover"}},
-	} {
-		p := l.A.Go(t, test.argv[0], test.argv[1:]...)
-		if err := p.Wait(startTime); err == nil || !strings.Contains(p.Log(), test.says) {
-			t.Errorf("%s: %v\n%s", test.name, err, p.Log())
-		}
-		t.Logf("%s: %s", test.name, strings.TrimSpace(p.Log()))
-		l.wantWorks()
-		if now := l.placeOf(l.A); !slices.Equal(now, before) {
-			t.Errorf("%s: in the place of the stack: %q, want %q", test.name, now, before)
-		}
-	}
-	// A process that asks, and is killed at different times.
-	for n := range 8 {
-		p := l.A.Go(t, bin("smcr"), "serve", "--takeover", "--no-default-eid")
-		time.Sleep(time.Duration(n) * 10 * time.Millisecond) // Real time: it is killed at another time in each round.
-		p.Kill()
-		<-p.Done()
-		if strings.Contains(old.Log(), saysOver) {
-			break // it was too late: it has taken over
-		}
-		l.wantWorks()
-	}
-	next := l.takeOver(l.A)
-	l.wantWorks()
-	if err := next.Signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	<-next.Done()
 }
 
 // TestManyTakeovers: a connection that never ends, in each stack that has handed over, does not

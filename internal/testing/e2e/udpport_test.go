@@ -25,11 +25,7 @@ func TestUDPPortTold(t *testing.T) {
 	if err := server.WaitOutput("listening", startTime); err != nil {
 		t.Fatal(err)
 	}
-	filter := "tcp"
-	if wired {
-		filter = onWire(l.A, filter)
-	}
-	clc := l.A.StartCapture(t, netnstest.CaptureOptions{Filter: filter})
+	clc := l.A.StartCapture(t, netnstest.CaptureOptions{Filter: onWire(l.A, "tcp")})
 	roce := l.A.StartCapture(t, netnstest.CaptureOptions{SnapLen: roceHeaders, Filter: "udp port 4791"})
 	client := l.under(l.A, bin("probe"), "client", addr, "3", "-busy")
 	if err := client.WaitOutput("holding 3 connections", startTime); err != nil {

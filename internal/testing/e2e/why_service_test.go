@@ -24,7 +24,7 @@ time.sleep(600)
 `
 
 // TestWhyService: for a service that is not under smcr the advice is to enable it, for one that was
-// enabled after its start to restart it. The launcher of a daemon that has left its parents is found.
+// enabled after its start to restart it.
 func TestWhyService(t *testing.T) {
 	l := newLab(t, "unshare", "/usr/bin/python3")
 	m := l.boot(l.A)

@@ -133,10 +133,6 @@ func TestWhy(t *testing.T) {
 	}
 
 	// The clients.
-	if !wired { // then there is none
-		rows, err = ask(l.B, nil, "pid:"+strconv.Itoa(launcherOf(t, over)))
-		one(rows, err, "the launcher of the client", overSMC)
-	}
 	rows, err = ask(l.B, nil, pid(over)) // smcr run -v, which waits
 	r = one(rows, err, "the client", overSMC)
 	if r.Accepted || r.Remote != l.A.Addr()+":8080" || r.Traffic == nil || r.Traffic.SentRate == nil || *r.Traffic.SentRate < 1000 || r.Traffic.Sent < 1000 {

@@ -36,10 +36,7 @@ type wire struct {
 
 func (l *lab) watch() *wire {
 	l.t.Helper()
-	rest := "not (" + roceFilter + ")"
-	if l.wired || wired {
-		rest = onWire(l.A, rest)
-	}
+	rest := onWire(l.A, "not ("+roceFilter+")")
 	return &wire{
 		roce: l.A.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: roceHeaders, Filter: roceFilter}),
 		rest: l.A.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: tcpHeaders, Filter: rest}),

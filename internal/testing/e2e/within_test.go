@@ -13,6 +13,22 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
+// newContainers is newLab for two hosts that are network namespaces of one machine.
+func newContainers(t testing.TB, tools ...string) *lab {
+	t.Helper()
+	netnstest.Require(t, append([]string{"nsenter"}, tools...)...)
+	return &lab{Pair: netnstest.New(t, netnstest.Options{OneMachine: true}), t: t}
+}
+
+// wantWithin checks that the summary of smcr run -v in a log has no connections: those within the machine never leave by a
+// device, so nobody counts them.
+func wantWithin(t testing.TB, log string) {
+	t.Helper()
+	if want := "smcr: 0 connections over SMC-R, 0 over TCP\n"; !strings.Contains(log, want) {
+		t.Errorf("want %q:\n%s", want, log)
+	}
+}
+
 // underAll starts programs under smcr run and keeps them in *all.
 func (l *lab) underAll(all *[]*netnstest.Process) func(h *netnstest.Host, argv ...string) *netnstest.Process {
 	return func(h *netnstest.Host, argv ...string) *netnstest.Process {
@@ -31,17 +47,11 @@ func TestWithinNamespace(t *testing.T) {
 	})
 	stack := l.serve(l.A)
 	var programs []*netnstest.Process
-	sameAnswers(t, tcp, l.sockapi(l.A, "7002", l.underAll(&programs)), nil)
+	sameAnswers(t, tcp, l.sockapi(l.A, "7002", l.underAll(&programs)))
 	for _, p := range programs {
-		want := "smcr: 0 connections over SMC-R, 0 over TCP, "
-		if wired { // they never leave by a device, so nobody counts them
-			want = strings.TrimSuffix(want, ", ") + "\n"
-		}
-		if log := p.Log(); !strings.Contains(log, want) {
-			t.Errorf("want connections within the machine alone:\n%s", log)
-		}
+		wantWithin(t, p.Log())
 	}
-	// A server under no launcher, and one under a launcher: neither is in the listing.
+	// A server that is not under smcr run, and one that is: connections of neither are in the listing, but as those within the machine.
 	bare := l.A.Go(t, bin("probe"), "server", l.A.Addr()+":8")
 	if err := bare.WaitOutput("listening", startTime); err != nil {
 		t.Fatal(err)
@@ -57,15 +67,15 @@ func TestWithinNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, row := range rows {
-			if within := wired && row["mode"] == "TCP" && fmt.Sprint(row["fallback"].(map[string]any)["reason"]) == "0x03fa0000"; row["state"] != "LISTEN" && !within {
+			if within := row["mode"] == "TCP" && fmt.Sprint(row["fallback"].(map[string]any)["reason"]) == "0x03fa0000"; row["state"] != "LISTEN" && !within {
 				t.Errorf("listed: %v", row)
 			}
 		}
 		release(t, client)
-		wantWithin(t, client.Log(), 3)
+		wantWithin(t, client.Log())
 	}
 	terminate(t, server)
-	wantWithin(t, server.Log(), 3)
+	wantWithin(t, server.Log())
 	if out := l.smcr(l.A, "--backend", "user", "stats", "show"); strings.Contains(out, "Local connections") {
 		t.Errorf("smcr stats show:\n%s", out)
 	}
@@ -121,9 +131,8 @@ func TestOwnAddressChanges(t *testing.T) {
 	if strings.Count(log, " True\n") != 4 || !strings.Contains(log, "gone\n") || !strings.Contains(log, "\n198.51.100.77\n") || strings.Contains(log, "False") {
 		t.Errorf("the program says\n%s", log)
 	}
-	// Both ends of four, and the one that a rule leads away.
-	if !wired && !strings.Contains(log, ", 9 local\n") || !strings.Contains(log, "smcr: 0 connections over SMC-R") {
-		t.Errorf("want 9 connections within the machine:\n%s", log)
+	if !strings.Contains(log, "smcr: 0 connections over SMC-R") {
+		t.Errorf("want TCP alone:\n%s", log)
 	}
 	terminate(t, server)
 }
@@ -161,7 +170,7 @@ func TestBetweenNamespaces(t *testing.T) {
 			}
 			if tt.local {
 				var programs []*netnstest.Process
-				sameAnswers(t, tcp, l.sockapi(l.B, "7002", l.underAll(&programs)), nil)
+				sameAnswers(t, tcp, l.sockapi(l.B, "7002", l.underAll(&programs)))
 				for _, p := range programs {
 					if strings.Contains(p.Log(), "late") || !strings.Contains(p.Log(), "smcr: 0 connections over SMC-R") {
 						t.Errorf("want TCP alone:\n%s", p.Log())

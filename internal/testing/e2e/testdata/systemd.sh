@@ -43,8 +43,8 @@ inside() {
     printf '[Unit]\nDefaultDependencies=no\n' >"$root/etc/systemd/system/$name.target"
   done
   install -m 644 "$units"/*.{service,socket} "$root/usr/lib/systemd/system/"
-  printf '[Service]\nEnvironment=SMCR_HOST_ID=%s SMCR_SYSCALL_FILTER=strict %s\nStandardOutput=append:/run/log\nStandardError=append:/run/log\n' \
-    "${SMCR_HOST_ID:-}" "${SMCR_BOUNDARY:+SMCR_BOUNDARY=$SMCR_BOUNDARY}" >"$root/etc/systemd/system/smcr.service.d/test.conf"
+  printf '[Service]\nEnvironment=SMCR_HOST_ID=%s SMCR_SYSCALL_FILTER=strict\nStandardOutput=append:/run/log\nStandardError=append:/run/log\n' \
+    "${SMCR_HOST_ID:-}" >"$root/etc/systemd/system/smcr.service.d/test.conf"
   chroot "$root" systemd-sysusers --inline "$(grep '^u ' "$units/smcr.sysusers.conf")"
   exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=smcr-test \
     /lib/systemd/systemd --system --unit=default.target --log-target=null --show-status=no

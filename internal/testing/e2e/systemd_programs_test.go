@@ -13,18 +13,36 @@ import (
 	"smcr/internal/testing/netnstest"
 )
 
-// asUser runs a command of a user in a cgroup of root, as a session is.
+// session is a command line of a user in the machine, in a cgroup of root, as a session is.
+func (m *machine) session(user string, argv ...string) []string {
+	m.t.Helper()
+	const enter = `mkdir -p /sys/fs/cgroup/session && echo $$ >/sys/fs/cgroup/session/cgroup.procs && exec "$@"`
+	return append([]string{"nsenter", fmt.Sprintf("--target=%d", m.pid), "--mount", "--pid", "--net", "--root", "--cgroup", "--wd=/",
+		"bash", "-c", enter, "-", "setpriv", "--reuid=" + user, "--regid=" + m.must("id", "-g", user), "--clear-groups"}, argv...)
+}
+
+// asUser runs a command of a user as in a session.
 func (m *machine) asUser(user string, argv ...string) (string, error) {
-	const session = `mkdir -p /sys/fs/cgroup/session && echo $$ >/sys/fs/cgroup/session/cgroup.procs && exec "$@"`
-	out, err := exec.CommandContext(m.t.Context(), "nsenter", append([]string{fmt.Sprintf("--target=%d", m.pid), "--mount", "--pid", "--net", "--root", "--cgroup", "--wd=/",
-		"bash", "-c", session, "-", "setpriv", "--reuid=" + user, "--regid=" + m.must("id", "-g", user), "--clear-groups"}, argv...)...).CombinedOutput()
+	m.t.Helper()
+	argv = m.session(user, argv...)
+	out, err := exec.CommandContext(m.t.Context(), argv[0], argv[1:]...).CombinedOutput()
 	return string(out), err
+}
+
+// exchange has a program of a user exchange bytes with the server of serveWire at an address, over SMC-R.
+func (m *machine) exchange(user, addr string) {
+	m.t.Helper()
+	out, err := m.asUser(user, "smcr", "run", "--mode", "user", "-v", "--", "/usr/bin/python3", "-c", wireClient, addr, "half")
+	if err != nil || !strings.Contains(out, "right\n") {
+		m.t.Errorf("%s: %v\n%s", user, err, out)
+	}
+	wantSummary(m.t, out, 1)
 }
 
 // serveWire starts the peer of a machine, with a server.
 func (l *lab) serveWire(h *netnstest.Host) {
 	l.t.Helper()
-	l.serve(h, "--boundary", "wire")
+	l.serve(h)
 	argv := append(inCgroup(session(l.t)), bin("smcr"), "run", "--mode", "user", "--", "/usr/bin/python3", "-u", "-c", wireServer, h.Addr())
 	server := h.Go(l.t, argv[0], argv[1:]...)
 	l.t.Cleanup(server.Kill)
@@ -63,13 +81,12 @@ func (m *machine) wantRunsConfined(pid string) {
 	}
 }
 
-// TestSystemdWire: the unit takes connections at the devices, for programs of root and of others, whose cgroups a process
+// TestSystemdPrograms: the stack of the unit has programs of root and of others, whose cgroups a process
 // of its own makes. All of them have the rights of their units and no more.
-func TestSystemdWire(t *testing.T) {
+func TestSystemdPrograms(t *testing.T) {
 	l := newLab(t, "setpriv", "unshare", "/usr/bin/python3")
 	m := l.boot(l.B)
 	l.serveWire(l.A)
-	m.must("bash", "-c", `printf '[Service]\nEnvironment=SMCR_BOUNDARY=wire\n' >/etc/systemd/system/smcr.service.d/wire.conf && systemctl daemon-reload`)
 	m.must("systemctl", "start", "smcr.service")
 	m.wantConfined(m.show("MainPID"))
 	if log := m.log(); strings.Contains(log, "level=WARN") {
@@ -79,11 +96,7 @@ func TestSystemdWire(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	for _, user := range []string{"root", "nobody", "daemon"} {
-		out, err := m.asUser(user, "smcr", "run", "--mode", "user", "-v", "--", "/usr/bin/python3", "-c", wireClient, l.A.Addr(), "half")
-		if err != nil || !strings.Contains(out, "right\n") {
-			t.Errorf("%s: %v\n%s", user, err, out)
-		}
-		wantSummary(t, out, 1)
+		m.exchange(user, l.A.Addr())
 	}
 	m.wantRunsConfined(m.must("systemctl", "show", "smcr-run.service", "--value", "--property=MainPID"))
 	m.wantNoRunsInside()
@@ -105,11 +118,7 @@ func TestSystemdWire(t *testing.T) {
 	if m.show("MainPID") == pid {
 		t.Error("nothing has taken over")
 	}
-	out, err = m.asUser("nobody", "smcr", "run", "--mode", "user", "-v", "--", "/usr/bin/python3", "-c", wireClient, l.A.Addr(), "half")
-	if err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-	wantSummary(t, out, 1)
+	m.exchange("nobody", l.A.Addr())
 
 	// Nobody makes cgroups.
 	m.must("systemctl", "stop", "smcr-run.socket", "smcr-run.service")

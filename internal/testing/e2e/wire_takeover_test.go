@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -60,17 +61,17 @@ func (l *lab) wireDevices(h *netnstest.Host) (names []string) {
 	return names
 }
 
-// TestWireTakeover replaces the stacks of both hosts, twice, while programs that keep their sockets transfer data. Their
+// TestTakeover replaces the stacks of both hosts, twice, while programs that keep their sockets transfer data. Their
 // connections go on with the stack that has them, and new ones, of the same programs and of others, use the new stack. None
 // fails that is made at any time.
 // Each old stack ends after its last connection, and takes its devices with it.
-func TestWireTakeover(t *testing.T) {
+func TestTakeover(t *testing.T) {
 	const each, takeovers = 2, 2
 	l := newLab(t, "/usr/bin/python3")
 	hosts := []*netnstest.Host{l.A, l.B}
 	stacks := map[*netnstest.Host][]*netnstest.Process{}
 	for _, h := range hosts {
-		stacks[h] = append(stacks[h], l.serve(h, "--boundary", "wire"))
+		stacks[h] = append(stacks[h], l.serve(h))
 	}
 	run := append(inCgroup(session(t)), bin("smcr"), "run", "--mode", "user", "--no-adapt", "--", "/usr/bin/python3", "-u", "-c")
 	server := l.A.Go(t, run[0], append(slices.Clone(run[1:]), blockEcho, l.A.Addr())...)
@@ -92,7 +93,10 @@ func TestWireTakeover(t *testing.T) {
 		wantLines(t, p, "made", each)
 		return p, more
 	}
+	l.smcr(l.A, "--backend", "user", "pnet", "add", "NET1", "--netdev", "eth0")
+	l.smcr(l.A, "--backend", "user", "ueid", "add", "SMCV2-TAKEOVER")
 	first, more := holds()
+	sent := l.received(l.A)
 	want := map[string]int{"user": each}
 	for _, h := range hosts {
 		l.wantSMC(h, want)
@@ -110,8 +114,21 @@ func TestWireTakeover(t *testing.T) {
 	others := []*netnstest.Process{}
 	for n := range takeovers {
 		for _, h := range hosts {
-			stacks[h] = append(stacks[h], l.takeOver(h, "--boundary", "wire"))
+			stacks[h] = append(stacks[h], l.takeOver(h))
 			wantLines(t, stacks[h][n], saysOver, 1)
+			l.wantListed(h, n+1)
+		}
+		// Nothing is lost of the configuration and of the statistics.
+		if now := l.received(l.A); now < sent {
+			t.Errorf("takeover %d: %d bytes received, %d before", n, now, sent)
+		} else {
+			sent = now
+		}
+		if out := l.smcr(l.A, "--backend", "user", "pnet", "list"); !strings.Contains(out, "NET1") {
+			t.Errorf("takeover %d: the pnetid is lost: %s", n, out)
+		}
+		if out := l.smcr(l.A, "--backend", "user", "ueid", "list"); !strings.Contains(out, "SMCV2-TAKEOVER") {
+			t.Errorf("takeover %d: the enterprise ID is lost: %s", n, out)
 		}
 		want["ending-"+strconv.Itoa(n)] = want["user"]
 		more()
@@ -160,6 +177,9 @@ func TestWireTakeover(t *testing.T) {
 		if names := l.wireDevices(h); len(names) != 2 {
 			t.Errorf("%s has the devices %q, want two", h.Name, names)
 		}
+		if names := l.placeOf(h); countPrefix(names, "ending-") != 0 || countPrefix(names, "part-") != 1 {
+			t.Errorf("%s: left in the place of the stack: %q", h.Name, names)
+		}
 	}
 	// The new stacks have the programs.
 	last, _ := holds()
@@ -187,19 +207,17 @@ while True:
     l.accept()[0].close()
 `
 
-// TestWireTakeoverMixed has a stack with launchers that one at the wire takes over from, another one from that, and the
-// reverse. What they count goes on, also that of connections that were never taken.
-func TestWireTakeoverMixed(t *testing.T) {
+// TestTakeoverCounts: what stacks count goes on with those that take over from them, also that of connections that were never
+// taken.
+func TestTakeoverCounts(t *testing.T) {
 	l := newLab(t, "/usr/bin/python3", "tshark")
-	l.serve(l.A, "--boundary", "wire")
+	l.serve(l.A)
 	l.serve(l.B)
 	run := append(inCgroup(session(t)), bin("smcr"), "run", "--mode", "user", "--")
 	server := l.A.Go(t, run[0], append(slices.Clone(run[1:]), "/usr/bin/python3", "-u", "-c", wireServer, l.A.Addr())...)
 	if err := server.WaitOutput("listening", startTime); err != nil {
 		t.Fatal(err, server.Log())
 	}
-	l.wireHalf(true, run...)
-	l.takeOver(l.B, "--boundary", "wire")
 	l.wireHalf(true, run...)
 	plain := l.A.Go(t, "/usr/bin/python3", "-u", "-c", plainServer, l.A.Addr())
 	if err := plain.WaitOutput("listening", startTime); err != nil {
@@ -218,42 +236,60 @@ func TestWireTakeoverMixed(t *testing.T) {
 			t.Error(err)
 		}
 		counted(n + 1)
-		l.takeOver(l.B, "--boundary", "wire")
+		l.takeOver(l.B)
 		counted(n + 1)
 	}
-	l.takeOver(l.B)
-	counted(2)
 	l.wireHalf(true, run...)
+	counted(2)
 	server.Kill()
 	plain.Kill()
 	l.wantNoRuns()
 }
 
-// TestWireTakeoverFails has processes that do not take over, because their configuration has an error, or they are killed:
-// the stack that runs takes connections as before, and nothing of the others stays.
-func TestWireTakeoverFails(t *testing.T) {
+// TestTakeoverFails has processes that do not take over, because their configuration has an error, their release is another one,
+// their user has no right to, or they are killed: the stack that runs takes connections as before, and nothing of the others stays.
+func TestTakeoverFails(t *testing.T) {
 	l := newLab(t, "/usr/bin/python3", "tshark")
-	old := l.serve(l.A, "--boundary", "wire")
-	l.serve(l.B, "--boundary", "wire")
+	old := l.serve(l.A)
+	l.serve(l.B)
 	run := append(inCgroup(session(t)), bin("smcr"), "run", "--mode", "user", "--")
 	server := l.A.Go(t, run[0], append(slices.Clone(run[1:]), "/usr/bin/python3", "-u", "-c", wireServer, l.A.Addr())...)
 	if err := server.WaitOutput("listening", startTime); err != nil {
 		t.Fatal(err, server.Log())
 	}
-	broken := filepath.Join(t.TempDir(), "broken.yaml")
+	dir := t.TempDir()
+	broken, other := filepath.Join(dir, "broken.yaml"), filepath.Join(dir, "smcr")
 	if err := os.WriteFile(broken, []byte("nothing: valid\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	next := l.A.Go(t, bin("smcr"), "serve", "--takeover", "--boundary", "wire", "--config", broken)
-	if err := next.Wait(startTime); err == nil || !strings.Contains(next.Log(), "broken.yaml") {
-		t.Errorf("%v\n%s", err, next.Log())
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags", "-X smcr/userstack/internal/takeover.version=9", "-o", other, "smcr/cmd/smcr").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
-	if names := l.wireDevices(l.A); len(names) != 2 {
-		t.Errorf("the devices are %q, want two", names)
+	before := l.placeOf(l.A)
+	for _, test := range []struct {
+		name, says string
+		argv       []string
+	}{
+		{"broken configuration", "broken.yaml", []string{bin("smcr"), "serve", "--takeover", "--config", broken}},
+		{"other release", "stop the old one first", []string{other, "serve", "--takeover"}},
+		{"without the flag", "already running", []string{bin("smcr"), "serve"}},
+		{"another user", "", []string{"/usr/bin/setpriv", "--reuid", "65533", "--regid", "65533", "--clear-groups", "--inh-caps", "+net_raw,+net_admin,+bpf", "--ambient-caps", "+net_raw,+net_admin,+bpf", bin("smcr"), "serve", "--takeover"}},
+	} {
+		next := l.A.Go(t, test.argv[0], test.argv[1:]...)
+		if err := next.Wait(startTime); err == nil || !strings.Contains(next.Log(), test.says) {
+			t.Errorf("%s: %v\n%s", test.name, err, next.Log())
+		}
+		t.Logf("%s: %s", test.name, strings.TrimSpace(next.Log()))
+		if now := l.placeOf(l.A); !slices.Equal(now, before) {
+			t.Errorf("%s: in the place of the stack: %q, want %q", test.name, now, before)
+		}
+		if names := l.wireDevices(l.A); len(names) != 2 {
+			t.Errorf("%s: the devices are %q, want two", test.name, names)
+		}
+		l.wireHalf(true, run...)
 	}
-	l.wireHalf(true, run...)
 	// One is killed as soon as it has its devices.
-	next = l.A.Go(t, bin("smcr"), "serve", "--takeover", "--boundary", "wire", "--no-default-eid")
+	next := l.A.Go(t, bin("smcr"), "serve", "--takeover", "--no-default-eid")
 	if err := netnstest.Until(startTime, func() error {
 		if names := l.wireDevices(l.A); len(names) < 4 {
 			return fmt.Errorf("the devices are %q", names)
@@ -264,7 +300,7 @@ func TestWireTakeoverFails(t *testing.T) {
 	}
 	next.Kill()
 	if strings.Contains(old.Log(), saysOver) { // it was too late
-		l.serve(l.A, "--boundary", "wire")
+		l.serve(l.A)
 		server.Kill()
 		l.wantNoRuns()
 		return

@@ -79,13 +79,13 @@ func (l *lab) wantNoRuns() {
 	}
 }
 
-// TestWireRun has programs of two users under smcr run: the process that is started is the program, in a cgroup of its
+// TestRun has programs of two users under smcr run: the process that is started is the program, in a cgroup of its
 // own, which goes with it. Other programs are TCP.
-func TestWireRun(t *testing.T) {
+func TestRun(t *testing.T) {
 	l := newLab(t, "/usr/bin/python3", "curl", "setpriv", "tshark")
 	stacks := map[*netnstest.Host]*netnstest.Process{}
 	for _, h := range []*netnstest.Host{l.A, l.B} {
-		stacks[h] = l.serve(h, "--boundary", "wire")
+		stacks[h] = l.serve(h)
 	}
 	run := []string{bin("smcr"), "run", "--mode", "user", "--"}
 	root := inCgroup(session(t))
@@ -118,7 +118,7 @@ func TestWireRun(t *testing.T) {
 	if errs := smc(false, append(slices.Clone(root), verbose...)...); !strings.Contains(errs, "smcr: 0 connections over SMC-R, 1 over TCP\nsmcr: 1 over TCP: the peer does not speak SMC") {
 		t.Errorf("without a stack of the peer: %s", errs)
 	}
-	l.serve(l.A, "--boundary", "wire")
+	l.serve(l.A)
 	smc(true, append(slices.Clone(nobody), run...)...)
 	for _, h := range []*netnstest.Host{l.A, l.B} {
 		l.wantNoConnections(h)
@@ -127,13 +127,13 @@ func TestWireRun(t *testing.T) {
 	l.wantNoRuns()
 }
 
-// TestWireAttach has a server that listens already when it is attached: without a restart, its next connections use
+// TestAttach has a server that listens already when it is attached: without a restart, its next connections use
 // SMC-R, until it is detached: also beneath the next stack if this one is killed.
-func TestWireAttach(t *testing.T) {
+func TestAttach(t *testing.T) {
 	l := newLab(t, "/usr/bin/python3", "tshark")
 	stacks := map[*netnstest.Host]*netnstest.Process{}
 	for _, h := range []*netnstest.Host{l.A, l.B} {
-		stacks[h] = l.serve(h, "--boundary", "wire")
+		stacks[h] = l.serve(h)
 	}
 	dir := session(t)
 	argv := append(inCgroup(dir), "/usr/bin/python3", "-u", "-c", wireServer, l.A.Addr())
@@ -189,7 +189,7 @@ func TestWireAttach(t *testing.T) {
 	}
 	for _, h := range []*netnstest.Host{l.A, l.B} {
 		stacks[h].Kill()
-		stacks[h] = l.serve(h, "--boundary", "wire")
+		stacks[h] = l.serve(h)
 		l.wireHalf(true, inCgroup(dir)...)
 	}
 	l.smcr(l.A, "detach", "--cgroup", dir)
@@ -205,7 +205,7 @@ func TestWireAttach(t *testing.T) {
 		args    []string
 	}{{false, nil}, {true, []string{"--config", conf}}} {
 		stacks[l.A].Kill()
-		stacks[l.A] = l.serve(l.A, append(last.args, "--boundary", "wire")...)
+		stacks[l.A] = l.serve(l.A, last.args...)
 		l.wireHalf(last.carried, inCgroup(dir)...)
 	}
 	if out := l.smcr(l.B, "export"); !strings.Contains(out, "programs:\n  - cgroup: "+path+"\n    accept: false\n  - cgroup: "+path+"/none\n") {

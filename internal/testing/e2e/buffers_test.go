@@ -16,11 +16,11 @@ import (
 	"smcr/userstack"
 )
 
-// TestWireBuffers: if a program does not read, what the other one has written is in the buffers of the two sockets, as over
+// TestBuffers: if a program does not read, what the other one has written is in the buffers of the two sockets, as over
 // TCP, and on the way between them is no more than docs/sockets.md says.
-func TestWireBuffers(t *testing.T) {
+func TestBuffers(t *testing.T) {
 	l := newLab(t)
-	l.wired = true
+	l.bare = true
 	l.serve(l.A)
 	l.serve(l.B)
 	for _, address := range []string{l.A.Addr(), l.A.Addr6()} {
