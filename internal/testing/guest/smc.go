@@ -9,6 +9,12 @@ func (g *Guest) LoadSMC(ctx context.Context) error {
 	return g.all(ctx, []string{"modprobe", "-a", "rdma_rxe", "smc", "smc_diag"})
 }
 
+// LoadStack loads what the stack in user space needs of the kernel to take connections: a request from a network namespace does
+// not always load it.
+func (g *Guest) LoadStack(ctx context.Context) error {
+	return g.all(ctx, []string{"modprobe", "-a", "veth", "sch_ingress", "cls_bpf"})
+}
+
 // AddRXE makes a soft-RoCE device on a network device in the guest's initial network
 // namespace. Such a device has only RoCEv2 GIDs, one for each address, so Linux uses
 // SMC-Rv2 over it. It needs LoadSMC.

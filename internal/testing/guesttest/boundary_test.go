@@ -20,9 +20,8 @@ const allKernels = "SMCR_TEST_ALL_KERNELS"
 // boundaryTime bounds the tests of a package in a guest, whose processor is emulated.
 const boundaryTime = 10 * time.Minute
 
-// boundaryModules are those of the kernel that the boundary needs, and the tests: they are loaded by name here, since a
-// network namespace of a test does not always load them.
-var boundaryModules = []string{"veth", "tun", "bridge", "sch_ingress", "cls_bpf", "sch_netem"}
+// testModules are those of the kernel that the tests need beside [guest.Guest.LoadStack].
+var testModules = []string{"tun", "bridge", "sch_netem"}
 
 var passedRE = regexp.MustCompile(`(?m)^--- PASS`)
 
@@ -39,7 +38,10 @@ func TestBoundaryKernels(t *testing.T) {
 			t.Logf("Linux %s", g.Kernel())
 			ctx, cancel := context.WithTimeout(t.Context(), 2*boundaryTime)
 			defer cancel()
-			for _, m := range boundaryModules {
+			if err := g.LoadStack(ctx); err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range testModules {
 				if _, err := g.Run(ctx, "modprobe", m); err != nil {
 					t.Fatal(err)
 				}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"syscall"
@@ -93,10 +94,10 @@ func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	kernel = &side{bed: b, backend: "kernel", addr: kernelAddr, sockets: []string{"-smc"}}
 	// The Go runtime preempts goroutines by signals, which would interrupt a connect.
 	kernel.under = []string{"env", "GODEBUG=asyncpreemptoff=1"}
-	user = &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"ip", "netns", "exec", netns}}
+	user = &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"nsenter", "--net=/run/netns/" + netns}} // "ip netns exec" hides the cgroups
 	user.under = []string{b.smcr, "run", "--mode", "user", "--no-adapt", "--"}
 
-	if err := g.LoadChangedSMC(t.Context(), guest.SMCOptions{Version1: with.version1, Idle: with.kernelIdle}); err != nil {
+	if err := errors.Join(g.LoadStack(t.Context()), g.LoadChangedSMC(t.Context(), guest.SMCOptions{Version1: with.version1, Idle: with.kernelIdle})); err != nil {
 		t.Fatal(err)
 	}
 	b.batch(t, nil, "link add lan type bridge\nnetns add "+netns+"\n")

@@ -5,6 +5,7 @@ package interop
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"regexp"
 	"strconv"
 	"strings"
@@ -30,8 +31,8 @@ func twoStacks(t *testing.T, name string) (near, far *side, checked string) {
 		t.Fatal(err)
 	}
 	near = &side{bed: b, backend: "user", addr: kernelAddr, prefix: []string{"env", "SMCR_HOST_ID=near"}}
-	far = &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"ip", "netns", "exec", netns, "env", "SMCR_HOST_ID=far"}}
-	if err := g.AddVeth(t.Context(), "n0", "f0", netns); err != nil {
+	far = &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"nsenter", "--net=/run/netns/" + netns, "env", "SMCR_HOST_ID=far"}}
+	if err := errors.Join(g.LoadStack(t.Context()), g.AddVeth(t.Context(), "n0", "f0", netns)); err != nil {
 		t.Fatal(err)
 	}
 	near.run(t, "ip", "addr", "add", kernelAddr+"/24", "dev", "n0")
