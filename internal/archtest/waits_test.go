@@ -27,7 +27,7 @@ const realTime = "// Real time: "
 // stack that another one will replace: supervised system calls, and socketpairs. Nobody mends
 // their tests.
 var replaced = []string{
-	"userstack/broker", "userstack/relay", "userstack/tcpopt", "internal/testing/joinedtest",
+	"userstack/broker", "userstack/relay", "userstack/tcpopt",
 	"userstack/service/local_", "userstack/internal/lastclose",
 }
 

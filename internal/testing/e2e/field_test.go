@@ -27,7 +27,7 @@ func TestField(t *testing.T) {
 	for i := range cases.Cases {
 		c := &cases.Cases[i]
 		for _, m := range cases.Modes {
-			if !slices.Contains([]string{"smc", "wire", "local", "joined"}, m.Name) && (c.Name != "interfaces" || m.Name != "netns") || !f.Has(m) {
+			if !slices.Contains([]string{"smc", "bare"}, m.Name) && (c.Name != "interfaces" || m.Name != "netns") {
 				continue
 			}
 			for _, v := range c.Quick {
@@ -38,21 +38,14 @@ func TestField(t *testing.T) {
 				for carrier, n := range r.Over {
 					over[m.Name+" "+carrier] += n
 				}
-				known := slices.Contains(fieldKnown, m.Name+" "+c.Name+"/"+v)
-				switch {
-				case r.Good() && known:
-					t.Logf("%s %s/%s is as over TCP, and does not belong into fieldKnown any more", m.Name, c.Name, v)
-				case !r.Good() && !known:
+				if !r.Good() {
 					t.Errorf("%s, %s/%s: %s\n%q\n%s", m.Name, c.Name, v, c.Rule, r.Differences, r.Log)
 				}
 			}
 		}
 	}
 	// Otherwise the cases would have tried TCP alone.
-	if over["smc smc"] == 0 || over["wire smc"] == 0 {
+	if over["smc smc"] == 0 || over["bare smc"] == 0 {
 		t.Errorf("no connection was SMC-R: %v", over)
 	}
 }
-
-// fieldKnown are the short forms that are not as over TCP.
-var fieldKnown = []string{"smc optionsafter/client", "smc sendto/all"}

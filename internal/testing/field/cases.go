@@ -81,45 +81,26 @@ var Cases = []Case{
 // A Mode is a way to run both sides.
 type Mode struct {
 	Name string
-	// Hosts is how many hosts there are: one has both sides.
-	Hosts int
 	// OneMachine means that both hosts are network namespaces of one machine.
 	OneMachine bool
 	// Server and Client are the flags of smcr run for the side. nil is TCP, without smcr.
 	Server, Client []string
-	// Wire means that the stacks take connections at the devices: no side has smcr run.
-	Wire bool
-	// Flag is a flag of smcr run without which the mode does not exist.
-	Flag string
+	// Bare means that no side has smcr run: the stacks take the connections of all programs.
+	Bare bool
 }
 
 // reference reports whether the mode is TCP, the judge.
-func (m Mode) reference() bool { return m.Server == nil && m.Client == nil && !m.Wire }
+func (m Mode) reference() bool { return m.Server == nil && m.Client == nil && !m.Bare }
 
 // runFlags are those of every mode: connections must not become TCP for being short.
 var runFlags = []string{"--mode", "user", "--no-adapt", "-v"}
 
-// Modes are the ways in which each case runs, the judges first.
+// Modes are the ways in which each case runs, the judge first.
 var Modes = []Mode{
-	{Name: "tcp", Hosts: 2},
-	{Name: "tcp1", Hosts: 1},
-	{Name: "smc", Hosts: 2, Server: runFlags, Client: runFlags},
-	{Name: "wire", Hosts: 2, Wire: true},
-	{Name: "server", Hosts: 2, Server: runFlags},
-	{Name: "client", Hosts: 2, Client: runFlags},
-	{Name: "netns", Hosts: 2, OneMachine: true, Server: runFlags, Client: runFlags},
-	{Name: "local", Hosts: 1, Server: runFlags, Client: runFlags},
-	{Name: "joined", Hosts: 1, Flag: "--local", Server: append([]string{"--local"}, runFlags...), Client: append([]string{"--local"}, runFlags...)},
-}
-
-// Differs has the differences from TCP that stay, each with its reason: what was seen in a
-// mode for a question of a case, by "MODE CASE/VARIANT SIDE/QUESTION". docs/sockets.md
-// explains them to users.
-var Differs = map[string]string{
-	// A unix socket refuses an address, and a filter does not see that of sendmsg.
-	"joined sendto/all client/sendmsg": "EISCONN",
-	"joined sendto/all server/data":    "b'abcf'",
-	// The kernel shuts down the peer's writing together with reading.
-	"joined firstwrite/shut_rd client/first write":  "EPIPE",
-	"joined firstwrite/shut_rd client/second write": "EPIPE",
+	{Name: "tcp"},
+	{Name: "smc", Server: runFlags, Client: runFlags},
+	{Name: "bare", Bare: true},
+	{Name: "server", Server: runFlags},
+	{Name: "client", Client: runFlags},
+	{Name: "netns", OneMachine: true, Server: runFlags, Client: runFlags},
 }

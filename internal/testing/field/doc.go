@@ -12,8 +12,7 @@
 //	make field FIELDFLAGS='-cases NAME -v'
 //
 // Program smcrfield makes the table of all cases and modes. TestField of package e2e runs
-// those that are marked as quick. A difference that has a reason, and stays, is a line of
-// [Differs], with the place in the documentation.
+// those that are marked as quick.
 //
 // What belongs here is what one connection, listener or program shows within seconds. Whole
 // programs and suites of others are in package suites, and the socket API call by call is in

@@ -34,11 +34,10 @@ const (
 // A Field runs cases. It is used by one goroutine.
 type Field struct {
 	smcr, python, dir string
-	flags             string // help of smcr run
 	hosts             map[string]*netnstest.Pair
 	judged            map[string][]answers // by TCP
 	port              int
-	carried           int // connections over SMC-R of the stacks of a mode with Wire, until now
+	carried           int // connections over SMC-R of the stacks of a mode with Bare, until now
 }
 
 // New returns a Field for a program smcr. The caller closes it.
@@ -51,11 +50,6 @@ func New(smcr string) (*Field, error) {
 			return nil, fmt.Errorf("field: %w", err)
 		}
 	}
-	help, err := exec.Command(smcr, "run", "--help").Output()
-	if err != nil {
-		return nil, fmt.Errorf("field: %s run --help: %w", smcr, err)
-	}
-	f.flags = string(help)
 	if f.dir, err = os.MkdirTemp("", "smcr-field-"); err != nil {
 		return nil, fmt.Errorf("field: %w", err)
 	}
@@ -74,11 +68,6 @@ func (f *Field) Close() error {
 	return errors.Join(all, os.RemoveAll(f.dir))
 }
 
-// Has reports whether the program has what the mode needs.
-func (f *Field) Has(m Mode) bool {
-	return m.Flag == "" || regexp.MustCompile(regexp.QuoteMeta(m.Flag)+`\b[^-]`).MatchString(f.flags)
-}
-
 // A Result is what came of a variant of a case in a mode.
 type Result struct {
 	Case    *Case
@@ -86,8 +75,7 @@ type Result struct {
 	Mode    Mode
 	// Answers is what each side printed, by "SIDE/QUESTION".
 	Answers answers
-	// Over counts the connections of both sides as smcr run reports them: smc, tcp, local,
-	// and how many of the local ones were joined.
+	// Over counts the connections of both sides as smcr run reports them: smc and tcp.
 	Over map[string]int
 	// Differences are the answers that are not those of TCP, one a line. Empty is good.
 	Differences []string
@@ -102,12 +90,11 @@ func (f *Field) Run(ctx context.Context, c *Case, variant string, m Mode) (*Resu
 	if err != nil {
 		return nil, err
 	}
-	judge := Modes[slices.IndexFunc(Modes, func(o Mode) bool { return o.reference() && o.Hosts == m.Hosts })]
-	key := judge.Name + " " + c.Name + "/" + variant
+	key := c.Name + "/" + variant
 	ended := r.Differences
 	for i := 0; ; i++ {
 		if i == len(f.judged[key]) {
-			if err := f.judge(ctx, c, variant, judge, key); err != nil {
+			if err := f.judge(ctx, c, variant, key); err != nil {
 				return nil, err
 			}
 		}
@@ -122,8 +109,8 @@ func (f *Field) Run(ctx context.Context, c *Case, variant string, m Mode) (*Resu
 const judgements = 3
 
 // judge runs a variant of a case over TCP and keeps its answers.
-func (f *Field) judge(ctx context.Context, c *Case, variant string, judge Mode, key string) error {
-	r, err := f.once(ctx, c, variant, judge)
+func (f *Field) judge(ctx context.Context, c *Case, variant, key string) error {
+	r, err := f.once(ctx, c, variant, Modes[0])
 	if err != nil {
 		return err
 	}
@@ -146,7 +133,7 @@ func (f *Field) pair(c *Case, m Mode) (*netnstest.Pair, error) {
 		}
 	}
 	p, err := netnstest.Create(netnstest.Options{OneMachine: m.OneMachine})
-	if err == nil && m.Wire {
+	if err == nil && m.Bare {
 		if err = f.serve(p); err != nil {
 			err = errors.Join(err, p.Close())
 		}
@@ -157,7 +144,7 @@ func (f *Field) pair(c *Case, m Mode) (*netnstest.Pair, error) {
 	return p, err
 }
 
-// serve starts the stacks of hosts whose connections are taken at the devices. They end with the hosts.
+// serve starts the stacks of hosts, which take the connections of all programs. They end with the hosts.
 func (f *Field) serve(p *netnstest.Pair) error {
 	f.carried = 0
 	top, err := cgroup.Top()
@@ -165,7 +152,7 @@ func (f *Field) serve(p *netnstest.Pair) error {
 		return fmt.Errorf("field: %w", err)
 	}
 	for _, h := range []*netnstest.Host{p.A, p.B} {
-		stack, err := h.Start(h.Command(context.Background(), f.smcr, "serve", "--boundary", "wire", "--cgroup", top))
+		stack, err := h.Start(h.Command(context.Background(), f.smcr, "serve", "--cgroup", top))
 		if err != nil {
 			return fmt.Errorf("field: %w", err)
 		}
@@ -229,12 +216,9 @@ func (f *Field) once(ctx context.Context, c *Case, variant string, m Mode) (*Res
 		s.proc, err = h.Start(cmd)
 		return s, err
 	}
-	first, client := "server", p.B
+	first := "server"
 	if c.Alone {
 		first = "both"
-	}
-	if m.Hosts == 1 {
-		client = p.A
 	}
 	server, err := start(first, p.A, m.Server)
 	if err != nil {
@@ -245,7 +229,7 @@ func (f *Field) once(ctx context.Context, c *Case, variant string, m Mode) (*Res
 		if err := f.listening(dir, server); err != nil {
 			r.Differences = append(r.Differences, err.Error())
 		} else {
-			s, err := start("client", client, m.Client)
+			s, err := start("client", p.B, m.Client)
 			if err != nil {
 				return nil, err
 			}
@@ -261,7 +245,7 @@ func (f *Field) once(ctx context.Context, c *Case, variant string, m Mode) (*Res
 	for _, s := range sides {
 		r.add(s)
 	}
-	if m.Wire {
+	if m.Bare {
 		if err := f.countCarried(ctx, p, r); err != nil {
 			return nil, err
 		}
@@ -282,7 +266,7 @@ func (f *Field) listening(dir string, s *side) error {
 	})
 }
 
-var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP(?:, (\d+) local(?: \((\d+) joined\))?)?`)
+var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP`)
 
 // add adds what a side has printed, and how its program ended: by an exception, or by a
 // signal. Sides end themselves in other ways only where the case says so.
@@ -299,7 +283,7 @@ func (r *Result) add(s *side) {
 		r.Answers[s.role+"/ends with"] = []string{lines[max(at, 0)]}
 	}
 	if m := summaryRE.FindStringSubmatch(log); m != nil {
-		for i, name := range []string{"smc", "tcp", "local", "joined"} {
+		for i, name := range []string{"smc", "tcp"} {
 			n := 0
 			_, _ = fmt.Sscan(m[i+1], &n)
 			r.Over[name] += n
@@ -323,8 +307,7 @@ func differences(tcp []answers, r *Result) []string {
 	var all []string
 	for k := range questions {
 		got := r.Answers.to(k)
-		stays, listed := Differs[r.Mode.Name+" "+r.Case.Name+"/"+r.Variant+" "+k]
-		if slices.ContainsFunc(tcp, func(a answers) bool { return a.to(k) == got }) || listed && stays == got {
+		if slices.ContainsFunc(tcp, func(a answers) bool { return a.to(k) == got }) {
 			continue
 		}
 		all = append(all, fmt.Sprintf("%s: %s; TCP: %s", k, cmp.Or(got, "nothing"), cmp.Or(tcp[0].to(k), "nothing")))

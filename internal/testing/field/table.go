@@ -11,10 +11,10 @@ import (
 // Good reports whether nothing differs from TCP.
 func (r *Result) Good() bool { return len(r.Differences) == 0 }
 
-// Carrier says what carried the connections: smc, joined, local, tcp, or several of them.
+// Carrier says what carried the connections: smc, tcp, or both.
 func (r *Result) Carrier() string {
 	var names []string
-	for _, n := range []string{"smc", "joined", "local", "tcp"} {
+	for _, n := range []string{"smc", "tcp"} {
 		if r.Over[n] > 0 {
 			names = append(names, n)
 		}
@@ -60,14 +60,6 @@ func Table(results []*Result) string {
 		for _, d := range r.Differences {
 			fmt.Fprintf(&b, "    %s\n", d)
 		}
-	}
-	joined, asked := 0, false
-	for _, r := range results {
-		joined += r.Over["joined"]
-		asked = asked || r.Mode.Flag == "--local"
-	}
-	if asked && joined == 0 {
-		fmt.Fprintf(&b, "\nMode joined has tried TCP alone: no connection was joined. -v of a case shows the reason of smcr run.\n")
 	}
 	fmt.Fprintf(&b, "\n%d results, %d not as over TCP\n", len(results), bad)
 	return b.String()

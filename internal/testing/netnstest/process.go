@@ -135,25 +135,6 @@ func (h *Host) GoCmd(t testing.TB, cmd *exec.Cmd) *Process {
 // Pid returns the process id of the program.
 func (p *Process) Pid() int { return p.Cmd.Process.Pid }
 
-// Launcher returns the launcher of a program that was started as smcr run. The program itself
-// has the process id Pid or, with smcr run -v, is a child of the launcher.
-func (p *Process) Launcher() (pid int, err error) { return LauncherOf(p.Pid()) }
-
-// LauncherOf is Launcher for the process that was started as smcr run.
-func LauncherOf(front int) (pid int, err error) {
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		return 0, err
-	}
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if argv := strings.Split(string(b), "\x00"); err == nil && len(argv) > 2 && argv[0] == "smcr-launcher" && argv[2] == strconv.Itoa(front) {
-			return strconv.Atoi(strings.Split(file, "/")[2])
-		}
-	}
-	return 0, fmt.Errorf("netnstest: process %d has no launcher", front)
-}
-
 // Log returns the output of the program so far.
 func (p *Process) Log() string { return p.log.String() }
 

@@ -56,7 +56,7 @@ const (
 // space, then its server.
 var kernelPackages = []string{
 	"internal/cli", "internal/run",
-	"internal/testing/guest", "internal/testing/guesttest", interop, "internal/testing/joinedtest", "internal/testing/rdmainterop",
+	"internal/testing/guest", "internal/testing/guesttest", interop, "internal/testing/rdmainterop",
 }
 
 // adversaryPackages have hosts that lie, and faults of calls, netdevs and disks.

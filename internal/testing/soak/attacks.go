@@ -40,7 +40,7 @@ var attacks = []attack{
 	{"peer: LLC messages", llcMessages},
 	{"peer: CDC messages", cdcMessages},
 	{"user: control-socket requests", userFlood("requests")},
-	{"user: sessions closed at once", userFlood("hellos")},
+	{"user: connections that nobody answers", userFlood("connections")},
 	{"user: everything of the stack's sockets", userFlood("all")},
 }
 

@@ -74,7 +74,7 @@ func as(uid string) []string {
 
 func (b *bed) close() error { return os.RemoveAll(b.dir) }
 
-// member is a command that the bed has started. A program under smcr run and its launcher
+// member is a command that the bed has started. A program under smcr run and its waiter
 // are one member.
 type member struct {
 	*netnstest.Process
@@ -224,8 +224,7 @@ func (b *bed) rows(h *netnstest.Host, noun string) (rows []map[string]any, err e
 	return rows, err
 }
 
-// under returns the words that start a program under smcr run, with the gauge of the
-// launcher.
+// under returns the words that start a program under smcr run, with the gauge of its waiter.
 func (b *bed) under(h *netnstest.Host, flags ...string) []string {
 	argv := append([]string{b.exe, asSMCR, b.gauge("run", h), "run", "--mode", "user", "-v"}, flags...)
 	return append(argv, "--")

@@ -62,13 +62,6 @@ func (s *soakRun) faults() []fault {
 		{name: "stack stopped for 3 to 10 s", ends: true, refuses: true, make: func(ctx context.Context) error {
 			return s.stop(ctx, s.stackOf(s.host()).Pid(), s.between(3*time.Second, 10*time.Second))
 		}},
-		{name: "launcher stopped for up to 4 s", make: func(ctx context.Context) error {
-			return s.stopLauncher(ctx, s.between(time.Second, 4*time.Second))
-		}},
-		// A client waits 6 s for the answer to its PROPOSAL.
-		{name: "launcher stopped for 5 to 10 s", refuses: true, make: func(ctx context.Context) error {
-			return s.stopLauncher(ctx, s.between(5*time.Second, 10*time.Second))
-		}},
 		{name: "configuration reloaded", make: s.reload},
 		{name: "pnetid added and removed", make: s.changePNET},
 		{name: "statistics reset", make: s.resetStats},
@@ -181,15 +174,6 @@ func (s *soakRun) endStack(ctx context.Context) error {
 	}
 	pause(ctx, s.between(0, 4*time.Second))
 	return s.startStack(h)
-}
-
-// stopLauncher stops the launcher of a server for some time.
-func (s *soakRun) stopLauncher(ctx context.Context, d time.Duration) error {
-	pid, err := s.servers[s.random.IntN(2)].Launcher()
-	if err != nil {
-		return err
-	}
-	return s.stop(ctx, pid, d)
 }
 
 // stop stops a process for some time.

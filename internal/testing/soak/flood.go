@@ -328,16 +328,15 @@ func (f *floodBed) recovered(ctx context.Context, row *Row, before []sample) err
 	return err
 }
 
-// floodMargins are what a process may have more after a flood than after a short one. A launcher
-// keeps the last 4096 connections that have ended, which take 5 MiB, and a short flood may not
-// reach that number.
+// floodMargins are what a process may have more after a flood than after a short one, which may not
+// reach the bounds of what is remembered.
 var floodMargins = func() gauge.Sample { m := margins; m.Heap = 8 << 20; return m }()
 
 var errGrown = errors.New("the processes have more than before")
 
 // user runs the hostile program on host a as a user.
 func (f *floodBed) user(ctx context.Context, kind string, times *atomic.Int64) error {
-	argv := append(as(hostileUser), filepath.Join(f.dir, "hostile"), "exhaust", kind, f.b.Addr()+serverPort)
+	argv := append(as(hostileUser), f.exe, asSMCR, noGauge, "run", "--mode", "user", "--", filepath.Join(f.dir, "hostile"), "exhaust", kind, f.b.Addr()+serverPort)
 	cmd := f.a.Command(ctx, argv[0], argv[1:]...)
 	p, err := f.a.Start(cmd)
 	if err != nil {

@@ -56,8 +56,8 @@ func runOpen(ctx context.Context, flags *flag.FlagSet, args []string) (bool, err
 	return summary(rows...), nil
 }
 
-// warm is how many connections are made and closed before the first sample. A launcher
-// remembers some thousand connections that have ended.
+// warm is how many connections are made and closed before the first sample: what has a bound, such as the memory of connections
+// that have ended, has reached it then.
 const warm = 5000
 
 // openAtOnce opens n connections, or as many as the limit of open files allows, uses each

@@ -59,7 +59,7 @@ func TestFloods(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")
 	}
-	find(t, "flood", "-time", "6s", "-run", "PROPOSALs|LLC|sessions")
+	find(t, "flood", "-time", "6s", "-run", "PROPOSALs|LLC|requests")
 }
 
 // TestSoak: traffic under faults for a minute.

@@ -37,7 +37,7 @@ func (r *Runner) loop(ctx context.Context, pair *netnstest.Pair, m Mode, log str
 				name = log + "-stack-b.log"
 			}
 			// Another device has the SYNs that wait for the reflector, which are not its own.
-			if err := r.background(ctx, h, name, "msg=serving", r.smcr, "serve", "--boundary", "wire", "--netdev", h.Links[0].Name); err != nil {
+			if err := r.background(ctx, h, name, "msg=serving", r.smcr, "serve", "--netdev", h.Links[0].Name); err != nil {
 				return err
 			}
 		}

@@ -71,11 +71,6 @@ func NewRunner(smcr, logs string, slow int) (*Runner, error) {
 // Close removes the temporary files of the Runner.
 func (r *Runner) Close() error { return os.RemoveAll(r.dir) }
 
-// Has reports whether the program under test has what the mode needs.
-func (r *Runner) Has(m Mode) bool {
-	return m.Flag == "" || regexp.MustCompile(regexp.QuoteMeta(m.Flag)+`\b[^-]`).MatchString(r.flags)
-}
-
 // Prepare gets and builds a suite, and returns the version of what it tests. The error is a
 // [MissingError] if packages are missing.
 func (r *Runner) Prepare(ctx context.Context, s *Suite) (version string, err error) {

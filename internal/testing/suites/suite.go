@@ -60,27 +60,19 @@ type Mode struct {
 	Loop bool
 	// Judge is the mode with which it is compared; "" is tcp.
 	Judge string
-	// Flag is a flag of smcr run without which the mode does not exist.
-	Flag string
 }
 
 // Modes are the ways to run a suite. The first one is TCP; a judge comes before those whom it judges.
 var Modes = []Mode{
 	{Name: "tcp"},
-	{Name: "local", Flags: []string{"--mode", "user", "-v"}},
-	Joined,
-	{Name: "roce", Flags: []string{"--mode", "user", "-v", "--no-adapt"}, Apart: true},
-	// The stack takes connections at the devices, so those within a host are TCP.
-	{Name: "wire", Flags: wire, Apart: true},
-	{Name: "wirehost", Flags: wire},
+	{Name: "host", Flags: flags}, // connections within a host are TCP
+	{Name: "roce", Flags: always, Apart: true},
+	{Name: "adapt", Flags: flags, Apart: true},
 	{Name: "tcploop", Loop: true},
-	{Name: "wireloop", Flags: append([]string{"--no-adapt"}, wire...), Loop: true, Judge: "tcploop"},
+	{Name: "loop", Flags: always, Loop: true, Judge: "tcploop"},
 }
 
-var wire = []string{"--mode", "user", "--boundary", "wire", "-v"}
-
-// Joined is the mode in which the connections of one host are joined.
-var Joined = Mode{Name: "joined", Flags: []string{"--mode", "user", "-v", "--local"}, Flag: "--local"}
+var flags, always = []string{"--mode", "user", "-v"}, []string{"--mode", "user", "-v", "--no-adapt"}
 
 // Has reports whether a job can run in the mode.
 func (j *Job) Has(m Mode) bool { return !m.Apart || j.Server != nil }

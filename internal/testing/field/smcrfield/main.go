@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 					continue
 				}
 				for _, m := range field.Modes {
-					if *names != "" && !slices.Contains(strings.Split(*names, ","), m.Name) || !f.Has(m) {
+					if *names != "" && !slices.Contains(strings.Split(*names, ","), m.Name) {
 						continue
 					}
 					r, err := f.Run(ctx, c, v, m)

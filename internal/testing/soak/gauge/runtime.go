@@ -14,7 +14,6 @@ import (
 	"runtime/debug"
 	"runtime/pprof"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -40,12 +39,6 @@ const askTime = 20 * time.Second
 // who can reach the path can ask.
 func Serve(path string) error {
 	ln, err := net.Listen("unix", path)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		// The process that was started has become a waiter or a program, and this one is the
-		// launcher, which has the same arguments.
-		_ = os.Remove(path)
-		ln, err = net.Listen("unix", path)
-	}
 	if err != nil {
 		return fmt.Errorf("gauge: %w", err)
 	}

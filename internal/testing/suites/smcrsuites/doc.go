@@ -9,10 +9,5 @@
 // whose packages are missing is left out, and said so. The output of each job is a file of
 // -logs.
 //
-// The mode joined needs a kernel that lets the stack see when programs close their ends. Many
-// kernels of test machines do not: then TCP and joined run in a guest (package guest), whose one
-// emulated processor is slower, with more time for each job. What is built, and all programs,
-// are those of this machine.
-//
 // The exit status is 1 if a test differs in all of its runs, 2 if the run failed.
 package main

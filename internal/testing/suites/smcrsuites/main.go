@@ -38,7 +38,6 @@ type selection struct {
 	suites, modes []string // empty: all
 	jobs          *regexp.Regexp
 	quick         bool
-	without       bool // joined is left out
 }
 
 func (s *selection) has(list []string, name string) bool {
@@ -56,7 +55,7 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 	flags := flag.NewFlagSet("smcrsuites", flag.ContinueOnError)
 	smcr := flags.String("smcr", "bin/smcr", "the program under test")
 	names := flags.String("suites", "", "run only these suites, separated by commas")
-	modes := flags.String("modes", "", "run only these modes beside tcp, separated by commas: local, joined, roce, wire, wirehost, tcploop, wireloop")
+	modes := flags.String("modes", "", "run only these modes beside tcp, separated by commas: host, roce, adapt, tcploop, loop")
 	jobs := flags.String("jobs", "", "run only the jobs that match the regular expression")
 	quick := flags.Bool("quick", false, "run only the quick jobs")
 	list := flags.Bool("list", false, "list suites and jobs")
@@ -88,15 +87,6 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	elsewhere := false // joined is for a guest
-	if sel.has(sel.modes, suites.Joined.Name) {
-		if elsewhere, err = r.Refuses(ctx); err != nil {
-			return false, err
-		}
-		sel.without = elsewhere
-	}
-	// The guest has its own results of TCP.
-	onlyBuild := elsewhere && len(sel.modes) == 1
 	var tables []string
 	good = true
 	for i := range all {
@@ -104,12 +94,7 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 		if !sel.has(sel.suites, s.Name) {
 			continue
 		}
-		var t *suites.Table
-		if onlyBuild {
-			_, err = r.Prepare(ctx, s)
-		} else {
-			t, err = runSuite(ctx, r, s, sel)
-		}
+		t, err := runSuite(ctx, r, s, sel)
 		if me, ok := errors.AsType[*suites.MissingError](err); ok {
 			fmt.Printf("%s: left out: %v\n", s.Name, me)
 			continue
@@ -117,17 +102,11 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if t != nil {
-			good = good && t.Good()
-			tables = append(tables, t.String())
-		}
+		good = good && t.Good()
+		tables = append(tables, t.String())
 	}
 	fmt.Print("\n", strings.Join(tables, "\n"))
-	if !elsewhere {
-		return good, nil
-	}
-	same, err := inGuest(ctx, *smcr, *logs, args)
-	return good && same, err
+	return good, nil
 }
 
 // split splits a list at its commas.
@@ -159,7 +138,7 @@ func runSuite(ctx context.Context, r *suites.Runner, s *suites.Suite, sel *selec
 		report(j, suites.Modes[0], tcp, nil)
 		judges := map[string]*suites.Outcome{suites.Modes[0].Name: tcp}
 		for _, m := range suites.Modes[1:] {
-			if !sel.mode(m) || sel.without && m.Name == suites.Joined.Name || !r.Has(m) || !j.Has(m) {
+			if !sel.mode(m) || !j.Has(m) {
 				continue
 			}
 			o, err := r.Run(ctx, s, j, m, nil)
