@@ -108,8 +108,7 @@ var summaryLine = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, 
 // Summary has the numbers of connections in the last line of smcr run -v.
 type Summary struct{ SMC, TCP, Local int }
 
-// ParseSummary returns how many connections used SMC-R, TCP, and a socketpair within the
-// host.
+// ParseSummary returns how many connections used SMC-R and TCP, and how many stayed within the machine.
 func ParseSummary(log []byte) (s Summary, err error) {
 	m := summaryLine.FindSubmatch(log)
 	if m == nil {

@@ -70,7 +70,7 @@ type Share struct {
 	Row string `json:"row"`
 	// Transport is "tcp" or "smc".
 	Transport string `json:"transport"`
-	// Side is "client" or "server", Component "program", "launcher" or "stack".
+	// Side is "client" or "server", Component "program" or "stack".
 	Side      string `json:"side"`
 	Component string `json:"component"`
 	// Unit of User and System: "s/GiB" or "µs/request".

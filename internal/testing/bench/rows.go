@@ -64,20 +64,10 @@ func Rows() []*Row {
 		{ID: "goapi", Name: "Go API, writes of 128 KiB", Unit: "MiB/s", MTU: 9000, Target: 0.5, Aim: 1},
 		{ID: "goapi-roundtrip", Name: "Go API, round trip of 1 byte", Unit: "µs", MTU: 9000, LessIsBetter: true, Target: 1.7, Aim: 1},
 		{ID: "iperf3-v1", Name: "iperf3, RoCE v1", Unit: "Gbit/s", MTU: 9000, Target: 0.3, Aim: 0.5},
-		// Connections within a machine are TCP between the programs' own sockets, so all that
-		// these rows measure is what smcr run adds to it.
-		{ID: "local-iperf3", Name: "one host: iperf3", Unit: "Gbit/s", MTU: 1500, Target: 0.95, Aim: 1},
-		{ID: "local-roundtrip", Name: "one host: round trip of 1 byte, a Go program", Unit: "µs", MTU: 1500, LessIsBetter: true, Target: 1.05, Aim: 1},
-		{ID: "local-roundtrip-c", Name: "one host: round trip of 1 byte, a C program", Unit: "µs", MTU: 1500, LessIsBetter: true, Target: 1.05, Aim: 1},
-		{ID: "local-close", Name: "one host: wrk, Connection: close, 50 clients", Unit: "requests/s", MTU: 1500, Target: 0.9, Aim: 1},
+		// Connections within a machine are TCP, so all that
+		// these rows measure is what smcr adds to it.
 		{ID: "containers-iperf3", Name: "two containers of one host: iperf3", Unit: "Gbit/s", MTU: 1500, Target: 0.95, Aim: 1},
 		{ID: "containers-roundtrip", Name: "two containers of one host: round trip of 1 byte, a Go program", Unit: "µs", MTU: 1500, LessIsBetter: true, Target: 1.05, Aim: 1},
-		// With smcr run --local, the two programs have the ends of a socketpair. Short
-		// connections must not be slower than without the flag.
-		{ID: "joined-iperf3", Name: "one host, --local: iperf3", Unit: "Gbit/s", MTU: 1500, Target: 2.4, Aim: 2.5},
-		{ID: "joined-roundtrip", Name: "one host, --local: round trip of 1 byte, a Go program", Unit: "µs", MTU: 1500, LessIsBetter: true, Target: 0.6, Aim: 0.5},
-		{ID: "joined-roundtrip-c", Name: "one host, --local: round trip of 1 byte, a C program", Unit: "µs", MTU: 1500, LessIsBetter: true, Target: 0.6, Aim: 0.5},
-		{ID: "joined-close", Name: "one host, --local: wrk, Connection: close, 50 clients", Unit: "requests/s", MTU: 1500, Target: 0.9, Aim: 1},
 		{ID: "memory", Name: "memory of a connection, both ends", Unit: "KiB", MTU: 1500, LessIsBetter: true, Absolute: true, Target: 160, Aim: 40},
 		{ID: "connect", Name: "connections, one after the other", Unit: "connections/s", MTU: 1500},
 	}

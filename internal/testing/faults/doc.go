@@ -13,7 +13,7 @@
 //   - No byte is wrong, and no stream ends in order before all of it has arrived.
 //   - Nothing hangs: a connection makes progress, or ends with an error that the program
 //     sees, within [HangTime].
-//   - The stack and the launchers live on. A stack that cannot start ends with a sentence
+//   - The stack lives on. A stack that cannot start ends with a sentence
 //     and exit status 1.
 //   - Back to zero: within [SettleTime] nothing of the connections remains, neither in the
 //     listings nor as descriptors, and later connections are SMC-R within [BackTime].

@@ -103,15 +103,6 @@ func (i *injected) answer(t testing.TB) (a answer) {
 	return a
 }
 
-// launcher returns the launcher of the program, which was started as smcr run.
-func (i *injected) launcher() (int, error) {
-	pid, err := i.program()
-	if err != nil {
-		return 0, err
-	}
-	return netnstest.LauncherOf(pid)
-}
-
 // program returns the process of the program itself, which is a child of inject.
 func (i *injected) program() (int, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", i.Pid()))

@@ -159,7 +159,6 @@ func (l *lab) serveTraffic() {
 	l.t.Helper()
 	argv := l.serverArgs()
 	l.begin(l.A.Go(l.t, argv[0], argv[1:]...))
-	l.watch("launcher of the server", l.server.Launcher)
 }
 
 // begin waits until a server listens.
@@ -243,7 +242,7 @@ func outcome(conns int, log string, late bool, err error) Row {
 		r.SMC, _ = strconv.Atoi(m[1])
 		r.TCP, _ = strconv.Atoi(m[2])
 	}
-	// A launcher that cannot run a program must say why.
+	// smcr run that cannot run a program must say why.
 	if err != nil && !late && !saysWhy(log) {
 		r.Hung++
 	}
@@ -351,9 +350,8 @@ func filesOf(pid int) (files, error) {
 	f := files{}
 	for _, e := range entries {
 		to, err := os.Readlink(filepath.Join(dir, e.Name()))
-		// Pools of memory keep a descriptor of the page map. A launcher keeps one of each
-		// thread of its program.
-		if err == nil && !strings.HasSuffix(to, "/pagemap") && to != "anon_inode:[pidfd]" {
+		// Pools of memory keep a descriptor of the page map.
+		if err == nil && !strings.HasSuffix(to, "/pagemap") {
 			f[numbers.ReplaceAllString(to, "N")]++
 		}
 	}

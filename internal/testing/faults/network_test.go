@@ -265,7 +265,6 @@ func TestHostDeleted(t *testing.T) {
 			skipPart(t, devices, 8)
 			l := newNetworkLab(t, devices)
 			delete(l.watched, "stack of A")
-			delete(l.watched, "launcher of the server")
 			r := l.under("host of the server deleted", devices, func() {
 				pids, err := l.A.Pids()
 				if err != nil {

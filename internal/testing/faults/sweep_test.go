@@ -226,33 +226,8 @@ func TestStackCalls(t *testing.T) {
 	}
 }
 
-// TestServerLauncherCalls fails calls of the launcher of a running server.
-func TestServerLauncherCalls(t *testing.T) {
-	skipShort(t)
-	l := newLab(t, netnstest.Options{})
-	l.serve(l.A)
-	l.serve(l.B)
-	i := inject(t, l.A, "all", request{}, l.serverArgs()...)
-	l.begin(i.Process)
-	l.watch("launcher of the server", i.launcher)
-	if err := l.healthy(2); err != nil {
-		t.Fatal(err)
-	}
-	l.measure()
-	run := func(fault request) (Row, answer) {
-		i.set(t, fault)
-		r, log := l.client(sweepConns, "-bytes", sweepBytes)
-		a := i.set(t, request{})
-		if !r.Good() {
-			t.Logf("%+v: %s", fault, log)
-		}
-		return r, a
-	}
-	sweepAll(t, "launcher of the server", "the connection is SMC-R or TCP, or ends with an error", run, l.settle)
-}
-
-// TestClientLauncherCalls fails calls of the launcher of a client, from its start on.
-func TestClientLauncherCalls(t *testing.T) {
+// TestRunCalls fails calls of smcr run of a client, from its start on.
+func TestRunCalls(t *testing.T) {
 	skipShort(t)
 	l := newServedLab(t)
 	run := func(fault request) (Row, answer) {
@@ -267,7 +242,7 @@ func TestClientLauncherCalls(t *testing.T) {
 		}
 		return r, a
 	}
-	sweepAll(t, "launcher of the client", "the connection is SMC-R or TCP, or fails; or smcr run says why the program does not run", run, l.settle)
+	sweepAll(t, "smcr run of the client", "the connection is SMC-R or TCP, or fails; or smcr run says why the program does not run", run, l.settle)
 }
 
 // runtimeStatus is the exit status of the Go runtime if it has no epoll.

@@ -95,7 +95,6 @@ var kinds = []struct {
 	color     color.Color
 }{
 	{"program", false, sky}, {"program", true, blue},
-	{"launcher", false, pink}, {"launcher", true, gray},
 	{"stack", false, yellow}, {"stack", true, orange},
 }
 

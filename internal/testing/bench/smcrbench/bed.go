@@ -10,7 +10,6 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -31,9 +30,7 @@ type bed struct {
 	stacks []*netnstest.Process // empty if programs embed their stacks
 	// servers by name and transport.
 	servers map[string]*netnstest.Process
-	from    *netnstest.Host // of the clients
 	local   bool
-	run     []string // further flags of smcr run
 }
 
 // bedSpec describes a bed.
@@ -41,10 +38,7 @@ type bedSpec struct {
 	mtu   int
 	stack bool // smcr serve on both hosts
 	flags []string
-	// oneHost puts the clients on the host of the servers. local makes both hosts one
-	// machine for their stacks.
-	oneHost, local bool
-	run            []string // further flags of smcr run
+	local bool // both hosts are one machine for their stacks
 }
 
 var bedSpecs = map[string]bedSpec{
@@ -52,8 +46,6 @@ var bedSpecs = map[string]bedSpec{
 	"9000":     {mtu: 9000, stack: true},
 	"9000-v1":  {mtu: 9000, stack: true, flags: []string{"--roce", "v1"}},
 	"9000-api": {mtu: 9000},
-	"local":    {mtu: 1500, stack: true, oneHost: true, local: true},
-	"joined":   {mtu: 1500, stack: true, oneHost: true, local: true, run: []string{"--local"}},
 	// Two containers of one machine.
 	"containers": {mtu: 1500, stack: true, local: true},
 }
@@ -77,7 +69,7 @@ func (r *runner) newBed(ctx context.Context, spec bedSpec) (*bed, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bed{Pair: pair, r: r, servers: make(map[string]*netnstest.Process), from: pair.B, local: spec.local, run: spec.run}
+	b := &bed{Pair: pair, r: r, servers: make(map[string]*netnstest.Process), local: spec.local}
 	for _, h := range []*netnstest.Host{b.A, b.B} {
 		// Rows with many short connections must not run out of ports.
 		if _, err := h.Output(ctx, "sh", "-c", "echo 0 >/proc/sys/net/ipv4/tcp_max_tw_buckets; echo 1024 65535 >/proc/sys/net/ipv4/ip_local_port_range"); err != nil {
@@ -85,9 +77,6 @@ func (r *runner) newBed(ctx context.Context, spec bedSpec) (*bed, error) {
 		}
 	}
 	hosts := []*netnstest.Host{b.A, b.B}
-	if spec.oneHost {
-		b.from, hosts = b.A, hosts[:1]
-	}
 	if !spec.stack {
 		return b, nil
 	}
@@ -123,9 +112,6 @@ func (b *bed) waitStack(ctx context.Context, h *netnstest.Host, stack *netnstest
 	})
 }
 
-// wire reports whether the stacks take connections at the devices.
-func (b *bed) wire() bool { return strings.Contains(b.r.serveFlags, "wire") }
-
 // embedded reports whether programs embed their stacks on this bed.
 func (b *bed) embedded() bool { return len(b.stacks) == 0 }
 
@@ -140,7 +126,7 @@ func (b *bed) argv(smc bool, argv ...string) []string {
 
 // runArgv returns the command line of smcr run with further arguments.
 func (b *bed) runArgv(args ...string) []string {
-	return slices.Concat([]string{b.r.smcr, "run", "--mode", "user", "-v"}, b.run, args)
+	return append([]string{b.r.smcr, "run", "--mode", "user", "-v"}, args...)
 }
 
 // loadArgv returns the command line of the load program.
@@ -200,10 +186,10 @@ func (b *bed) start(ctx context.Context, smc bool, in io.Reader, argv ...string)
 }
 
 func (b *bed) startClient(ctx context.Context, c *client, in io.Reader, argv []string) (*client, error) {
-	cmd := b.from.Command(ctx, argv[0], argv[1:]...)
+	cmd := b.B.Command(ctx, argv[0], argv[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &c.out, &c.err
 	var err error
-	if c.Process, err = b.from.Start(cmd); err != nil {
+	if c.Process, err = b.B.Start(cmd); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -223,18 +209,15 @@ func (c *client) wait(d time.Duration) error {
 	return c.connections(1)
 }
 
-// connections checks that the launcher of the client, which has ended, has counted enough
+// connections checks that smcr run of the client, which has ended, has counted enough
 // connections.
 func (c *client) connections(least int) error { return c.b.counted(c.err.Bytes(), least) }
 
-// counted checks that a launcher has counted at least this number of connections over
-// SMC-R (on one host, of local connections), and no others.
+// counted checks that smcr run has counted at least this number of connections over
+// SMC-R (on one machine, of those within it), and no others.
 func (b *bed) counted(log []byte, least int) error {
 	s, err := bench.ParseSummary(log)
 	if err != nil {
-		return err
-	}
-	if err := cannotJoin(log); err != nil {
 		return err
 	}
 	want, other := s.SMC, s.Local
@@ -243,20 +226,6 @@ func (b *bed) counted(log []byte, least int) error {
 	}
 	if want < least || other+s.TCP != 0 {
 		return fmt.Errorf("%d connections were SMC-R, %d local, %d TCP:\n%s", s.SMC, s.Local, s.TCP, log)
-	}
-	return nil
-}
-
-// errCannotJoin means that this machine does not let a stack join programs, so that the rows
-// with --local would show TCP.
-var errCannotJoin = errors.New("the stack joins no programs here")
-
-// cannotJoin returns an error that wraps errCannotJoin if a launcher says so.
-func cannotJoin(log []byte) error {
-	for line := range bytes.Lines(log) {
-		if bytes.Contains(line, []byte("smcr explain this-host-closes")) {
-			return fmt.Errorf("%w: %s", errCannotJoin, bytes.TrimSpace(line))
-		}
 	}
 	return nil
 }
@@ -293,9 +262,6 @@ func (b *bed) adaptive(ctx context.Context, smc bool, least int, limit time.Dura
 	}
 	s, err := bench.ParseSummary(c.err.Bytes())
 	if b.local {
-		if err == nil {
-			err = cannotJoin(c.err.Bytes())
-		}
 		if err == nil && (s.Local+s.TCP == 0 || s.SMC > 0) {
 			err = fmt.Errorf("%s: %d connections were SMC-R, %d local, %d TCP:\n%s", name, s.SMC, s.Local, s.TCP, &c.err)
 		}
@@ -308,7 +274,7 @@ func (b *bed) adaptive(ctx context.Context, smc bool, least int, limit time.Dura
 }
 
 // cpu returns the CPU time of all processes of a measurement except the client: the
-// server, its launcher and both stacks.
+// server and both stacks.
 func (b *bed) cpu(server string, smc bool) (time.Duration, error) {
 	s, err := bench.ReadSnapshot()
 	if err != nil {
@@ -335,10 +301,9 @@ func (b *bed) roots(server string, smc bool) []int {
 func (r *runner) needTools() error {
 	want := []string{"nsenter"}
 	for row, programs := range map[string][]string{
-		"iperf3-1500": {"iperf3"}, "iperf3-9000": {"iperf3"}, "iperf3-v1": {"iperf3"}, "cpu-1500": {"iperf3"}, "local-iperf3": {"iperf3"}, "joined-iperf3": {"iperf3"}, "containers-iperf3": {"iperf3"},
-		"roundtrip-c": {"qperf"}, "local-roundtrip-c": {"qperf"}, "joined-roundtrip-c": {"qperf"},
-		"local-close": {"nginx", "wrk"}, "joined-close": {"nginx", "wrk"},
-		"redis": {"redis-server", "redis-benchmark"}, "redis-1": {"redis-server", "redis-benchmark"}, "redis-p16": {"redis-server", "redis-benchmark"},
+		"iperf3-1500": {"iperf3"}, "iperf3-9000": {"iperf3"}, "iperf3-v1": {"iperf3"}, "cpu-1500": {"iperf3"}, "containers-iperf3": {"iperf3"},
+		"roundtrip-c": {"qperf"},
+		"redis":       {"redis-server", "redis-benchmark"}, "redis-1": {"redis-server", "redis-benchmark"}, "redis-p16": {"redis-server", "redis-benchmark"},
 		"wrk": {"nginx", "wrk"}, "wrk-4": {"nginx", "wrk"}, "wrk-200": {"nginx", "wrk"},
 		"close": {"nginx", "wrk"}, "close-4": {"nginx", "wrk"}, "close-200": {"nginx", "wrk"}, "close-smc": {"nginx", "wrk"}, "close-nopeer": {"nginx", "wrk"},
 		"shares": {"iperf3", "nginx", "wrk"},

@@ -10,8 +10,7 @@
 // on both hosts. The rows of the Go API embed a stack instead. A measurement over SMC-R
 // is an error if not all connections used SMC-R.
 //
-// CPU is the time of all processes of a measurement on both hosts, with stacks and
-// launchers, as the kernel counts it. Memory of a connection is a slope: what 300 more
+// CPU is the time of all processes of a measurement on both hosts, with stacks, as the kernel counts it. Memory of a connection is a slope: what 300 more
 // connections need, divided by 300, without what the programs need over TCP.
 //
 // The sweep of connections goes up to -max-connections. If the limit of open files is too

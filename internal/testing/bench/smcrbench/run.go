@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -141,13 +140,12 @@ func (r *runner) rowRounds(ctx context.Context) ([]*bench.Row, error) {
 	if len(chosen) == 0 {
 		return nil, nil
 	}
-	left := make(map[string]bool) // rows that this machine cannot measure
 	for round := range r.rounds {
 		fmt.Fprintf(os.Stderr, "    round %d of %d\n", round+1, r.rounds)
 		for _, w := range workloads {
 			wanted := false
 			for _, id := range w.rows {
-				wanted = wanted || r.chosen[id] && !left[id]
+				wanted = wanted || r.chosen[id]
 			}
 			if !wanted {
 				continue
@@ -162,13 +160,6 @@ func (r *runner) rowRounds(ctx context.Context) ([]*bench.Row, error) {
 				}
 				return w.measure(ctx, r, b, smc)
 			})
-			if errors.Is(err, errCannotJoin) {
-				fmt.Fprintf(os.Stderr, "    left out: %v\n", err)
-				for _, id := range w.rows {
-					left[id] = true
-				}
-				continue
-			}
 			if err != nil {
 				return nil, err
 			}
@@ -179,7 +170,6 @@ func (r *runner) rowRounds(ctx context.Context) ([]*bench.Row, error) {
 			}
 		}
 	}
-	chosen = slices.DeleteFunc(chosen, func(row *bench.Row) bool { return left[row.ID] })
 	for _, row := range chosen {
 		row.Finish()
 	}

@@ -138,22 +138,3 @@ func TestOrder(t *testing.T) {
 		t.Errorf("%v: tcp %v, smc %v, %v", order, tcp, smc, err)
 	}
 }
-
-// TestCannotJoin: a machine on which the stack joins no programs is no failure of a row.
-func TestCannotJoin(t *testing.T) {
-	joined := "smcr: 0 connections over SMC-R, 0 over TCP, 2 local\n"
-	if err := cannotJoin([]byte(joined)); err != nil {
-		t.Error(err)
-	}
-	apart := "smcr: 0 connections over SMC-R, 2 over TCP\nsmcr: 2 over TCP: why (see 'smcr explain this-host-closes')\n"
-	if err := cannotJoin([]byte(apart)); !errors.Is(err, errCannotJoin) || !strings.Contains(err.Error(), "why") {
-		t.Error(err)
-	}
-	if err := (&bed{local: true}).counted([]byte(apart), 1); !errors.Is(err, errCannotJoin) {
-		t.Error(err)
-	}
-	other := "smcr: 0 connections over SMC-R, 2 over TCP\n"
-	if err := (&bed{local: true}).counted([]byte(other), 1); err == nil || errors.Is(err, errCannotJoin) {
-		t.Error(err)
-	}
-}

@@ -134,19 +134,11 @@ func (r *runner) share(ctx context.Context, b *bed, t traffic, smc bool) ([]*ben
 		order := []string{"program"}
 		if smc && !b.embedded() {
 			parts["stack"] = b.stacks[i].Pid()
-			order = []string{"program", "launcher", "stack"}
+			order = []string{"program", "stack"}
 		}
 		for _, part := range order {
 			s := &bench.Share{Row: t.row, Transport: name, Side: side.name, Component: part, Unit: t.unit}
-			root, own := parts[part], part == "stack"
-			if part == "launcher" {
-				root = side.root
-			}
-			for pid, p := range at[1].Tree(root) {
-				// A launcher has the name smcr, a program does not.
-				if launcher := p.Name == r.launcherName(); !own && launcher != (part == "launcher") {
-					continue
-				}
+			for pid, p := range at[1].Tree(parts[part]) { // that of a program has smcr run, which waits
 				before := at[0].Procs[pid]
 				s.User += (p.User - before.User).Seconds() * factor / units
 				s.System += (p.System - before.System).Seconds() * factor / units

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -192,6 +191,3 @@ func lacking(n, most int) string {
 	}
 	return ""
 }
-
-// launcherName is the program name of launchers and stacks.
-func (r *runner) launcherName() string { return filepath.Base(r.smcr) }

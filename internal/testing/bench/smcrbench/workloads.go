@@ -40,14 +40,6 @@ var workloads = []workload{
 	{[]string{"goapi"}, "9000-api", goAPI},
 	{[]string{"goapi-roundtrip"}, "9000-api", roundTrip},
 	{[]string{"iperf3-v1"}, "9000-v1", iperf3},
-	{[]string{"local-iperf3"}, "local", iperf3},
-	{[]string{"local-roundtrip"}, "local", roundTrip},
-	{[]string{"local-roundtrip-c"}, "local", qperf},
-	{[]string{"local-close"}, "local", closing(50)},
-	{[]string{"joined-iperf3"}, "joined", iperf3},
-	{[]string{"joined-roundtrip"}, "joined", roundTrip},
-	{[]string{"joined-roundtrip-c"}, "joined", qperf},
-	{[]string{"joined-close"}, "joined", closing(50)},
 	{[]string{"containers-iperf3"}, "containers", iperf3},
 	{[]string{"containers-roundtrip"}, "containers", roundTrip},
 	{[]string{"memory"}, "", memory},
@@ -88,7 +80,7 @@ func iperf3(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error)
 	if err != nil {
 		return nil, err
 	}
-	// The launcher has waited for the program, so this is the sum of both.
+	// smcr run has waited for the program, so this is the sum of both.
 	state := c.Cmd.ProcessState
 	cpu := after - before + state.UserTime() + state.SystemTime()
 	return []float64{bytes * 8 / 1e9 / seconds, cpu.Seconds() / (bytes / (1 << 30))}, nil
@@ -258,11 +250,8 @@ func closing(clients int) func(context.Context, *runner, *bed, bool) ([]float64,
 		if err != nil {
 			return nil, err
 		}
-		least := 1
-		if b.wire() {
-			least = -1 // or none: the stack has learnt of the client before
-		}
-		return wrkRate(b.adaptive(ctx, smc, least, r.limit(), argv...))
+		// At least none: the stack may have learnt of the client before.
+		return wrkRate(b.adaptive(ctx, smc, -1, r.limit(), argv...))
 	}
 }
 
