@@ -77,10 +77,10 @@ help:
 	  'faults     each fault of calls, netdevs and disks, for more than an hour: docs/reliability.md;' \
 	  '           RUN=regexp selects tests' \
 	  'field      situations from the field in each mode, compared with TCP;' \
-	  '           FIELDFLAGS="-cases oneshot -modes smc,local -v" selects' \
-	  'services   eight units of Debian under smcr run, with a real systemd; SERVICEFLAGS=' \
+	  '           FIELDFLAGS="-cases oneshot -modes smc,bare -v" selects' \
+	  'services   smcr service with eight units of Debian, by a real systemd; SERVICEFLAGS=' \
 	  'test-suites suites of others beneath smcr run, test by test as over TCP;' \
-	  '           SUITEFLAGS="-suites cpython,go -modes local -jobs test_socket", -list lists' \
+	  '           SUITEFLAGS="-suites cpython,go -modes loop -jobs test_socket", -list lists' \
 	  'suite-tools install what they need (Debian, root)' \
 	  'mutants    PKG="./userstack/wire …": changes of the code that its tests do not notice;' \
 	  '           SAMPLE=n tries n of each package, MUTANTFLAGS="-judge PACKAGE" and others' \
