@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -31,15 +32,13 @@ func capabilities(s *corev1.SecurityContext) (*specs.LinuxCapabilities, error) {
 	return &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps}, nil
 }
 
-// profile returns the seccomp profile of a container.
-func (n *node) profile(s *corev1.SecurityContext, caps []string) (*specs.LinuxSeccomp, error) {
-	switch s.SeccompProfile.Type {
-	case corev1.SeccompProfileTypeRuntimeDefault:
-		return runtimeDefault(caps)
-	case corev1.SeccompProfileTypeLocalhost:
-		return localhost(n.path(filepath.Join("/var/lib/kubelet/seccomp", *s.SeccompProfile.LocalhostProfile)))
+// profile returns the seccomp profile that a container runtime gives a container with these capabilities by default: that of
+// Docker, which is also that of containerd.
+func profile(s *corev1.SecurityContext, caps []string) (*specs.LinuxSeccomp, error) {
+	if s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		return nil, fmt.Errorf("seccomp profile of type %s", s.SeccompProfile.Type)
 	}
-	return nil, fmt.Errorf("seccomp profile of type %s", s.SeccompProfile.Type)
+	return seccomp.GetDefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: caps}}})
 }
 
 // bundle returns how crun must run a container of a pod: what a kubelet and a container runtime
@@ -56,7 +55,7 @@ func (p *pod) bundle(c *corev1.Container) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	seccomp, err := p.node.profile(s, caps.Bounding)
+	filter, err := profile(s, caps.Bounding)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +118,7 @@ func (p *pod) bundle(c *corev1.Container) (*specs.Spec, error) {
 				// the node.
 				{Type: specs.NetworkNamespace, Path: p.node.host.Path()},
 			},
-			Seccomp:       seccomp,
+			Seccomp:       filter,
 			MaskedPaths:   maskedPaths,
 			ReadonlyPaths: readonlyPaths,
 		},

@@ -43,6 +43,9 @@ func workloads(objects []runtime.Object) (all []workload) {
 // isStack reports whether a container runs the stack.
 func isStack(c *corev1.Container) bool { return len(c.Args) > 0 && c.Args[0] == "serve" }
 
+// isProgram reports whether a container runs a program of an example.
+func isProgram(c *corev1.Container) bool { return c.Name == "nginx" || c.Name == "curl" }
+
 // containers returns the init containers and containers of a pod.
 func containers(p *corev1.PodSpec) (all []*corev1.Container) {
 	for i := range p.InitContainers {
@@ -75,15 +78,11 @@ func rights(p *corev1.PodSpec, c *corev1.Container) (bad []string) {
 	note(c.Resources.Limits.Memory().IsZero() || c.Resources.Requests.Cpu().IsZero(), "no limit of memory, or no request for processors")
 
 	var want []corev1.Capability
-	root := c.Name == "copy" // writes to a directory of the node that belongs to root
-	profile := corev1.SeccompProfileTypeRuntimeDefault
-	switch {
-	case isStack(c):
-		want, root = stackCapabilities, true
-	case slices.Contains(c.Command, "run"):
-		profile = corev1.SeccompProfileTypeLocalhost
+	root := isStack(c)
+	if root {
+		want = stackCapabilities
 	}
-	note(s.SeccompProfile.Type != profile, "seccomp profile %s", s.SeccompProfile.Type)
+	note(s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault, "seccomp profile %s", s.SeccompProfile.Type)
 	have := slices.Sorted(slices.Values(s.Capabilities.Add))
 	note(!slices.Equal(have, want), "adds capabilities %v", have)
 	note(!root && (!set(s.RunAsNonRoot) || s.RunAsUser == nil || *s.RunAsUser == 0), "may be root")
@@ -95,11 +94,9 @@ func rights(p *corev1.PodSpec, c *corev1.Container) (bad []string) {
 			continue
 		}
 		if host := p.Volumes[at].HostPath; host != nil && !m.ReadOnly {
-			// The stack has its sockets there, and the profile is put there.
-			ok := isStack(c) && host.Path == "/run/smcr" || c.Name == "copy" && host.Path == "/var/lib/kubelet/seccomp/smcr"
-			note(!ok, "may write to %s of the node", host.Path)
+			note(!isStack(c) || host.Path != "/run/smcr", "may write to %s of the node", host.Path)
 		}
-		note(!isStack(c) && (m.MountPath == "/run/smcr" || slices.Contains(c.Command, "run") && m.MountPath == "/opt/smcr") && !m.ReadOnly,
+		note(!isStack(c) && (m.MountPath == "/run/smcr" || isProgram(c) && m.MountPath == "/opt/smcr") && !m.ReadOnly,
 			"may write to %s", m.MountPath)
 	}
 	return bad
@@ -140,7 +137,7 @@ func TestRights(t *testing.T) {
 					if c.StartupProbe == nil || c.LivenessProbe == nil {
 						t.Errorf("%s: %s: the stack has no probes", folder, w.name)
 					}
-				case slices.Contains(c.Command, "run"):
+				case isProgram(c):
 					programs++
 				}
 				if repository, tag, _ := strings.Cut(c.Image, ":"); repository == "smcr" && tag != release {
@@ -156,8 +153,8 @@ func TestRights(t *testing.T) {
 			}
 		}
 	}
-	// base twice, with two containers each; the stack of the node; web and client, twice.
-	if seen != 2*2+1+2*3+2*2 || stacks != 3 || programs != 4 {
+	// The stack of the node; web and client, twice.
+	if seen != 1+2*3+2*2 || stacks != 3 || programs != 4 {
 		t.Errorf("%d containers, %d of them stacks and %d programs", seen, stacks, programs)
 	}
 }
@@ -179,7 +176,7 @@ func TestRightsErrors(t *testing.T) {
 		"its root file system":    func(_ *corev1.PodSpec, _, s *corev1.Container) { s.SecurityContext.ReadOnlyRootFilesystem = &no },
 		"no securityContext":      func(_ *corev1.PodSpec, c, _ *corev1.Container) { c.SecurityContext.SeccompProfile = nil },
 		"seccomp profile Unconf":  func(_ *corev1.PodSpec, c, _ *corev1.Container) { c.SecurityContext.SeccompProfile.Type = "Unconfined" },
-		"may write to /run/smcr":  func(_ *corev1.PodSpec, c, _ *corev1.Container) { mounted(c, "/run/smcr").ReadOnly = false },
+		"may write to /opt/smcr":  func(_ *corev1.PodSpec, c, _ *corev1.Container) { mounted(c, "/opt/smcr").ReadOnly = false },
 		"to /sys/fs/cgroup of":    func(_ *corev1.PodSpec, _, s *corev1.Container) { mounted(s, "/host/cgroup").ReadOnly = false },
 		"none, which is not":      func(_ *corev1.PodSpec, c, _ *corev1.Container) { mounted(c, "/tmp").Name = "none" },
 		"the token of a service":  func(p *corev1.PodSpec, _, _ *corev1.Container) { p.AutomountServiceAccountToken = nil },
