@@ -164,9 +164,8 @@ func TestStackRestarts(t *testing.T) {
 				if err := stacks[host].Signal(sig); err != nil {
 					t.Fatal(err)
 				}
-				smc.tell(t) // the process of the stack may still exist
-				smc.wantMore(t, 5)
-				<-stacks[host].Done()
+				<-stacks[host].Done() // what begins before that may be reset: TestRestarts
+				smc.tell(t)
 				smc.wantMore(t, 5)
 				stacks[host] = l.serve(host)
 				smc.wantMore(t, 5)

@@ -129,8 +129,8 @@ type restart struct{ signal, dead, up float64 }
 // that, because a busy machine may give a process no time for seconds.
 const againTime = 2 * time.Second
 
-// noticeTime is how long a stack may take to notice a signal, in seconds.
-const noticeTime = 0.02
+// noticeTime is how long a stack may take to notice a signal, in seconds. It may have no processor for a while.
+const noticeTime = 0.2
 
 // someAgain is how many connections must use a stack before it is ended.
 const someAgain = 20

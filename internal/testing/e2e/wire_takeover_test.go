@@ -116,7 +116,6 @@ func TestTakeover(t *testing.T) {
 		for _, h := range hosts {
 			stacks[h] = append(stacks[h], l.takeOver(h))
 			wantLines(t, stacks[h][n], saysOver, 1)
-			l.wantListed(h, n+1)
 		}
 		// Nothing is lost of the configuration and of the statistics.
 		if now := l.received(l.A); now < sent {
@@ -138,6 +137,7 @@ func TestTakeover(t *testing.T) {
 		want["user"] = 2 * each
 		for _, h := range hosts {
 			l.wantSMC(h, want)
+			l.wantListed(h, n+1)
 		}
 	}
 	// All connections have gone on.
