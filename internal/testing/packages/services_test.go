@@ -60,7 +60,7 @@ func TestServices(t *testing.T) {
 			a.wantListens(s)
 			unit, pid := a.must("systemctl cat "+s.unit), a.mainPID(s.unit)
 			out := a.must("smcr service enable " + s.unit)
-			if !strings.Contains(out, "+  - cgroup: /system.slice/") || !strings.Contains(out, "use SMC-R if the peer does") || strings.Contains(out, "restart") {
+			if !strings.Contains(out, "  - cgroup: /system.slice/") || !strings.Contains(out, "use SMC-R if the peer does") || strings.Contains(out, "restart") {
 				t.Errorf("enable: %s", out)
 			}
 			if again := a.must("smcr service enable " + s.unit); strings.Contains(again, "+ ") || strings.Contains(again, "- ") {
