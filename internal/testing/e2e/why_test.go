@@ -43,9 +43,9 @@ type whyRow struct {
 	Accepted                                                        bool
 	Software                                                        bool `json:"software_roce"`
 	Process                                                         *struct {
-		PID, Launcher int
-		Command       string
-		Under         bool `json:"under_smcr_run"`
+		PID     int
+		Command string
+		Under   bool `json:"under_smcr_run"`
 	}
 	Clients *struct{ SMC, TCP int }
 	Traffic *struct {

@@ -64,7 +64,7 @@ func run(ctx context.Context, o options) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root to make network namespaces: sudo make bench")
 	}
-	// Programs are killed together with their launchers.
+	// Programs are killed together with smcr run, which waits for them.
 	if err := adoptOrphans(); err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ elif kind == "fork, ended": ended(child(lambda: None)); s.connect(address); use(
 elif kind == "fork, closed":
     g, h = Gate(), Gate(); c = child(lambda: (s.close(), h.open(), g.wait())); h.wait(); s.connect(address); use(s.fileno()); g.open(); ended(c)
 elif kind == "grandchild":
-    # The child ends at once, so the launcher becomes the parent of its child.
+    # The child ends at once, so its child has another parent.
     g, h = Gate(), Gate()
     ended(child(lambda: child(lambda: (g.wait(), use(s.fileno()), h.open())))); s.connect(address); use(s.fileno()); g.open(); h.wait(); use(s.fileno())
 elif kind == "exec, inherited":
