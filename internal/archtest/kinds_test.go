@@ -53,7 +53,7 @@ var marks = map[string][]string{
 	module + "/internal/testing/testkind":  {"System", "Timing"},
 	module + "/internal/testing/netnstest": {"New", "NewLAN", "Require", "RequireTools"},
 	module + "/internal/testing/guest":     {"New", "Pair", "SkipShort", "Check"},
-	module + "/internal/testing/socktest":  {"Pair", "TCP", "TCPPair", "NeedOOB", "Lingering"},
+	module + "/internal/testing/socktest":  {"TCPPair"},
 }
 
 // A testFunction is what the functions of one name use in the test files of a package.

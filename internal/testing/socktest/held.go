@@ -18,18 +18,6 @@ import (
 // does not allow that.
 func Hold(t testing.TB, fd int) (release func()) {
 	t.Helper()
-	return HoldBy(t, func(mem []byte) error {
-		_, _, e := unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&mem[0])), uintptr(len(mem)), unix.MSG_NOSIGNAL, 0, 0)
-		if e != 0 {
-			return e
-		}
-		return nil
-	})
-}
-
-// HoldBy is Hold with a system call that reads memory which is not available yet while it has a lock.
-func HoldBy(t testing.TB, call func(mem []byte) error) (release func()) {
-	t.Helper()
 	const api, register, unregister = 0xc018aa3f, 0xc020aa00, 0x8010aa01 // UFFDIO_ of linux/userfaultfd.h
 	mem, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -47,19 +35,19 @@ func HoldBy(t testing.TB, call func(mem []byte) error) (release func()) {
 	at := uint64(uintptr(unsafe.Pointer(&mem[0])))
 	ioctl(api, [4]uint64{0xaa})
 	ioctl(register, [4]uint64{at, uint64(len(mem)), 1})
-	var result error
+	var failed unix.Errno
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
 		runtime.LockOSThread()
-		result = call(mem)
+		_, _, failed = unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&mem[0])), uintptr(len(mem)), unix.MSG_NOSIGNAL, 0, 0)
 	}()
 	release = sync.OnceFunc(func() {
 		ioctl(unregister, [4]uint64{at, uint64(len(mem))})
 		_ = unix.Close(int(u))
 		<-over
-		if result != nil {
-			t.Logf("the call that had the lock: %v", result)
+		if failed != 0 {
+			t.Logf("the call that had the lock: %v", failed)
 		}
 		_ = unix.Munmap(mem)
 	})

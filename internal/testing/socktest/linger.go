@@ -10,22 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lingering returns a socket whose close would wait an hour, because its peer does not
-// read. size is the number of bytes that the peer has not read.
-func Lingering(t testing.TB) (fd int, peer *net.TCPConn, size int) {
+// lingering returns a socket whose close would wait an hour, because its peer does not
+// read.
+func lingering(t testing.TB) int {
 	t.Helper()
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: l.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
-	if peer, err = l.AcceptTCP(); err != nil {
+	peer, err := l.AcceptTCP()
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = peer.Close() })
@@ -34,14 +36,13 @@ func Lingering(t testing.TB) (fd int, peer *net.TCPConn, size int) {
 	}
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := unix.SendmsgN(fd, buf, nil, nil, unix.MSG_DONTWAIT)
+		_, err := unix.SendmsgN(fd, buf, nil, nil, unix.MSG_DONTWAIT)
 		if err == unix.EAGAIN {
-			return fd, peer, size
+			return fd
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		size += n
 	}
 }
 
@@ -51,8 +52,7 @@ func SendLingering(t testing.TB, to, count int) {
 	t.Helper()
 	var fds []int
 	for range count {
-		fd, _, _ := Lingering(t)
-		fds = append(fds, fd)
+		fds = append(fds, lingering(t))
 	}
 	if err := unix.Sendmsg(to, []byte("x"), unix.UnixRights(fds...), nil, unix.MSG_DONTWAIT); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
@@ -18,19 +17,6 @@ import (
 // Patience bounds each wait of a test.
 const Patience = time.Minute
 
-// Pair makes a socketpair. The program's end blocks for at most Patience. The caller
-// closes it.
-func Pair(t testing.TB) (program, end int) {
-	t.Helper()
-	testkind.System(t)
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	Bound(t, fds[0])
-	return fds[0], fds[1]
-}
-
 // Bound sets the timeouts of a socket to Patience.
 func Bound(t testing.TB, fd int) {
 	t.Helper()
@@ -40,18 +26,6 @@ func Bound(t testing.TB, fd int) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// TCP returns an IPv4 TCP socket, which is closed at the end of the test.
-func TCP(t testing.TB) int {
-	t.Helper()
-	testkind.System(t)
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Close(fd) })
-	return fd
 }
 
 // TCPPair makes a TCP connection over loopback, with deadlines.
@@ -83,21 +57,6 @@ func TCPPair(t testing.TB) (a, b *net.TCPConn) {
 		}
 	}
 	return c, s
-}
-
-// NeedOOB skips the test if unix sockets do not support urgent bytes.
-func NeedOOB(t testing.TB) {
-	t.Helper()
-	program, end := Pair(t)
-	defer unix.Close(program)
-	defer unix.Close(end)
-	if err := unix.Sendto(program, []byte("x"), unix.MSG_OOB, nil); err != nil {
-		msg := "unix sockets without MSG_OOB (CONFIG_AF_UNIX_OOB, Linux 5.15): " + err.Error()
-		if os.Getenv("CI") == "true" {
-			t.Fatal(msg)
-		}
-		t.Skip(msg)
-	}
 }
 
 // Send is write(2) without SIGPIPE.
