@@ -29,7 +29,7 @@ const notApplicable = "Not applicable: "
 
 // rfcPackages are the directories of the packages that the table names.
 var rfcPackages = map[string]string{
-	"conn": "userstack/conn", "driver": "userstack/driver", "e2e": "internal/testing/e2e", "interop": "internal/testing/interop",
+	"conn": "userstack/conn", "divert": "userstack/divert", "driver": "userstack/driver", "e2e": "internal/testing/e2e", "interop": "internal/testing/interop",
 	"linkgroup": "userstack/linkgroup", "service": "userstack/service",
 	"inside": "userstack/internal/inside", "network": "userstack/network", "devices": "userstack/devices", "stacktest": "userstack/stacktest", "softroce": "rdmaverbs/softroce", "tcpopt": "userstack/tcpopt",
 	"smc": "smc", "userstack": "userstack", "relay": "userstack/relay", "wire": "userstack/wire", "rendezvous": "userstack/rendezvous",
