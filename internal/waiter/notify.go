@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -134,12 +136,35 @@ func (r *relayed) pass() {
 			r.closing <- struct{}{} // there is room
 			go func() {
 				for _, fd := range fds {
-					_ = unix.Close(fd)
+					closeSoon(fd)
 				}
 				<-r.closing
 			}()
 		}
 	}
+}
+
+// lingerTime is how long a close may wait as SO_LINGER says.
+const lingerTime = 20 * time.Millisecond
+
+// closeSoon closes a descriptor that others have sent. A signal ends the wait, and the kernel goes on with the connection as after
+// the linger time.
+func closeSoon(fd int) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	tid, closed := unix.Gettid(), make(chan struct{})
+	go func() {
+		for tick := time.Tick(lingerTime); ; {
+			select {
+			case <-closed:
+				return
+			case <-tick:
+				_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG) // which the Go runtime does not mind
+			}
+		}
+	}()
+	_ = unix.Close(fd)
+	close(closed)
 }
 
 // may reports whether the sender of a message is of this user, or root, or one of the program's processes.
