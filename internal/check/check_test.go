@@ -172,7 +172,7 @@ skipped  tcp     depends on the failed step
 		{"this host", userState(eth0), nil, func(w *world) { w.routes["10.1.0.2"] = route{NetDev: "lo", IsLocal: true} }, "10.1.0.2:80", 0,
 			"ok       route   10.1.0.2 is this machine: programs use TCP between their own sockets, see 'smcr explain local'\n"},
 		{"another network namespace of this machine", userState(eth0), nil, func(w *world) {
-			w.out = outcome{NotCandidate: smc.DiagLocal.Text(), Reason: smc.DiagLocal}
+			w.out = outcome{Reason: smc.DiagLocal}
 		}, "10.1.0.2:80", 0, "ok       tcp     the peer is on this machine: programs use TCP between their own sockets, see 'smcr explain local'\n"},
 		{"a router", userState(eth0), nil, func(w *world) {
 			w.routes["10.1.0.2"] = route{NetDev: "eth0", Gateway: netip.MustParseAddr("10.9.0.1")}
@@ -225,13 +225,6 @@ FAILED   tcp     no connection to 10.1.0.2:80: connection refused
 FAILED   tcp     no connection to 10.1.0.2:80: context deadline exceeded
                  -> Check the address, 'ip neigh' and the firewalls on the path.
                     see 'smcr explain tcp-fails'
-`},
-		{"not announced here", userState(eth0), nil, func(w *world) {
-			w.out = outcome{NotCandidate: "the TCP option of SMC is not permitted here", Reason: smc.DiagConfig}
-		}, "10.1.0.2:80", 1, `
-FAILED   option  the stack does not announce SMC: the TCP option of SMC is not permitted here
-                 -> Run 'smcr serve' as root, or with CAP_BPF and CAP_NET_ADMIN.
-                    see 'smcr explain no-option'
 `},
 		{"plain TCP peer", userState(eth0), nil, func(w *world) { w.out.Announced, w.out.SMC = false, false }, "10.1.0.2:80", 1, `
 ok       tcp     connected to 10.1.0.2:80 in 400µs
@@ -463,7 +456,6 @@ func TestHostileText(t *testing.T) {
 		func(*world, *nltest.State) {},
 		func(w *world, _ *nltest.State) { w.out.IBDev = hostile },
 		func(w *world, _ *nltest.State) { w.out = outcome{Announced: true, Text: hostile} },
-		func(w *world, _ *nltest.State) { w.out = outcome{NotCandidate: hostile} },
 		func(w *world, _ *nltest.State) { w.err = errors.New(hostile) },
 		func(w *world, _ *nltest.State) { w.routes["10.1.0.2"] = route{NetDev: hostile, Local: direct.Local} },
 		func(_ *world, s *nltest.State) { s.SysInfo.Stack = hostile },

@@ -64,17 +64,16 @@ type route struct {
 
 // An outcome is the result of a test connection.
 type outcome struct {
-	TCPError     error          // TCP could not connect
-	NotCandidate string         // why the stack did not try SMC
-	Announced    bool           // the peer's SYN-ACK had the SMC option
-	SMC          bool           // the connection used SMC
-	Remote       bool           // the peer declined
-	Reason       smc.Diagnosis  // reason of the decline, or of NotCandidate
-	Text         string         // text of an error other than a decline
-	Local        netip.AddrPort // local address
-	Took         time.Duration  // time until the result was known
-	LinkGroup    nl.LinkGroupID // 0: not known
-	IBDev        string
+	TCPError  error          // TCP could not connect
+	Announced bool           // the peer's SYN-ACK had the SMC option
+	SMC       bool           // the connection used SMC
+	Remote    bool           // the peer declined
+	Reason    smc.Diagnosis  // reason of the decline
+	Text      string         // text of an error other than a decline
+	Local     netip.AddrPort // local address
+	Took      time.Duration  // time until the result was known
+	LinkGroup nl.LinkGroupID // 0: not known
+	IBDev     string
 }
 
 // withinMachine says what carries a connection within a machine.
@@ -317,9 +316,7 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	case err != nil:
 		return c.fail("tcp", reasonIn(err.Error(), smc.DiagInternal), "", "%v", err)
 	case out.Reason == smc.DiagLocal:
-		return c.add("tcp", OK, "%s: %s", out.NotCandidate, withinMachine)
-	case out.NotCandidate != "":
-		return c.fail("option", reasonIn(out.NotCandidate, out.Reason), "", "the stack does not announce SMC: %s", out.NotCandidate)
+		return c.add("tcp", OK, "%s: %s", smc.DiagLocal.Text(), withinMachine)
 	case out.TCPError != nil:
 		reason := "tcp-fails"
 		if errors.Is(out.TCPError, syscall.ECONNREFUSED) {
@@ -328,9 +325,6 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 		return c.fail("tcp", reason, "", "no connection to %s: %v", remote, out.TCPError)
 	}
 	c.add("tcp", OK, "connected to %s in %v", remote, out.Took.Round(100*time.Microsecond))
-	if !out.Announced && out.Text != "" {
-		return c.fail("option", reasonIn(out.Text, out.Reason), "", "%s", cmp.Or(out.Reason.Text(), out.Text))
-	}
 	if !out.Announced {
 		return c.fail("option", "peer-no-smc", "",
 			"%s: it did not announce it in the TCP handshake", smc.DiagPeerNoSMC.Text())

@@ -14,7 +14,7 @@ import (
 	"smcr/internal/printable"
 )
 
-// newLog returns the launcher's log, with messages of this level and above. If the
+// newLog returns the log, with messages of this level and above. If the
 // level is above [slog.LevelDebug], lines have the form of the program's other
 // messages.
 func newLog(w io.Writer, level slog.Level) *slog.Logger {
@@ -78,6 +78,6 @@ func (h *messages) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &c
 }
 
-// WithGroup implements slog.Handler. It ignores the name, because the launcher uses
-// no groups.
+// WithGroup implements slog.Handler. It ignores the name, because nobody uses
+// groups.
 func (h *messages) WithGroup(string) slog.Handler { return h }

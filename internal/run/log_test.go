@@ -41,7 +41,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// TestHostileText checks that a message of the launcher is one line without control
+// TestHostileText checks that a message is one line without control
 // characters, whatever the stack and the peer have sent.
 func TestHostileText(t *testing.T) {
 	const hostile = "\x1b[2J\u009b1m\nsmcr: fake\r\u202e\xff"

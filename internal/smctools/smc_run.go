@@ -38,8 +38,8 @@ type runJob struct {
 }
 
 // smcRun runs smc_run, which starts a program whose TCP connections use SMC, and returns
-// the exit status of the program. It has no preload library: the launcher of smcr run
-// does the work, also for static programs. To raise the kernel's limits needs root.
+// the exit status of the program. It has no preload library: smcr run does the work, also for
+// static programs. To raise the kernel's limits needs root.
 func smcRun(ctx context.Context, e *tool.Env, args []string) int {
 	j, status, done := parseRun(e, args, limitsDir)
 	if done {
