@@ -24,6 +24,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
 	"smcr/userstack"
+	"smcr/userstack/divert"
 	"smcr/userstack/engine"
 	"smcr/userstack/service"
 )
@@ -253,7 +254,7 @@ func (o *Options) config() (service.Config, error) {
 			return service.Config{}, fmt.Errorf("no netdev %q: see 'ip link': %w", n, os.ErrNotExist)
 		}
 	}
-	opts := []softroce.Option{softroce.WithLogger(log)}
+	opts := []softroce.Option{softroce.WithLogger(log), softroce.WithoutNetdevs(divert.IsOurs)}
 	switch o.RoCE {
 	case "v1":
 		opts = append(opts, softroce.WithGIDTypes(rdmaverbs.RoCEv1))

@@ -40,6 +40,7 @@ func (p *Provider) warnNoV2(why error) {
 // config has the values that options of a Provider set.
 type config struct {
 	netdevs   []string // nil for all
+	without   func(name string) bool
 	types     []rdmaverbs.GIDType
 	maxQP     int
 	window    windowLimit
@@ -96,6 +97,11 @@ func WithNetdevs(names ...string) Option {
 	return func(c *config) { c.netdevs = names }
 }
 
+// WithoutNetdevs leaves out the netdevs for whose names none is true.
+func WithoutNetdevs(none func(name string) bool) Option {
+	return func(c *config) { c.without = none }
+}
+
 // WithGIDTypes restricts the GID tables, and so the RoCE versions, to these
 // types.
 func WithGIDTypes(types ...rdmaverbs.GIDType) Option {
@@ -150,7 +156,7 @@ func DeviceName(deviceOrNetDev string) string {
 // it.
 func (p *Provider) netdev(device string) (string, bool) {
 	name, ok := strings.CutPrefix(device, namePrefix)
-	return name, ok && name != "" && (p.c.netdevs == nil || slices.Contains(p.c.netdevs, name))
+	return name, ok && name != "" && (p.c.netdevs == nil || slices.Contains(p.c.netdevs, name)) && (p.c.without == nil || !p.c.without(name))
 }
 
 var _ rdmaverbs.Explainer = (*Provider)(nil)

@@ -48,7 +48,7 @@ func (d *Diverter) Follow(want func(name string) bool) error {
 // fits reports whether a device is one at which connections are announced.
 func (d *Diverter) fits(l netlink.Link, want func(name string) bool) bool {
 	a := l.Attrs()
-	return a.EncapType == "ether" && a.MasterIndex == 0 && !isOurs(a.Name) && want(a.Name)
+	return a.EncapType == "ether" && a.MasterIndex == 0 && !IsOurs(a.Name) && want(a.Name)
 }
 
 func (d *Diverter) linkChanged(u netlink.LinkUpdate, want func(name string) bool) {
@@ -59,7 +59,7 @@ func (d *Diverter) linkChanged(u netlink.LinkUpdate, want func(name string) bool
 		delete(d.devices, index)
 	}
 	d.mu.Unlock()
-	if u.Header.Type == unix.RTM_DELLINK && isOurs(u.Attrs().Name) {
+	if u.Header.Type == unix.RTM_DELLINK && IsOurs(u.Attrs().Name) {
 		if err := d.collect(); err != nil {
 			d.cfg.Log.Warn("what a stack has left that was killed stays", "err", err)
 		}

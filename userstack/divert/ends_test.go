@@ -500,7 +500,7 @@ func TestClose(t *testing.T) {
 	b.must(b.A.Do(func() error {
 		links, err := net.Interfaces()
 		for _, l := range links {
-			if isOurs(l.Name) {
+			if IsOurs(l.Name) {
 				t.Errorf("device %s is left", l.Name)
 			}
 		}

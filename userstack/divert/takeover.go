@@ -48,8 +48,8 @@ func namesOf(n int) names {
 	return names{veth: veth, inside: veth + insideSuffix, hold: veth + holdSuffix}
 }
 
-// isOurs reports whether a device is one of a stack.
-func isOurs(name string) bool {
+// IsOurs reports whether a device is one that a stack has made for connections.
+func IsOurs(name string) bool {
 	n, ok := strings.CutPrefix(name, devicePrefix)
 	if !ok {
 		return false
@@ -193,7 +193,7 @@ func (d *Diverter) stacks() (map[uint32]bool, error) {
 	}
 	there := map[uint32]bool{}
 	for _, l := range links {
-		if isOurs(l.Attrs().Name) {
+		if IsOurs(l.Attrs().Name) {
 			there[filterHandle(l.Attrs().Index)] = true
 		}
 	}

@@ -95,7 +95,7 @@ func (d *Diverter) wantOnly(t *testing.T) {
 		}
 		links, err := d.host.LinkList()
 		for _, l := range links {
-			if n := l.Attrs().Name; isOurs(n) && n != d.ns.names.veth && n != d.ns.hold {
+			if n := l.Attrs().Name; IsOurs(n) && n != d.ns.names.veth && n != d.ns.hold {
 				ok, other = false, other+" "+n
 			}
 		}
@@ -280,13 +280,13 @@ func TestDeviceNames(t *testing.T) {
 	for i := range maxStacks {
 		n := namesOf(i)
 		for _, name := range []string{n.veth, n.inside, n.hold} {
-			if !isOurs(name) || len(name) > 15 {
+			if !IsOurs(name) || len(name) > 15 {
 				t.Error(name)
 			}
 		}
 	}
 	for _, name := range []string{"", "smcr", "smcrin", "smcrx", "eth0", "smcr0x", "xsmcr0", "smcr-1"} {
-		if isOurs(name) {
+		if IsOurs(name) {
 			t.Error(name)
 		}
 	}
