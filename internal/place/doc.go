@@ -7,9 +7,7 @@
 // has as its name the cookie of the network namespace. No other network namespace gets the
 // same number until the machine restarts:
 //
-//	/run/smcr/COOKIE/run   of launchers (package broker)
 //	/run/smcr/COOKIE/nl    of commands (package nl)
-//	/run/smcr/COOKIE/local of the stacks of other network namespaces
 //	/run/smcr/COOKIE/lock  locked by the stack that has the place
 //	/run/smcr/COOKIE/takeover of the process that takes over from this stack
 //	/run/smcr/COOKIE/part-N locked by the process that has part N of the numbers

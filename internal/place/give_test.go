@@ -100,7 +100,7 @@ func TestGiveUntrusted(t *testing.T) {
 	testkind.System(t)
 	dial := func(t *testing.T, v *view) error {
 		t.Helper()
-		_, err := v.dial(t.Context(), Launchers)
+		_, err := v.dial(t.Context(), Commands)
 		return err
 	}
 	for name, do := range map[string]func(root *view) error{
@@ -127,7 +127,7 @@ func TestGiveUntrusted(t *testing.T) {
 	t.Run("a socket of a third user", func(t *testing.T) {
 		root, user, _ := given(t)
 		c := stackAs(t, other, user)
-		if err := os.Lchown(filepath.Join(c.dir, Launchers), other-1, other-1); err != nil {
+		if err := os.Lchown(filepath.Join(c.dir, Commands), other-1, other-1); err != nil {
 			t.Fatal(err)
 		}
 		if err := dial(t, root); !errors.Is(err, os.ErrPermission) {
@@ -136,7 +136,7 @@ func TestGiveUntrusted(t *testing.T) {
 	})
 	t.Run("a third user listens", func(t *testing.T) {
 		root, _, _ := given(t)
-		path := filepath.Join(root.dir(root.root), Launchers)
+		path := filepath.Join(root.dir(root.root), Commands)
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -187,7 +187,7 @@ func TestGiveHostile(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(dir, Launchers), Net: "unixpacket"})
+		l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(dir, Commands), Net: "unixpacket"})
 		if err != nil {
 			t.Error(err)
 			return

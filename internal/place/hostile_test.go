@@ -69,7 +69,7 @@ func TestUsers(t *testing.T) {
 			t.Errorf("root's lock: %v, %v", f, err)
 		}
 		// The user cannot make files there.
-		for _, name := range []string{filepath.Join(rc.dir, Launchers), filepath.Join(rc.dir, "new"), filepath.Join(root.root, dirName, "43")} {
+		for _, name := range []string{filepath.Join(rc.dir, Commands), filepath.Join(rc.dir, "new"), filepath.Join(root.root, dirName, "43")} {
 			_ = os.Remove(name)
 			if l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: name, Net: "unixpacket"}); err == nil {
 				t.Errorf("the user has %s", l.Addr())
@@ -136,11 +136,11 @@ func TestUntrusted(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			v := newView(t)
 			c := newStack(t, v)
-			path := []string{filepath.Dir(c.dir), c.dir, filepath.Join(c.dir, Launchers)}[test.what]
+			path := []string{filepath.Dir(c.dir), c.dir, filepath.Join(c.dir, Commands)}[test.what]
 			if err := test.do(path); err != nil {
 				t.Fatal(err)
 			}
-			_, err := v.dial(t.Context(), Launchers)
+			_, err := v.dial(t.Context(), Commands)
 			if u, ok := errors.AsType[*UntrustedError](err); !ok || u.Path != path || !strings.Contains(err.Error(), test.says) || !errors.Is(err, os.ErrPermission) {
 				t.Errorf("dial: %v, want %q of %s", err, test.says, path)
 			}
@@ -163,7 +163,7 @@ func TestUntrusted(t *testing.T) {
 	t.Run("who listens", func(t *testing.T) {
 		v := newView(t)
 		c := newStack(t, v)
-		path := filepath.Join(c.dir, Launchers)
+		path := filepath.Join(c.dir, Commands)
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +180,7 @@ func TestUntrusted(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		_, err = v.dial(t.Context(), Launchers)
+		_, err = v.dial(t.Context(), Commands)
 		if u, ok := errors.AsType[*UntrustedError](err); !ok || u.Owner != other || !strings.Contains(err.Error(), "of user 65533 listens") {
 			t.Errorf("%v", err)
 		}

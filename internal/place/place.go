@@ -14,15 +14,15 @@ import (
 
 // Names of the sockets.
 const (
-	Launchers = "run" // for launchers: the protocol of package broker
-	Commands  = "nl"  // for commands: netlink messages of package nl
+	// Commands is for commands: netlink messages of package nl.
+	Commands = "nl"
 	// Takeover is for the process that takes the place over from this stack.
 	Takeover = "takeover"
 )
 
-// sockets are the names of the sockets, and of what else goes with the stack. The last one is
-// of an earlier release.
-var sockets = [...]string{Launchers, Commands, Takeover, addressesName, "local"}
+// sockets are the names of the sockets, and of what else goes with the stack. The last ones are
+// of earlier releases.
+var sockets = [...]string{Commands, Takeover, addressesName, "run", "local"}
 
 // private reports whether only root and the user of the stack may connect to a socket.
 func private(name string) bool { return name == Takeover }

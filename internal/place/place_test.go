@@ -106,7 +106,7 @@ func stack(v *view) (*Claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{Commands, Launchers} {
+	for _, name := range []string{Commands} {
 		if _, err := c.Listen(name); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
@@ -153,7 +153,7 @@ func (c *Claim) die(t *testing.T) {
 
 // reach connects to each socket.
 func (v *view) reach() error {
-	for _, name := range []string{Launchers, Commands} {
+	for _, name := range []string{Commands} {
 		c, err := v.dial(context.Background(), name)
 		if err != nil {
 			return err
@@ -172,7 +172,7 @@ func TestTake(t *testing.T) {
 	c := newStack(t, v)
 	for path, want := range map[string]fs.FileMode{
 		filepath.Join(v.root, dirName): fs.ModeDir | 0o755, v.dir(v.root): fs.ModeDir | 0o755,
-		filepath.Join(c.dir, Launchers): fs.ModeSocket | 0o666, filepath.Join(c.dir, Commands): fs.ModeSocket | 0o666,
+		filepath.Join(c.dir, Commands): fs.ModeSocket | 0o666,
 		filepath.Join(c.dir, lockName): 0o600,
 	} {
 		if st, err := os.Lstat(path); err != nil || st.Mode() != want {
@@ -201,7 +201,7 @@ func TestTake(t *testing.T) {
 	if names := names(t, c.dir); len(names) != 1 || names[0] != lockName {
 		t.Errorf("left: %q", names)
 	}
-	if _, err := c.Listen(Launchers); !errors.Is(err, net.ErrClosed) {
+	if _, err := c.Listen(Commands); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a socket of who has given the place back: %v", err)
 	}
 	newStack(t, v)

@@ -23,7 +23,7 @@ func heir(t *testing.T, v *view, c *Claim) *Claim {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = next.Close() })
-	for _, name := range []string{Commands, Launchers, Takeover} {
+	for _, name := range []string{Commands, Takeover} {
 		if _, err := next.Listen(name); err != nil {
 			t.Fatal(err)
 		}

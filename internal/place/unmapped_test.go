@@ -22,7 +22,7 @@ const unmappedEnv = "SMCR_PLACE_UNMAPPED"
 func TestUnmappedUser(t *testing.T) {
 	testkind.System(t)
 	if os.Getenv(unmappedEnv) != "" {
-		c, err := Dial(t.Context(), Launchers)
+		c, err := Dial(t.Context(), Commands)
 		if err == nil {
 			t.Errorf("trusts %v, and is user %d", c.RemoteAddr(), os.Geteuid())
 		}
@@ -45,7 +45,7 @@ func TestUnmappedUser(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if c, err := user.dial(t.Context(), Launchers); err != nil {
+	if c, err := user.dial(t.Context(), Commands); err != nil {
 		t.Fatal(c, err)
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestUnmappedUser$")

@@ -7,6 +7,6 @@
 //
 // Each text passes through this package once, where it is printed. Packages that receive
 // the text keep it as it is, except for error texts of another process, which become one line
-// where they are received (packages nl and broker). An error of this program may have several
+// where they are received (package nl). An error of this program may have several
 // lines; package cmdutil knows them, and what is in a name adds none.
 package printable

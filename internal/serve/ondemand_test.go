@@ -83,10 +83,10 @@ func inNamespace(t *testing.T, f func(t *testing.T, log string)) {
 	<-done
 }
 
-// servicePID returns the process that listens for launchers, or 0 if there is none.
+// servicePID returns the process that listens for commands, or 0 if there is none.
 func servicePID(t *testing.T) int {
 	t.Helper()
-	c, err := place.Dial(t.Context(), place.Launchers)
+	c, err := place.Dial(t.Context(), place.Commands)
 	if err != nil {
 		return 0
 	}
@@ -199,7 +199,7 @@ func TestStartOnDemand(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			for _, name := range []string{place.Launchers, place.Commands} {
+			for _, name := range []string{place.Commands, place.Commands} {
 				if !exists(filepath.Join(dir, name)) {
 					t.Errorf("a killed service has removed its socket %s", name)
 				}
@@ -299,7 +299,7 @@ func TestStartSweeps(t *testing.T) {
 			return
 		}
 		defer os.RemoveAll(dead)
-		for name, text := range map[string]string{"lock": "1\n", place.Launchers: "", place.Commands: ""} {
+		for name, text := range map[string]string{"lock": "1\n", place.Commands: ""} {
 			if err := os.WriteFile(filepath.Join(dead, name), []byte(text), 0o600); err != nil {
 				t.Error(err)
 				return
