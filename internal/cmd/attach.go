@@ -52,7 +52,6 @@ func newProgram(f *cmdutil.Factory) *cobra.Command {
 		Long: "Programs use SMC-R by 'smcr run', which starts them, or by 'smcr attach', which takes\n" +
 			"those that run already. Both are cgroups.",
 		Example: "  smcr program list\n  smcr program list -o wide",
-		Hidden:  true, // until the launcher goes
 	})
 	cmd.AddCommand(newProgramList(f))
 	return cmd
@@ -71,7 +70,7 @@ func newDetach(f *cmdutil.Factory) *cobra.Command {
 
 // command completes a command that does something with the cgroup of a target.
 func (o *attachOptions) command(do func(context.Context) error, cmd *cobra.Command) *cobra.Command {
-	cmd.Args, cmd.Hidden = cmdutil.NoArgs, true // until the launcher goes
+	cmd.Args = cmdutil.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.target.check(cmd); err != nil {
 			return err
@@ -116,14 +115,14 @@ func (o *attachOptions) each(ctx context.Context, do func(ctx context.Context, c
 	})
 }
 
-// withAttacher calls do if the programs of a stack keep their sockets.
+// withAttacher calls do if a stack takes the connections of programs.
 func withAttacher(c nl.Control, do func(nl.Attacher) error) error {
 	a, err := nl.AttacherOf(c)
 	if err == nil {
 		err = do(a)
 	}
 	if errors.Is(err, nl.ErrNotSupported) {
-		return cmdutil.Say(err, "programs of this stack need a launcher: start it with 'smcr serve --boundary wire'")
+		return cmdutil.Say(err, "the stack takes no connections of programs: 'smcr info' says why")
 	}
 	return err
 }

@@ -53,13 +53,12 @@ var codes = []Reason{
 	},
 	{
 		Code: smc.DiagPeerNoSMC, Name: "peer-no-smc", Text: "the peer does not speak SMC", Also: []string{"peer does not speak SMC"},
-		Cause: "The peer did not announce SMC in the TCP handshake (TCP option 254): its program does not use SMC, its stack is not there, or something on the path removes the option. Or a stack in a container, here or there, announces SMC only for the programs of its own container.",
+		Cause: "The peer did not announce SMC in the TCP handshake (TCP option 254): its program does not use SMC, its stack is not there, or something on the path removes the option.",
 		Cure: []string{
 			"Run the program of the peer under 'smcr run' or smc_run.",
 			"If it is, check the stack there with 'smcr info'.",
-			"If a stack is in another container than its programs, start it with 'smcr serve --pod-cgroup DIRECTORY' or 'smcr serve --cgroup DIRECTORY'.",
+			"If a stack is to serve the other containers of its pod, start it with 'smcr serve --pod-cgroup DIRECTORY'.",
 			"Look for a firewall or a load balancer that removes TCP option 254: capture the SYN on both hosts with 'tcpdump -v'.",
-			"If the option cannot pass, start the stacks of both hosts with 'smcr serve --assume-smc PREFIX'.",
 		},
 	},
 	{

@@ -14,11 +14,6 @@ var found = []Reason{
 		},
 	},
 	{
-		Name: "client-left", Text: "the client disconnected during the handshake",
-		Cause: "The client of an accepted connection closed it before SMC-R was set up.",
-		Cure:  []string{"Nothing has to be done here. If all clients do it, look for a time limit in the client or in a health check."},
-	},
-	{
 		Name: "device-down", Title: "the RoCE device is not active", Text: "is not active", Also: []string{"no device is up", "is down"},
 		Cause: "The RoCE port for the network of the connection is not active, because its link or its netdev is down.",
 		Cure: []string{
@@ -33,11 +28,6 @@ var found = []Reason{
 			"Give the netdev and the RoCE device the same pnetid: 'smcr pnet add NET1 -I NETDEV -D IBDEV'.",
 			"'smcr device list' shows the names, 'smcr pnet list' the pnetids.",
 		},
-	},
-	{
-		Name: "foreign-data", Text: "another process uses the socket during the handshake",
-		Cause: "Another process wrote to or read from the socket while the handshake of SMC was under way, so the connection failed.",
-		Cure:  []string{"Let the program use the socket only after connect() or accept() has returned.", "Or run it over TCP: 'smcr run --mode tcp -- PROGRAM'."},
 	},
 	{
 		Name: "handshake-limit", Text: "the handshake limit is reached",
@@ -85,7 +75,7 @@ var found = []Reason{
 		Cure:  []string{"Use mode user, where such programs keep their sockets: 'smcr run --mode user -- PROGRAM'."},
 	},
 	{
-		Name: "many-files", Text: "the stack has too few descriptors", Also: []string{"descriptors of the stack: see", "the stack could not receive a descriptor", "sessions with the stack"},
+		Name: "many-files", Text: "the stack has too few descriptors", Also: []string{"descriptors of the stack: see"},
 		Cause: "The stack has reached its limit of open files, or that of one user.",
 		Cure: []string{
 			"Raise the limit of open files of the service: LimitNOFILE= in the unit, or 'ulimit -n' before 'smcr serve'.",
@@ -98,16 +88,11 @@ var found = []Reason{
 		Cure:  []string{"Use the address, or check the name: 'getent hosts HOST'."},
 	},
 	{
-		Name: "no-gate", Text: "nothing would keep other processes from sending on the socket",
-		Cause: "The kernel refused the eBPF program that keeps users from forging messages of SMC, so only programs of the stack's own user use SMC-R.",
-		Cure:  []string{"Run 'smcr serve' as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.15 or newer.", "Or run the program as the user of the stack."},
-	},
-	{
 		Name: "no-option", Text: "the TCP option of SMC is not permitted here",
-		Cause: "The stack cannot announce SMC in the TCP handshake, because it may not load its eBPF program, and the peer is not in --assume-smc.",
+		Cause: "A Go program with a stack of its own cannot announce SMC in the TCP handshake, because it may not load its eBPF program, and the peer is not in Config.AssumeSMC.",
 		Cure: []string{
-			"Run 'smcr serve' as root, or with CAP_BPF and CAP_NET_ADMIN.",
-			"Or name the peers on both hosts: 'smcr serve --assume-smc PREFIX'.",
+			"Run the program as root, or with CAP_BPF and CAP_NET_ADMIN.",
+			"Or name the peers on both hosts, in Config.AssumeSMC.",
 		},
 	},
 	{
@@ -116,7 +101,7 @@ var found = []Reason{
 		Cure:  []string{"Start it as root: 'smcr serve', or 'systemctl start smcr'."},
 	},
 	{
-		Name: "no-process-access", Text: "no permission to access the process", Also: []string{"cannot act with the program's capabilities", "cannot act as user"},
+		Name: "no-process-access", Text: "no permission to access the process", Also: []string{"cannot act as user"},
 		Cause: "In mode kernel, the process of smcr that makes the sockets may not know or be whose the program is: the program has changed its user, or is in another user or PID namespace.",
 		Cure:  []string{"Run 'smcr run' as root, or as the user to which the program changes.", "Inside a container, run 'smcr run' in the container too."},
 	},
@@ -126,12 +111,9 @@ var found = []Reason{
 		Cure:  []string{"Start it: 'smcr serve', or 'systemctl start smcr'. Running programs use it at once.", "Read why it ended: 'journalctl -u smcr'."},
 	},
 	{
-		Name: "not-this-socket", Text: "the stack does not take this socket", Also: []string{"not a plain TCP socket", "the socket is already in use: mark it before connect or listen", "the socket is not marked", "it is being connected already"},
-		Cause: "The socket is not a fresh TCP socket, or has an option that a connection over SMC-R cannot have: Multipath TCP, MSG_ZEROCOPY, a flow label, TCP Fast Open.",
-		Cure: []string{
-			"Switch the option off in the program. For a Go program with Multipath TCP, set GODEBUG=multipathtcp=0.",
-			"See which socket it is: 'smcr run --debug -- PROGRAM'.",
-		},
+		Name: "not-this-socket", Text: "not a plain TCP socket", Also: []string{"the socket is already in use: mark it before connect or listen", "the socket is not marked"},
+		Cause: "A Go program with a stack of its own connects or listens with a socket that is no fresh TCP socket, or that has an option with which it cannot announce SMC: Multipath TCP, TCP Fast Open.",
+		Cure:  []string{"Switch the option off in the program. For Multipath TCP, set GODEBUG=multipathtcp=0."},
 	},
 	{
 		Name: "not-under-run", Text: "the program was not started under smcr run",
@@ -148,7 +130,7 @@ var found = []Reason{
 		Cure:  []string{"Check the route: 'ip route get ADDRESS'.", "Check step by step: 'smcr check HOST:PORT'."},
 	},
 	{
-		Name: "other-namespace", Title: "the socket belongs to another network namespace", Text: "it belongs to another network namespace", Also: []string{"no privilege in the program's network namespace"},
+		Name: "other-namespace", Title: "the socket belongs to another network namespace", Text: "no privilege in the program's network namespace",
 		Cause: "The program is in another network namespace than the process of smcr that makes its sockets, and the stack knows only the devices of its own.",
 		Cure:  []string{"Run 'smcr run' and 'smcr serve' inside the network namespace of the program: 'ip netns exec NAME smcr serve'."},
 	},
@@ -185,17 +167,6 @@ var found = []Reason{
 		Cure:  []string{"Start the server on the peer, under 'smcr run' or smc_run."},
 	},
 	{
-		Name: "socket-bound", Title: "a socket of a local connection is bound to a device", Text: "and a socket is bound to a device",
-		Cause: "The peer is a program of this host, and one of the two sockets is bound to a network device, so the connection must use it.",
-		Cure:  []string{"Nothing has to be done. Without SO_BINDTODEVICE the connection would be local."},
-	},
-	{
-		Name: "socket-locked", Title: "a system call of the program locks its socket", Text: "is locked by a system call of its program",
-		Also:  []string{"too many sockets are locked by system calls of their programs"},
-		Cause: "A program sends from memory that does not become available, for example of a file system that does not answer. The kernel locks its socket meanwhile, and the stack does not wait for it.",
-		Cure:  []string{"Find out what the program waits for: 'cat /proc/PID/stack' and 'ps -o wchan'."},
-	},
-	{
 		Name: "stack-limit", Title: "a limit of the stack is reached", Text: "limit of the stack:", Also: []string{"are under way"},
 		Cause: "A limit of the stack has been reached: memory, connections, link groups, or handshakes with one host.",
 		Cure: []string{
@@ -209,51 +180,8 @@ var found = []Reason{
 		Cure:  []string{"Check the address, 'ip neigh' and the firewalls on the path.", "If the peer refuses the connection, start the server there: 'smcr run -- PROGRAM'."},
 	},
 	{
-		Name: "this-host-closes", Title: "the stack cannot see when a program closes its end of a local connection", Text: "and the stack cannot see when a program closes its end",
-		Cause: "The programs chose 'smcr run --local', but the kernel does not tell the stack of the last close of a socket, without which a direct connection would end differently from TCP.",
-		Cure: []string{
-			"Start the stack as root, or with CAP_BPF and CAP_PERFMON, in the initial user namespace.",
-			"The kernel needs BTF (/sys/kernel/btf/vmlinux) and eBPF programs at its functions (fexit): Linux 5.13 or newer, and CONFIG_FUNCTION_TRACER.",
-		},
-	},
-	{
-		Name: "this-host-defers", Title: "the server on this host has set TCP_DEFER_ACCEPT", Text: "and the server has set TCP_DEFER_ACCEPT",
-		Cause: "The server wants connections only when there is data. The kernel sees data only if it goes over TCP, so the connection is not direct.",
-		Cure:  []string{"Nothing has to be done. Without TCP_DEFER_ACCEPT (nginx: deferred, Apache: AcceptFilter) the connection would be direct."},
-	},
-	{
-		Name: "this-host-elsewhere", Title: "packets to this address of this machine lead elsewhere", Text: "but the server is not: it was not found in this network namespace",
-		Cause: "The client was started with 'smcr run --local', and the address is of this machine, but a rule leads the connection to another host or another address: DNAT of a published port, a policy route, or a proxy.",
-		Cure:  []string{"Nothing has to be done: the connection is TCP.", "Look for the rule: 'nft list ruleset', 'ip rule'."},
-	},
-	{
-		Name: "this-host-kernel", Text: "the kernel cannot keep users from passing descriptors to each other",
-		Cause: "Both programs are on this machine but belong to different users, and this kernel has no SO_PASSRIGHTS, without which a direct connection would not be safe.",
-		Cure:  []string{"Use Linux 6.16 or newer, or run both programs as the same user."},
-	},
-	{
-		Name: "this-host-no-program", Title: "the peer is on this machine, and no program under 'smcr run --local' listens there", Text: "and no program under 'smcr run --local' listens there",
-		Cause: "The client was started with 'smcr run --local', and the server on this machine was not.",
-		Cure:  []string{"If the two should be joined directly, start both with 'smcr run --local'."},
-	},
-	{
-		Name: "this-host-pairs", Title: "the user has as many joined connections as a user may have", Text: "pairs within the host",
-		Cause: "The programs chose 'smcr run --local', and the user of the client has 2048 connections that are joined directly. Further ones are TCP.",
-		Cure:  []string{"Nothing has to be done: the connection is TCP, and the next one is joined when there are fewer."},
-	},
-	{
-		Name: "this-host-server", Title: "the peer is on this machine, and the server was not started with --local", Text: "and the server was not started with --local",
-		Cause: "The client was started with 'smcr run --local', and the server on this machine without --local.",
-		Cure:  []string{"If the two should be joined directly, start both with 'smcr run --local'."},
-	},
-	{
 		Name: "v2-needed", Title: "the device has only RoCE version 2 GIDs", Text: "has only RoCE version 2 GIDs",
 		Cause: "The RoCE port has no GID of RoCE version 1, so the kernel uses it only with version 2 of SMC.",
 		Cure:  []string{"Define the same enterprise ID on both hosts: 'smcr ueid add EID'."},
-	},
-	{
-		Name: "versions-of-smcr", Title: "launcher and stack are of different releases of smcr", Text: "are of different releases of smcr",
-		Cause: "The launcher and the stack are of releases of smcr that do not understand each other.",
-		Cure:  []string{"Upgrade the stack without loss of connections: 'smcr serve --takeover', or 'systemctl reload smcr'.", "Start programs with the same release of 'smcr run'."},
 	},
 }

@@ -73,10 +73,9 @@ func TestFind(t *testing.T) {
 		"prefixes of":   "other-subnet",
 		"smcr: 3 over TCP: declined SMC-R: 0x030e0000 (no route to the peer's RNIC): destination is not on a directly attached network: 10.9.0.1 is behind a router, which requires SMC version 2 and an enterprise ID": "behind-router",
 		"smcr: 1 over TCP: peer declined SMC-R: 0x03030002 (no SMC-R device)": "no-smcr-device",
-		"TCP 0x05000000/0x03070000": "other-subnet",
-		"smcr: 2 over TCP: the peer is on this machine, and no program under 'smcr run --local' listens there": "this-host-no-program",
-		"smcr: 2 over TCP: the stack does not answer":                                                          "no-stack",
-		"10.1.0.2 does not answer": "host-silent",
+		"TCP 0x05000000/0x03070000":                   "other-subnet",
+		"smcr: 2 over TCP: the stack does not answer": "no-stack",
+		"10.1.0.2 does not answer":                    "host-silent",
 		"declined SMC-R: 0x03000000 (configuration error): 300 pending handshakes: the handshake limit is reached": "handshake-limit",
 	} {
 		got := ""
