@@ -175,7 +175,7 @@ func TestLess(t *testing.T) {
 		change func(program, stack *corev1.Container)
 		log    string // of the stack
 	}{
-		{"the cgroup of the pod", func(_, s *corev1.Container) { s.Args = []string{"serve"} }, "this stack is in a container"},
+		{"the cgroup of the pod", func(_, s *corev1.Container) { s.Args = []string{"serve"} }, "msg=serving"},
 		{"SYS_ADMIN", without("SYS_ADMIN"), "capability=CAP_SYS_ADMIN lost="},
 		{"BPF and SYS_ADMIN", without("BPF", "SYS_ADMIN"), "capability=CAP_BPF lost="},
 		{"NET_ADMIN", without("NET_ADMIN"), "capability=CAP_NET_ADMIN lost="},
