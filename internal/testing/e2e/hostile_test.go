@@ -28,7 +28,7 @@ func as(uid string, argv ...string) []string {
 // use them all.
 func (l *lab) fewFiles(h *netnstest.Host) *netnstest.Process {
 	l.t.Helper()
-	p := h.Go(l.t, "prlimit", "--nofile=384:384", bin("smcr"), "serve")
+	p := h.Go(l.t, "prlimit", "--nofile=1024:1024", bin("smcr"), "serve")
 	err := netnstest.Until(startTime, func() error {
 		_, err := l.try(h, "--backend", "user", "info")
 		return err
