@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
 	"smcr/smc"
@@ -182,4 +184,45 @@ func TestGivenElsewhere(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestGivenInVain has a server whose kernel forgets the connection while its device is down: whoever carries the connection hears of it,
+// although nobody sends anything.
+func TestGivenInVain(t *testing.T) {
+	testkind.System(t)
+	inner := make(chan int, 1)
+	flow := make(chan *Flow, 1)
+	b := newBed(t, func(b *bed, f *Flow) {
+		if err := agree(f); err != nil {
+			b.t.Error(err)
+			f.Reset()
+			return
+		}
+		if f.Role == smc.Client {
+			_ = f.Splice()
+			return
+		}
+		if err := b.B.SetLink(0, false); err != nil {
+			b.t.Error(err)
+		}
+		fd, err := f.Split()
+		if err != nil {
+			b.t.Error(err)
+			return
+		}
+		flow <- f
+		inner <- fd
+	})
+	l := b.listen(b.B.Addr())
+	b.dial(l)
+	fd := <-inner
+	defer unix.Close(fd)
+	f := <-flow
+	time.Sleep(2500 * time.Millisecond) // Real time: the kernel has no route for another SYN-ACK meanwhile.
+	b.must(b.B.SetLink(0, true))
+	testkind.Eventually(t, "inner is reset", func() (any, bool) {
+		code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		return fmt.Sprint(syscall.Errno(code), err), code != 0
+	})
+	f.Reset()
 }

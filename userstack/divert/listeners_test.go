@@ -278,4 +278,8 @@ func TestListenTakeover(t *testing.T) {
 	h.wantOwner(l, firstOwner)
 	h.must(old.Close())
 	h.wantOwner(l, firstOwner)
+	testkind.Eventually(t, "nothing is left of the connections", func() (any, bool) {
+		left := left(next)
+		return left, left == ""
+	})
 }
