@@ -33,7 +33,6 @@ var plainCalls = map[string]int{
 	"getegid": unix.SYS_GETEGID, "geteuid": unix.SYS_GETEUID, "getgid": unix.SYS_GETGID, "getpid": unix.SYS_GETPID,
 	"getppid": unix.SYS_GETPPID, "getrandom": unix.SYS_GETRANDOM, "getrusage": unix.SYS_GETRUSAGE, "gettid": unix.SYS_GETTID,
 	"getuid": unix.SYS_GETUID, "sysinfo": unix.SYS_SYSINFO, "uname": unix.SYS_UNAME,
-	"capget": unix.SYS_CAPGET, "capset": unix.SYS_CAPSET, // package rights takes capabilities from a thread for a while
 
 	// Descriptors and events.
 	"close": unix.SYS_CLOSE, "dup": unix.SYS_DUP, "dup3": unix.SYS_DUP3, "epoll_create1": unix.SYS_EPOLL_CREATE1,
@@ -69,11 +68,10 @@ var ioctlRequests = []uint32{
 	unix.SIOCETHTOOL, unix.SIOCGIFINDEX, unix.SIOCGIFNAME, unix.SIOCGIFMTU, unix.SIOCGIFFLAGS, unix.SIOCGIFHWADDR,
 }
 
-// bpfCommands are the commands of bpf that the stack uses after its start. It attaches the
-// programs that it has loaded before, and loads none (packages tcpopt and lastclose).
+// bpfCommands are the commands of bpf that the stack uses after its start, when it loads no
+// programs any more (package divert).
 var bpfCommands = []uint32{
 	unix.BPF_MAP_LOOKUP_ELEM, unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_MAP_GET_NEXT_KEY, unix.BPF_OBJ_GET_INFO_BY_FD,
-	unix.BPF_LINK_CREATE, unix.BPF_RAW_TRACEPOINT_OPEN, // the latter before Linux 5.18, see lastclose
 }
 
 // systemCalls returns all system calls that a stack that serves uses. What is not in the
