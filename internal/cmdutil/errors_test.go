@@ -19,7 +19,7 @@ func TestMessage(t *testing.T) {
 	}{
 		{nil, ""},
 		{&StatusError{Code: 7}, ""},
-		{&StatusError{Code: 7, Err: errors.New("launch: no such program")}, "no such program"},
+		{&StatusError{Code: 7, Err: errors.New("service: no such program")}, "no such program"},
 		{fmt.Errorf("userstack: %w", nl.ErrNoBackend), "no such SMC stack"},
 		{fmt.Errorf("nl: list: %w", Say(nl.ErrNoBackend, "no stack runs here")), "no stack runs here"},
 		// Joined errors are lines, also in another error. What is in a name is not.

@@ -18,7 +18,7 @@ func TestLog(t *testing.T) {
 	log.Debug("not for the user")
 	log.Info("nor this")
 	log.Warn("the stack is already running")
-	log.Warn("connection dropped", "remote", "10.1.0.2:80", "err", fmt.Errorf("broker: send: %w", errors.New("launch: broken\npipe")), "try", 2)
+	log.Warn("connection dropped", "remote", "10.1.0.2:80", "err", fmt.Errorf("service: send: %w", errors.New("divert: broken\npipe")), "try", 2)
 	log.With("conn", 7).WithGroup("g").Error("cannot deliver a connection", slog.Attr{})
 	want := "smcr: warning: the stack is already running\n" +
 		"smcr: warning: connection dropped: send: broken pipe (remote 10.1.0.2:80, try 2)\n" +

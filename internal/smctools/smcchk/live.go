@@ -167,6 +167,9 @@ func (p *process) stop() {
 	}
 }
 
+// withinMachine is printed for a target that has no connections over SMC-R.
+const withinMachine = "     No SMC: connections within this machine are TCP\n"
+
 // connect runs a client and prints the transport of its connection.
 func (c *check) connect(ip netip.Addr, port uint16) {
 	target := netip.AddrPortFrom(ip, port)
@@ -182,7 +185,7 @@ func (c *check) connect(ip netip.Addr, port uint16) {
 		select {
 		case <-client.connected:
 			if ownAddress(ip) {
-				c.Printf("     No SMC: connections within this machine are TCP\n")
+				c.Printf("%s", withinMachine)
 				return
 			}
 			c.Printf("     Failed  (TCP fallback), no reason is known\n")
@@ -199,11 +202,13 @@ func (c *check) connect(ip netip.Addr, port uint16) {
 		}
 	}
 	c.debug("Client result: %s", result)
-	switch conn.Mode {
-	case nl.ModeSMCR:
+	switch {
+	case conn.Mode == nl.ModeSMCR:
 		c.Printf("     Success, using SMC-R\n")
-	case nl.ModeSMCD:
+	case conn.Mode == nl.ModeSMCD:
 		c.Printf("     Success, using SMC-D\n")
+	case smc.Diagnosis(conn.Fallback.Reason) == smc.DiagLocal:
+		c.Printf("%s", withinMachine)
 	default:
 		c.Printf("     Failed  (TCP fallback), reasons:\n          Client: %s\n", explain(conn.Fallback.Reason))
 		if conn.Fallback.Peer != 0 {
