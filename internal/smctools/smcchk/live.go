@@ -185,7 +185,7 @@ func (c *check) connect(ip netip.Addr, port uint16) {
 		select {
 		case <-client.connected:
 			if ownAddress(ip) {
-				c.Printf("%s", withinMachine)
+				c.Printf(withinMachine)
 				return
 			}
 			c.Printf("     Failed  (TCP fallback), no reason is known\n")
@@ -208,7 +208,7 @@ func (c *check) connect(ip netip.Addr, port uint16) {
 	case conn.Mode == nl.ModeSMCD:
 		c.Printf("     Success, using SMC-D\n")
 	case smc.Diagnosis(conn.Fallback.Reason) == smc.DiagLocal:
-		c.Printf("%s", withinMachine)
+		c.Printf(withinMachine)
 	default:
 		c.Printf("     Failed  (TCP fallback), reasons:\n          Client: %s\n", explain(conn.Fallback.Reason))
 		if conn.Fallback.Peer != 0 {
