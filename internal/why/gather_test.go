@@ -292,7 +292,7 @@ func TestKernel(t *testing.T) {
 		t.Errorf("SMC-R: %+v", over)
 	}
 	rows, _, err = w.ask(t, "pid:80")
-	if err != nil || len(rows) != 1 || rows[0].Reason != notRun || !strings.Contains(rows[0].Why, "the kernel has SMC (AF_SMC)") {
+	if err != nil || len(rows) != 1 || rows[0].Reason != notRun || !strings.Contains(rows[0].Why, "its own (AF_SMC)") {
 		t.Errorf("a program that uses TCP sockets: %+v, %v", rows, err)
 	}
 }

@@ -174,19 +174,19 @@ func (f *Facts) hidden() Verdict {
 	return v
 }
 
-// notUnder is the verdict on a socket of a program that was not started under smcr run.
+// notUnder is the verdict on a TCP socket of a program that is in no attached cgroup.
 func (f *Facts) notUnder() Verdict {
 	v := Verdict{Carrier: TCP, Reason: notRun, Why: "the program was not started under smcr run"}
 	switch {
-	case f.KernelStack && !f.UserStack:
-		v.Why += ": the kernel has SMC (AF_SMC), and the program uses TCP sockets"
-	case !f.KernelStack && !f.UserStack:
+	case f.KernelStack: // in mode kernel, some sockets of a program are TCP, and nobody knows how it was started
+		v.Why = "the socket is one of TCP, and the kernel's SMC carries its own (AF_SMC): those of programs under smcr run"
+	case !f.UserStack:
 		v.Why += ", and no SMC stack runs here"
 	}
 	p := f.Process
 	switch {
 	case p.Unit != "":
-		v.Advice = fmt.Sprintf("Have the service use SMC-R: 'smcr service enable %s'.", p.Unit)
+		v.Advice = fmt.Sprintf("Have the service use SMC-R, without a restart: 'smcr service enable %s'; connections made before stay TCP.", p.Unit)
 	default:
 		v.Advice = fmt.Sprintf("Start it again with 'smcr run -- %s'.", p.Start)
 	}
