@@ -30,6 +30,7 @@ var nouns = []struct {
 	{"info", nil, []string{"show"}},
 	{"rnics", []string{"rnic"}, []string{"show"}},
 	{"topology", nil, []string{"show"}},
+	{"program", []string{"programs"}, []string{"list"}},
 	{"service", []string{"services"}, []string{"show", "status", "enable", "disable"}}, // status has no other names
 }
 

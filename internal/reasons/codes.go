@@ -228,7 +228,6 @@ var codes = []Reason{
 		Cause: "Both programs are on this machine, in one network namespace or in two, so their connection is TCP between their own sockets. Within a machine the kernel's TCP is faster than software RoCE.",
 		Cure: []string{
 			"Nothing has to be done.",
-			"To join two programs of one network namespace directly, start both with 'smcr run --local'.",
 			"To test SMC-R on one machine, use two network namespaces, each with a stack of 'smcr serve --no-local'.",
 		},
 	},
