@@ -41,7 +41,11 @@ func wait(c child) int {
 		w.signals = -1
 	}
 	w.catch()
-	_ = unix.Sendto(w.sock, []byte{0}, unix.MSG_NOSIGNAL, nil) // if the runner has ended, run finds it
+	if err := unix.Sendto(w.sock, []byte{0}, unix.MSG_NOSIGNAL, nil); err != nil {
+		_ = unix.Close(w.sock) // for which the runner waits: it says that the program does not run
+		_ = waitFor(w.other)
+		return program.ExitNotExecutable
+	}
 	return w.run()
 }
 
