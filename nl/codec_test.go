@@ -75,8 +75,6 @@ func samples() map[string]attrCodec {
 			SMCD:                  stats.Tech{NotCounted: stats.CountOptional},
 			SMCR:                  stats.Tech{RXSizes: stats.Histogram{1, 2, 3, 4, 5, 6, 7, 8, 9}, TXBufs: stats.Buffers{SmallPeer: 1, Small: 2, FullPeer: 3, Full: 4, Reuse: 5, Alloc: 6, Downgrade: 7}, RXUsage: 1 << 40, Urgent: 8},
 			ServerHandshakeErrors: 3,
-			ClientLocal:           5,
-			ServerLocal:           6,
 			Panics:                4,
 			Failovers:             1 << 33,
 			ClientHandshakeTimes:  stats.Times{Counts: [stats.TimeBuckets]uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, Sum: 1 << 50},

@@ -17,13 +17,10 @@ const (
 	ModeSMCR Mode = 0 // SMC over RDMA
 	ModeTCP  Mode = 1 // the connection became plain TCP
 	ModeSMCD Mode = 2 // SMC over a direct memory device (ISM)
-	// ModeLocal is a socketpair between two programs of one host. Only a stack in
-	// user space has it.
-	ModeLocal Mode = 3
 )
 
-// String returns SMCR, TCP, SMCD or LOCAL.
-func (m Mode) String() string { return name("Mode", m, "SMCR", "TCP", "SMCD", "LOCAL") }
+// String returns SMCR, TCP or SMCD.
+func (m Mode) String() string { return name("Mode", m, "SMCR", "TCP", "SMCD") }
 
 // A Shutdown is the set of directions that a program has shut down.
 type Shutdown uint8

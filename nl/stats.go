@@ -43,10 +43,6 @@ func (s *statsAttrs) encode(ae *attrEncoder) {
 	if s.Panics > 0 {
 		ae.Uint64(attrStatsPanics, s.Panics)
 	}
-	if s.ClientLocal|s.ServerLocal != 0 {
-		ae.Uint64(attrStatsClientLocal, s.ClientLocal)
-		ae.Uint64(attrStatsServerLocal, s.ServerLocal)
-	}
 	if s.Failovers > 0 {
 		ae.Uint64(attrStatsFailovers, s.Failovers)
 	}
@@ -75,10 +71,6 @@ func (s *statsAttrs) decode(ad *attrDecoder) error {
 			s.ServerHandshakeErrors = number(ad)
 		case attrStatsPanics:
 			s.Panics = number(ad)
-		case attrStatsClientLocal:
-			s.ClientLocal = number(ad)
-		case attrStatsServerLocal:
-			s.ServerLocal = number(ad)
 		case attrStatsFailovers:
 			s.Failovers = number(ad)
 		case attrStatsClientHSTimes:

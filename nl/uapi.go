@@ -332,8 +332,8 @@ const (
 // Own attributes of the statistics nest.
 const (
 	attrStatsPanics = OwnAttributes + iota
-	attrStatsClientLocal
-	attrStatsServerLocal
+	_               // of earlier releases
+	_               // of earlier releases
 	attrStatsFailovers
 	attrStatsClientHSTimes
 	attrStatsServerHSTimes

@@ -59,7 +59,6 @@ type Collector struct {
 	conns    [2][2]atomic.Uint64 // by Side, then SMC version - 1
 	hsErrors [2]atomic.Uint64    // by Side
 	calls    [socketCalls]atomic.Uint64
-	local    [2]atomic.Uint64 // by Side
 	panics   atomic.Uint64
 	moves    atomic.Uint64 // failovers
 	hsTimes  [2]times      // by Side
@@ -112,10 +111,6 @@ func (c *Collector) HandshakeTime(side smc.Role, d time.Duration) { c.hsTimes[si
 
 // Failovers counts n connections that were moved from a link that failed to another one.
 func (c *Collector) Failovers(n uint64) { c.moves.Add(n) }
-
-// Local counts a connection between two programs of this host that no stack
-// carries: they have the two ends of a socketpair.
-func (c *Collector) Local(side smc.Role) { c.local[side&1].Add(1) }
 
 // Panic counts a Go panic that did not end the process.
 func (c *Collector) Panic() { c.panics.Add(1) }
@@ -224,8 +219,6 @@ func (c *Collector) Snapshot() Stats {
 		},
 		ClientHandshakeErrors: c.hsErrors[smc.Client].Load(),
 		ServerHandshakeErrors: c.hsErrors[smc.Server].Load(),
-		ClientLocal:           c.local[smc.Client].Load(),
-		ServerLocal:           c.local[smc.Server].Load(),
 		Panics:                c.panics.Load(),
 		Failovers:             c.moves.Load(),
 		ClientHandshakeTimes:  c.hsTimes[smc.Client].load(),

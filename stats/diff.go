@@ -24,8 +24,6 @@ func (s Stats) merge(b Stats, op operation) Stats {
 	s.SMCD, s.SMCR = s.SMCD.merge(b.SMCD, op), s.SMCR.merge(b.SMCR, op)
 	op.to(&s.ClientHandshakeErrors, b.ClientHandshakeErrors)
 	op.to(&s.ServerHandshakeErrors, b.ServerHandshakeErrors)
-	op.to(&s.ClientLocal, b.ClientLocal)
-	op.to(&s.ServerLocal, b.ServerLocal)
 	op.to(&s.Panics, b.Panics)
 	op.to(&s.Failovers, b.Failovers)
 	s.ClientHandshakeTimes = s.ClientHandshakeTimes.merge(b.ClientHandshakeTimes, op)

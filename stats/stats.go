@@ -137,13 +137,6 @@ type Stats struct {
 	ClientHandshakeErrors uint64 // handshakes that failed with an error, as client
 	ServerHandshakeErrors uint64 // handshakes that failed with an error, as server
 
-	// ClientLocal is the number of connections between two programs of this host, on
-	// the side of the client: each program has an end of a socketpair. A kernel has
-	// no such connections.
-	ClientLocal uint64
-	// ServerLocal is ClientLocal for the side of the server.
-	ServerLocal uint64
-
 	// Panics is the number of Go panics in the stack. Each ended one connection,
 	// session or link group. A kernel does not count them.
 	Panics uint64

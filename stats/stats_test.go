@@ -42,9 +42,6 @@ func TestCollector(t *testing.T) {
 	c.Connection(smc.Client, 1)
 	c.Connection(smc.Server, 2)
 	c.Connection(smc.Server, 2)
-	c.Local(smc.Client)
-	c.Local(smc.Server)
-	c.Local(smc.Server)
 	c.HandshakeError(smc.Server)
 	c.BufferSize(TX, 65536)
 	c.Buffer(TX, Alloc)
@@ -67,8 +64,6 @@ func TestCollector(t *testing.T) {
 			NotCounted: CountOptional &^ (CountTXUsage | CountRXUsage),
 		},
 		ServerHandshakeErrors: 1,
-		ClientLocal:           1,
-		ServerLocal:           2,
 		Panics:                1,
 	}
 	if diff := cmp.Diff(want, c.Snapshot()); diff != "" {

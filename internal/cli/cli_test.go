@@ -191,7 +191,7 @@ func TestErrors(t *testing.T) {
 		{"serve --log-levle debug", 2, `unknown flag: --log-levle: did you mean "--log-level"?`},
 		{"linkgroup list -o jsno", 2, `invalid argument "jsno" for "-o, --output" flag: choose one of table, wide, json: did you mean "json"?`},
 		{"linkgroup list --role clinet", 2, `invalid argument "clinet" for "--role" flag: choose one of client, server: did you mean "client"?`},
-		{"connection list --mode smrc", 2, `invalid argument "smrc" for "--mode" flag: choose one of SMCR, SMCD, LOCAL, TCP: did you mean "SMCR"?`},
+		{"connection list --mode smrc", 2, `invalid argument "smrc" for "--mode" flag: choose one of SMCR, SMCD, TCP: did you mean "SMCR"?`},
 		{"device list --state actve", 2, `invalid argument "actve" for "--state" flag: choose one of ACTIVE, INACTIVE: did you mean "ACTIVE"?`},
 		{"run --mode kernle -- true", 2, `--mode "kernle": did you mean "kernel"?`},
 		{"serve --log-level wran", 2, `--log-level "wran": did you mean "warn"?`},

@@ -41,7 +41,7 @@ func newConnectionList(f *cmdutil.Factory) *cobra.Command {
 				"ACTIVE", "INIT", "CLOSED", "LISTEN", "PEERCLOSEWAIT1", "PEERCLOSEWAIT2", "APPCLOSEWAIT1", "APPCLOSEWAIT2",
 				"APPFINCLOSEWAIT", "PEERFINCLOSEWAIT", "PEERABORTWAIT", "PROCESSABORT"),
 			byChoice("mode", "show only connections of this `mode`", func(c *nl.Connection) string { return c.Mode.String() },
-				"SMCR", "SMCD", "LOCAL", "TCP"),
+				"SMCR", "SMCD", "TCP"),
 			byRole(func(c *nl.Connection) string {
 				if c.Link == nil {
 					return ""
@@ -81,13 +81,12 @@ func newConnectionList(f *cmdutil.Factory) *cobra.Command {
 		Short:   "List connections",
 		Long: "List the connections of SMC sockets in this network namespace. Arguments select\n" +
 			"connections by the inode of the socket, or by one of its two addresses with the port.\n\n" +
-			"Mode is SMCR, SMCD, LOCAL, or TCP with the reason why the connection became plain\n" +
-			"TCP: the code found here, and after a slash the one that the peer sent. LOCAL is\n" +
-			"a direct connection between two programs of this machine; its bytes are not\n" +
-			"counted. The list includes connections of programs under 'smcr run' that were TCP\n" +
-			"from the start. 'smcr explain CODE' says more about a reason, and what to do.\n" +
-			"--all includes sockets that listen or have no connection yet; so does --state\n" +
-			"with one of their states.",
+			"Mode is SMCR, SMCD, or TCP with the reason why the connection became plain TCP:\n" +
+			"the code found here, and after a slash the one that the peer sent. The list\n" +
+			"includes connections of programs under 'smcr run' that were TCP from the start.\n" +
+			"'smcr explain CODE' says more about a reason, and what to do. --all includes\n" +
+			"sockets that listen or have no connection yet; so does --state with one of their\n" +
+			"states.",
 		Example: "  smcr connection list\n  smcr connection list --mode tcp --peer 10.1.0.0/16\n  smcr connection list --all -o json",
 	})
 }
@@ -144,8 +143,8 @@ type connectionJSON struct {
 	PID       uint32            `json:"pid,omitempty"`
 	Command   string            `json:"command,omitempty"`
 	LinkGroup string            `json:"linkgroup,omitempty"`
-	TXBytes   *uint64           `json:"tx_bytes,omitempty"` // nil for LOCAL: no stack counts them
-	RXBytes   *uint64           `json:"rx_bytes,omitempty"`
+	TXBytes   uint64            `json:"tx_bytes"`
+	RXBytes   uint64            `json:"rx_bytes"`
 	ShutRecv  bool              `json:"shutdown_recv"`
 	ShutSend  bool              `json:"shutdown_send"`
 	Fallback  *connFallbackJSON `json:"fallback,omitempty"`
@@ -199,11 +198,8 @@ func newConnectionJSON(r nl.Row[nl.Connection], netdev func(uint32) string) conn
 	c := &r.Value
 	j := connectionJSON{
 		Stack: r.Stack, State: c.State.String(), Mode: c.Mode.String(), Local: address(c.Local), Remote: address(c.Remote),
-		NetDev: netdev(c.NetDev), UID: c.UID, Inode: c.Inode, Cookie: c.Cookie, PID: c.PID, Command: c.Command,
+		NetDev: netdev(c.NetDev), UID: c.UID, Inode: c.Inode, Cookie: c.Cookie, PID: c.PID, Command: c.Command, TXBytes: c.TXBytes, RXBytes: c.RXBytes,
 		ShutRecv: c.Shutdown&nl.ShutdownRecv != 0, ShutSend: c.Shutdown&nl.ShutdownSend != 0,
-	}
-	if c.Mode != nl.ModeLocal {
-		j.TXBytes, j.RXBytes = &c.TXBytes, &c.RXBytes
 	}
 	if c.LinkGroup != 0 {
 		j.LinkGroup = c.LinkGroup.String()
@@ -325,12 +321,7 @@ func linkCell(cell func(*nl.ConnLink) any) func(*nl.Connection) any {
 	}
 }
 
-// bytesCell returns a cell of a byte counter. No stack counts the bytes of LOCAL.
+// bytesCell returns a cell of a byte counter.
 func bytesCell(count func(*nl.Connection) uint64) func(*nl.Connection) any {
-	return func(c *nl.Connection) any {
-		if c.Mode == nl.ModeLocal {
-			return "-"
-		}
-		return output.Size(count(c))
-	}
+	return func(c *nl.Connection) any { return output.Size(count(c)) }
 }

@@ -18,7 +18,6 @@ type statsJSON struct {
 	SMCD            techJSON      `json:"smcd"`
 	HandshakeErrors sidesJSON     `json:"handshake_errors"`
 	Fallbacks       fallbacksJSON `json:"fallbacks"`
-	Local           *sidesJSON    `json:"local,omitempty"`  // only user-space stacks
 	Panics          *uint64       `json:"panics,omitempty"` // only user-space stacks
 
 	// Only user-space stacks have the following fields.
@@ -125,7 +124,7 @@ func newStatsJSON(r nl.Row[counters]) statsJSON {
 		Fallbacks:       fallbacksJSON{Client: f.ClientTotal, Server: f.ServerTotal, Reasons: []reasonJSON{}},
 	}
 	if r.Stack != "kernel" {
-		j.Local, j.Panics = &sidesJSON{s.ClientLocal, s.ServerLocal}, &s.Panics
+		j.Panics = &s.Panics
 		j.Failovers = &s.Failovers
 		j.HandshakeTimes = &sidesTimesJSON{newTimesJSON(&s.ClientHandshakeTimes), newTimesJSON(&s.ServerHandshakeTimes)}
 		engine := engineJSON(s.Engine)

@@ -76,9 +76,6 @@ func (r statsReport) print(s *counters) {
 	if s.stats.Failovers > 0 {
 		r.number("Failovers", s.stats.Failovers, "")
 	}
-	if s.stats.ClientLocal+s.stats.ServerLocal > 0 {
-		r.sides("Local connections", s.stats.ClientLocal, s.stats.ServerLocal)
-	}
 	if s.stats.Panics > 0 {
 		r.number("Panics survived", s.stats.Panics, "")
 	}

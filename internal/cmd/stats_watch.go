@@ -130,7 +130,6 @@ type perSecondJSON struct {
 	TXCalls         float64  `json:"tx_calls"`
 	Fallbacks       float64  `json:"fallbacks"`
 	HandshakeErrors float64  `json:"handshake_errors"`
-	Local           float64  `json:"local_conns"`
 	Retransmits     *float64 `json:"retransmits"` // null: not counted
 }
 
@@ -147,7 +146,7 @@ func newRatesJSON(before, now *sample.Stack, elapsed time.Duration) ratesJSON {
 	}
 	j.Rates = &perSecondJSON{
 		Connections: round(r.Connections), RXBytes: round(r.RXBytes), TXBytes: round(r.TXBytes), RXCalls: round(r.RXCalls), TXCalls: round(r.TXCalls),
-		Fallbacks: round(r.Fallbacks), HandshakeErrors: round(r.HandshakeErrors), Local: round(r.Local),
+		Fallbacks: round(r.Fallbacks), HandshakeErrors: round(r.HandshakeErrors),
 	}
 	if r.Retransmits != nil {
 		j.Rates.Retransmits = new(round(*r.Retransmits))

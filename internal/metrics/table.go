@@ -98,11 +98,6 @@ var families = []family{
 		}),
 	},
 	{
-		name: "local_connections_total", kind: prometheus.CounterValue, labels: []string{"side"},
-		help: "Connections between two programs of this machine that were joined directly.",
-		read: ofUser(func(s *stats.Stats, f emit) { sides(s.ClientLocal, s.ServerLocal, f) }),
-	},
-	{
 		name: "fallbacks_total", kind: prometheus.CounterValue, labels: []string{"side", "reason"},
 		help: "Connections that became plain TCP, by side and reason; peer_declined is a DECLINE of the peer, and the reasons of kernels wrap at 65536.",
 		read: readFallbacks,

@@ -70,7 +70,6 @@ type figures struct {
 	Counted  uint64 `json:"counted"` // grows, also after a takeover, and begins again with a restart
 	SMCR     int    `json:"smcr"`
 	SMCD     int    `json:"smcd"`
-	Local    int    `json:"local"`
 	TCP      int    `json:"tcp"`
 	Became   uint64 `json:"became_tcp"` // connections that became TCP since the stack was started
 	Groups   int    `json:"groups"`
@@ -101,7 +100,7 @@ func newState(l *listed, cfg *Config, layout topology.Layout, filter string) *st
 
 func newFigures(s *topology.Stack, l *topology.Listing) figures {
 	f := figures{
-		Host: text(s.Host), Stack: text(s.Name), PID: l.Info.PID, SMCR: s.Conns.SMCR, SMCD: s.Conns.SMCD, Local: s.Conns.Local, TCP: s.Conns.TCP,
+		Host: text(s.Host), Stack: text(s.Name), PID: l.Info.PID, SMCR: s.Conns.SMCR, SMCD: s.Conns.SMCD, TCP: s.Conns.TCP,
 		Peers: len(s.Peers), Errors: l.Stats.ClientHandshakeErrors + l.Stats.ServerHandshakeErrors,
 		Became: l.Fallbacks.ClientTotal + l.Fallbacks.ServerTotal,
 	}

@@ -14,7 +14,6 @@ type Rates struct {
 
 	Fallbacks       float64  // connections that became plain TCP
 	HandshakeErrors float64  // handshakes that left no connection
-	Local           float64  // new connections within this host
 	Retransmits     *float64 // packets sent again; nil: not counted
 }
 
@@ -32,7 +31,6 @@ func Between(before, now *Stack, elapsed time.Duration) (r Rates, ok bool) {
 		Rate:            d.SMCR.Rate(elapsed),
 		Fallbacks:       per(f.ClientTotal + f.ServerTotal),
 		HandshakeErrors: per(d.ClientHandshakeErrors + d.ServerHandshakeErrors),
-		Local:           per(d.ClientLocal + d.ServerLocal),
 	}
 	if old, counted := before.Retransmits(); counted {
 		if n, counted := now.Retransmits(); counted {

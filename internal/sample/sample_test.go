@@ -91,7 +91,7 @@ func TestReadErrors(t *testing.T) {
 func TestBetween(t *testing.T) {
 	stack := func(pid uint32, bytes, fallbacks, again uint64) *Stack {
 		s := &Stack{Info: nl.SysInfo{PID: pid}, Devices: []nl.Device{{Name: "a", Resent: &nl.Resent{Packets: again}}, {Name: "b"}}}
-		s.Stats = nl.Stats{SMCR: stats.Tech{RXBytes: bytes, TXBytes: 2 * bytes, RXCalls: bytes / 10, ClientV2: bytes / 100}, ServerHandshakeErrors: bytes / 50, ClientLocal: bytes / 25}
+		s.Stats = nl.Stats{SMCR: stats.Tech{RXBytes: bytes, TXBytes: 2 * bytes, RXCalls: bytes / 10, ClientV2: bytes / 100}, ServerHandshakeErrors: bytes / 50}
 		s.Fallbacks.ClientTotal = fallbacks
 		return s
 	}
@@ -99,7 +99,7 @@ func TestBetween(t *testing.T) {
 	got, ok := Between(before, stack(1, 300, 9, 40), 2*time.Second)
 	want := Rates{
 		Rate:      stats.Rate{RXBytes: 100, TXBytes: 200, RXCalls: 10, Connections: 1},
-		Fallbacks: 2, HandshakeErrors: 2, Local: 4, Retransmits: new(20.0),
+		Fallbacks: 2, HandshakeErrors: 2, Retransmits: new(20.0),
 	}
 	if diff := cmp.Diff(want, got); !ok || diff != "" {
 		t.Errorf("%v, -want +got\n%s", ok, diff)

@@ -168,9 +168,6 @@ func (o ssOptions) row(w io.Writer, c nl.Connection) {
 			printable.Fprintf(w, "/0x%08x", c.Fallback.Peer)
 		}
 		return
-	case nl.ModeLocal: // only the user-space stack has it
-		fmt.Fprint(w, "LOCAL")
-		return
 	case nl.ModeSMCD:
 		fmt.Fprint(w, "SMCD ")
 	default:

@@ -34,12 +34,12 @@ type Query struct {
 
 // Totals are the numbers of all stacks together.
 type Totals struct {
-	groups, links                int
-	conns, smcr, smcd, tcp, here int // connections, by mode
-	flow                         flow
-	rxCalls, txCalls             float64
-	newConns, fallbacks          float64
-	errors, retransmits          float64
+	groups, links          int
+	conns, smcr, smcd, tcp int // connections, by mode
+	flow                   flow
+	rxCalls, txCalls       float64
+	newConns, fallbacks    float64
+	errors, retransmits    float64
 }
 
 // A Sample is what the screen shows of one moment.
@@ -199,8 +199,6 @@ func (d *digest) Connection(c *nl.Connection) {
 		s.totals.smcr++
 	case nl.ModeSMCD:
 		s.totals.smcd++
-	case nl.ModeLocal:
-		s.totals.here++
 	default:
 		s.totals.tcp++
 	}
@@ -262,8 +260,6 @@ func (d *digest) rate(key uint64, n counted) flow {
 // no counters, but cursors: how often they have wrapped is a number of 16 bits.
 func countedBytes(c *nl.Connection, kernel bool) (n counted, ok bool) {
 	switch {
-	case c.Mode == nl.ModeLocal:
-		return n, false
 	case !kernel:
 		return counted{rx: c.RXBytes, tx: c.TXBytes}, c.Mode != nl.ModeTCP || c.RXBytes|c.TXBytes != 0
 	case c.Info == nil || c.Mode == nl.ModeTCP:
@@ -283,7 +279,7 @@ func (d *digest) End() {
 	d.conns.merge(s.conns)
 	d.busiest.merge(s.busiest)
 	t := &d.totals
-	t.conns, t.smcr, t.smcd, t.tcp, t.here = t.conns+s.totals.conns, t.smcr+s.totals.smcr, t.smcd+s.totals.smcd, t.tcp+s.totals.tcp, t.here+s.totals.here
+	t.conns, t.smcr, t.smcd, t.tcp = t.conns+s.totals.conns, t.smcr+s.totals.smcr, t.smcd+s.totals.smcd, t.tcp+s.totals.tcp
 	d.flows[s.Name] = s.flows
 	for k, n := range s.counts {
 		d.now.conns[k] = n

@@ -74,7 +74,7 @@ func (d *digest) stackRow(s, before *sample.Stack, t *Totals) stackRow {
 		return row
 	}
 	row.flow, row.calls = flow{r.RXBytes, r.TXBytes}, r.RXCalls+r.TXCalls
-	row.newConns, row.fallbacks, row.errors = r.Connections+r.Local, r.Fallbacks, r.HandshakeErrors
+	row.newConns, row.fallbacks, row.errors = r.Connections, r.Fallbacks, r.HandshakeErrors
 	t.flow.add(row.flow)
 	t.rxCalls, t.txCalls = t.rxCalls+r.RXCalls, t.txCalls+r.TXCalls
 	t.newConns, t.fallbacks, t.errors = t.newConns+row.newConns, t.fallbacks+r.Fallbacks, t.errors+r.HandshakeErrors

@@ -105,7 +105,7 @@ func (m *Model) title() string {
 }
 
 func (m *Model) numbers(t *Totals) string {
-	s := fmt.Sprintf("Groups %d  Links %d  Conns %d (SMC-R %d, TCP %d, local %d", t.groups, t.links, t.conns, t.smcr, t.tcp, t.here)
+	s := fmt.Sprintf("Groups %d  Links %d  Conns %d (SMC-R %d, TCP %d", t.groups, t.links, t.conns, t.smcr, t.tcp)
 	if t.smcd > 0 {
 		s += fmt.Sprintf(", SMC-D %d", t.smcd)
 	}

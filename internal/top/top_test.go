@@ -90,7 +90,7 @@ func host(sec uint64) scene {
 			{State: smc.StateActive, Mode: nl.ModeSMCR, Local: addr("10.0.0.1:80"), Remote: addr("10.0.0.2:40002"), Inode: 12, LinkGroup: 0x100, Link: on(1, 2), PID: 100, Command: "nginx", RXBytes: 40e6 * sec, TXBytes: 500 * sec},
 			{State: smc.StatePeerCloseWait1, Mode: nl.ModeSMCR, Local: addr("[fd00::1]:50000"), Remote: addr("[fd00::2]:443"), Inode: 13, LinkGroup: 0x200, Link: on(1, 9), PID: 101, Command: "c\x1b[2Jurl世界", RXBytes: 7, TXBytes: 7},
 			{State: smc.StateActive, Mode: nl.ModeTCP, Local: addr("10.0.0.1:50002"), Remote: addr("10.0.0.3:22"), Inode: 14, PID: 102, Command: "ssh", Fallback: nl.ConnFallback{Reason: 0x03010000}},
-			{State: smc.StateActive, Mode: nl.ModeLocal, Local: addr("127.0.0.1:1"), Remote: addr("127.0.0.1:2"), Inode: 15},
+			{State: smc.StateActive, Mode: nl.ModeTCP, Local: addr("127.0.0.1:1"), Remote: addr("127.0.0.1:2"), Inode: 15, Fallback: nl.ConnFallback{Reason: uint32(smc.DiagLocal)}},
 			{State: smc.StateListen, Mode: nl.ModeSMCR, Local: addr("0.0.0.0:80"), Inode: 16},
 		},
 		// 100 bytes before the 16 bits of the cursors wrap, then 5000 bytes for each second.

@@ -93,8 +93,6 @@ func (b *builder) sum() (n Conns) {
 			n.SMCR++
 		case c.Mode == nl.ModeSMCD:
 			n.SMCD++
-		case c.Mode == nl.ModeLocal:
-			n.Local++
 		case c.Mode == nl.ModeTCP:
 			n.TCP++
 		}

@@ -27,8 +27,7 @@ type Stack struct {
 type Conns struct {
 	SMCR   int `json:"smcr"`
 	SMCD   int `json:"smcd"`
-	Local  int `json:"local"` // between two programs of this host
-	TCP    int `json:"tcp"`   // became plain TCP
+	TCP    int `json:"tcp"` // became plain TCP
 	Listen int `json:"listening"`
 }
 

@@ -84,7 +84,7 @@ func (s *Stack) carried() string {
 	for _, k := range []struct {
 		n    int
 		kind string
-	}{{s.Conns.SMCD, "over SMC-D"}, {s.Conns.Local, "local"}, {s.Conns.TCP, "became TCP"}} {
+	}{{s.Conns.SMCD, "over SMC-D"}, {s.Conns.TCP, "became TCP"}} {
 		if k.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", k.n, k.kind))
 		}

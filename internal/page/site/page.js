@@ -148,7 +148,7 @@ function setText(node, text) {
 // figures shows the numbers of each stack.
 function figures(stacks) {
   const list = stacks.map((s) => [s.stack, [
-    ['Over SMC-R now', s.smcr], ['Over SMC-D now', s.smcd || null], ['Local now', s.local || null], ['Became TCP, open now', s.tcp],
+    ['Over SMC-R now', s.smcr], ['Over SMC-D now', s.smcd || null], ['Became TCP, open now', s.tcp],
     ['Became TCP since start', s.became_tcp], ['Failed handshakes since start', s.errors || null],
     ['Sent', s.sent || '–'], ['Received', s.received || '–'], ['Peers', s.peers], ['Link groups', s.groups],
   ].filter(([, value]) => value !== null)]);

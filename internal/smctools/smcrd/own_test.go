@@ -20,8 +20,8 @@ func ownSample(n uint64) nltest.State {
 	times := stats.Times{Counts: [stats.TimeBuckets]uint64{2: n}, Sum: 1000 * n}
 	return nltest.State{
 		Stats: nl.Stats{
-			SMCR:        stats.Tech{RXBytes: 100 * n},
-			ClientLocal: n, ServerLocal: n + 1, Panics: n + 2, Failovers: n + 3, ClientHandshakeErrors: n + 4,
+			SMCR:   stats.Tech{RXBytes: 100 * n},
+			Panics: n + 2, Failovers: n + 3, ClientHandshakeErrors: n + 4,
 			ClientHandshakeTimes: times, ServerHandshakeTimes: times,
 			Engine: stats.Engine{Threads: 2, CPU: n + 5, Rounds: n + 6, Sleeps: n + 7},
 		},

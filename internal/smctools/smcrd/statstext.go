@@ -76,10 +76,7 @@ func (t *commandLine) printStats(c *counters) {
 		t.Printf("    v2                       %12d\n", s.ClientV2+s.ServerV2)
 	}
 	t.sides("Handshake errors", errs, c.ClientHandshakeErrors, c.ServerHandshakeErrors)
-	if local := c.ClientLocal + c.ServerLocal; local > 0 { // only the user-space stack has this and the next counter
-		t.sides("Local connections", local, c.ClientLocal, c.ServerLocal)
-	}
-	if c.Panics > 0 {
+	if c.Panics > 0 { // only the user-space stack counts them
 		t.Printf("  Panics survived            %12d\n", c.Panics)
 	}
 	t.Printf("  Avg requests per SMC conn  %14.1f\n", perConn)

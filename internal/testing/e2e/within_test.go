@@ -76,9 +76,6 @@ func TestWithinNamespace(t *testing.T) {
 	}
 	terminate(t, server)
 	wantWithin(t, server.Log())
-	if out := l.smcr(l.A, "--backend", "user", "stats", "show"); strings.Contains(out, "Local connections") {
-		t.Errorf("smcr stats show:\n%s", out)
-	}
 	terminate(t, bare)
 	terminate(t, stack)
 }
