@@ -22,7 +22,8 @@ type Attacher interface {
 	// Detach is the inverse of Attach. The error matches os.ErrNotExist if the cgroup is not attached.
 	Detach(ctx context.Context, path string) error
 
-	// Enter has a process be in an attached cgroup of its own, with what it starts from then on. A
+	// Enter has a process be in an attached cgroup of its own, with what it starts from then on. Where the stack may make none, but
+	// the process is in an attached one already, the result is that one, without Run. A
 	// [Client] asks for its own process, whatever who says. always is that of the Attachment. The error
 	// matches os.ErrPermission if the user may not use the stack, and syscall.EUSERS if it has too many.
 	Enter(ctx context.Context, who Peer, always bool) (Attachment, error)

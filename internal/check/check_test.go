@@ -249,6 +249,9 @@ FAILED   clc     this host declined: 0x0a0b0c0d
 			"skipped  tcp     this backend cannot test connections\n"},
 		{"probe failed", userState(eth0), nil, func(w *world) { w.err = errors.New("the roof is on fire") }, "10.1.0.2:80", 1,
 			"FAILED   tcp     the roof is on fire\n"},
+		{"no cgroup", userState(eth0), nil, func(w *world) { w.err = fmt.Errorf("%w: %w", errNotAttached, syscall.EROFS) }, "10.1.0.2:80", 1,
+			"FAILED   tcp     the connections of this process cannot use the stack: read-only file system\n" +
+				"                 -> run it where programs are that use the stack, or start the stack with --cgroup or, in a pod, --pod-cgroup: see smcr-serve(8)\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			fake := nltest.NewFake(test.state)

@@ -4,6 +4,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -24,11 +25,17 @@ func probeWire(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out 
 	if _, err := a.Attachments(ctx); err != nil {
 		return out, err
 	}
-	if _, err := run.Enter(ctx, a, true, slog.New(slog.DiscardHandler)); err != nil {
-		return out, fmt.Errorf("the connections of this process cannot use the stack: %w", err)
+	_, none := run.Enter(ctx, a, true, slog.New(slog.DiscardHandler))
+	// Without a run, the process may be in a cgroup that is attached, which the stack cannot always tell: its list does.
+	out, err = probeListed(ctx, ctl, remote, family(remote.Addr()), unix.IPPROTO_TCP, "the stack does not list the connection: see 'smcr connection list'")
+	if err != nil && none != nil {
+		return out, fmt.Errorf("%w: %w", errNotAttached, none)
 	}
-	return probeListed(ctx, ctl, remote, family(remote.Addr()), unix.IPPROTO_TCP, "the stack does not list the connection: see 'smcr connection list'")
+	return out, err
 }
+
+// errNotAttached means that the stack does not take the connections of this process.
+var errNotAttached = errors.New("the connections of this process cannot use the stack")
 
 // family returns the address family of a TCP socket that connects to an address.
 func family(a netip.Addr) int {

@@ -313,6 +313,8 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	switch {
 	case errors.Is(err, nl.ErrNotSupported):
 		return c.add("tcp", Skipped, "this backend cannot test connections")
+	case errors.Is(err, errNotAttached):
+		return c.fail("tcp", "", "run it where programs are that use the stack, or start the stack with --cgroup or, in a pod, --pod-cgroup: see smcr-serve(8)", "%v", err)
 	case err != nil:
 		return c.fail("tcp", reasonIn(err.Error(), smc.DiagInternal), "", "%v", err)
 	case out.Reason == smc.DiagLocal:

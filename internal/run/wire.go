@@ -61,8 +61,10 @@ func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
 		_ = c.Close()
 		return nil, err
 	}
-	log.Debug("the program keeps its sockets", "cgroup", a.Path)
-	handOver(ctx, c, log)
+	log.Debug("the program keeps its sockets", "cgroup", a.Path, "own", a.Run)
+	if a.Run {
+		handOver(ctx, c, log)
+	}
 	return &carrier{mode: ModeUser, control: c, in: a}, nil
 }
 
@@ -88,8 +90,8 @@ func enter(ctx context.Context, c *nl.Client, always bool, log *slog.Logger) (a 
 	return a, nil
 }
 
-// Enter has this process be in an attached cgroup of its own, so its connections are those of a program under smcr run. always
-// is that of nl.Attacher.
+// Enter has this process be in an attached cgroup of its own, so its connections are those of a program under smcr run. Where
+// nobody can make one, it may be in an attached one already: then that is the result, without Run. always is that of nl.Attacher.
 func Enter(ctx context.Context, c nl.Attacher, always bool, log *slog.Logger) (nl.Attachment, error) {
 	// Whoever may make a cgroup here does: the stack has no right to where a user manager has.
 	leave, err := attach.EnterOwn()
@@ -105,10 +107,12 @@ func Enter(ctx context.Context, c nl.Attacher, always bool, log *slog.Logger) (n
 		}
 	}
 	a, err := c.Enter(ctx, nl.Peer{}, always)
-	if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EROFS) {
+	if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EROFS) || err == nil && !a.Run {
 		// A stack that is not of root may not make it: attach.ErrNoRight.
-		if err = runs.Ask(ctx); err == nil {
+		if asked := runs.Ask(ctx); asked == nil {
 			a, err = c.Enter(ctx, nl.Peer{}, always)
+		} else if err != nil {
+			err = asked
 		}
 	}
 	if err != nil {
@@ -133,6 +137,10 @@ func (s *starter) superviseWire(c *carrier) error {
 func (s *starter) wireSummary(w io.Writer, c *carrier) {
 	if uid := uint32(os.Geteuid()); uid != 0 && c.in.UID != uid { // the stack shows nothing of it, and others may be in the cgroup
 		fmt.Fprintf(w, "smcr: the program was within a run of user %d, to whom its connections count\n", c.in.UID)
+		return
+	}
+	if !c.in.Run {
+		fmt.Fprintln(w, "smcr: the program is in a cgroup that is attached as a whole: its connections are not counted apart, see 'smcr connection list'")
 		return
 	}
 	if goesOn(c.in) {

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/cgroup"
 	"smcr/nl"
 	"smcr/userstack/attach"
 	"smcr/userstack/divert"
@@ -67,7 +69,27 @@ func (c continued) Enter(_ context.Context, who nl.Peer, always bool) (nl.Attach
 		}
 	}
 	e, err := c.boundary.attached.Enter(&attach.Process{PID: int(who.PID), UID: who.UID, FD: -1, Namespace: c.boundary.s.netns}, always)
+	if errors.Is(err, attach.ErrNoRight) {
+		if a, ok := c.boundary.attachedAlready(who); ok {
+			return a, nil
+		}
+	}
 	return attachment(e, nl.Outcomes{}), err
+}
+
+// attachedAlready returns the cgroup of a process if its new connections use SMC there, without a run: in a container whose tree
+// of cgroups nobody can change, for example.
+func (w *boundary) attachedAlready(who nl.Peer) (nl.Attachment, bool) {
+	own, err := cgroup.Of(int(who.PID))
+	if err != nil {
+		return nl.Attachment{}, false
+	}
+	id, err := cgroup.ID(path.Join(w.top, own))
+	if err != nil {
+		return nl.Attachment{}, false
+	}
+	does := w.within()[id]
+	return nl.Attachment{Path: own, Cgroup: id, UID: who.UID, Connect: does.Connect, Accept: does.Accept}, does.Connect && does.Accept
 }
 
 // Listen implements nl.Attacher.
