@@ -14,6 +14,7 @@ import (
 	"smcr/internal/kernelsmc"
 	"smcr/internal/plain"
 	"smcr/internal/printable"
+	"smcr/internal/serve"
 	"smcr/nl"
 )
 
@@ -27,7 +28,7 @@ var errNoDevice = errors.New("the kernel's SMC has no RoCE or ISM device with an
 // carrier is the transport of the connections of a program.
 type carrier struct {
 	mode    string        // never ModeAuto
-	control *nl.Client    // the stack, or the kernel; nil if that has no netlink interface
+	control *nl.Client    // the stack, or the kernel; nil if that has no netlink interface, or if there is no stack yet
 	in      nl.Attachment // for ModeUser: the cgroup of this process
 }
 
@@ -83,17 +84,27 @@ func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error)
 		}
 		return c, nil
 	}
-	plainTCP(o, append(why, err)...)
+	why = append(why, err)
+	if errors.Is(err, serve.ErrPrivilege) {
+		if in, ok := ahead(ctx, log); ok {
+			tcpFor(o, "connections are TCP until there is a stack", why...)
+			return &carrier{mode: ModeUser, in: in}, nil
+		}
+	}
+	plainTCP(o, why...)
 	return &carrier{mode: ModeTCP}, nil
 }
 
 // plainTCP prints why all connections are TCP.
-func plainTCP(o *Options, why ...error) {
+func plainTCP(o *Options, why ...error) { tcpFor(o, "all connections over TCP", why...) }
+
+// tcpFor prints why connections are TCP.
+func tcpFor(o *Options, what string, why ...error) {
 	var texts []string
 	for _, err := range why {
 		texts = append(texts, strings.Join(strings.Fields(plain.Text(err.Error())), " "))
 	}
-	printable.Fprintf(o.Err, "smcr: all connections over TCP: %s\n", strings.Join(texts, "; "))
+	printable.Fprintf(o.Err, "smcr: %s: %s\n", what, strings.Join(texts, "; "))
 }
 
 // kernel checks whether the kernel can carry connections. The error matches

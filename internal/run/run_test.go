@@ -211,6 +211,7 @@ func TestModes(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	const (
+		later    = "smcr: connections are TCP until there is a stack: "
 		noKernel = "smcr: the kernel has no SMC: try 'modprobe smc', or use --mode user\n"
 		noStack  = "no smcr stack in this network namespace and no privilege to start one: run 'smcr serve' as root\n"
 	)
@@ -220,8 +221,8 @@ func TestModes(t *testing.T) {
 		stdout string
 		stderr string
 	}{
-		{"-- sh -c 'echo ran; exit 3'", 3, "ran\n", "smcr: all connections over TCP: the kernel has no SMC; " + noStack},
-		{"-v --netdev lo -- echo ran", 0, "ran\n", "smcr: all connections over TCP: " + noStack},
+		{"-- sh -c 'echo ran; exit 3'", 3, "ran\n", later + "the kernel has no SMC; " + noStack},
+		{"-v --netdev lo -- echo ran", 0, "ran\n", later + noStack + "smcr: all connections over TCP: there is no stack\n"},
 		{"--mode tcp -v -- sh -c 'echo ran; kill -9 $$'", 137, "ran\n", "smcr: all connections over TCP\n"},
 		{"--mode tcp -- sh -c 'grep -q NoNewPrivs:.0 /proc/$$/status'", 0, "", ""},
 		{"--mode user -- echo ran", cmdutil.ExitPermission, "", "smcr: " + noStack},

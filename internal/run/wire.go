@@ -123,6 +123,20 @@ func Enter(ctx context.Context, c nl.Attacher, always bool, log *slog.Logger) (n
 	return a, err
 }
 
+// ahead has this process be in a cgroup of its own before there is a stack: one that starts later finds it. Without a stack, the next
+// smcr run removes it.
+func ahead(ctx context.Context, log *slog.Logger) (nl.Attachment, bool) {
+	if _, err := attach.EnterOwn(); err != nil {
+		log.Debug("no cgroup for a stack that starts later", "err", err)
+		if err := runs.Ask(ctx); err != nil {
+			log.Debug("no cgroup for a stack that starts later", "err", err)
+			return nl.Attachment{}, false
+		}
+	}
+	own, err := cgroup.Of(0)
+	return nl.Attachment{Path: own, UID: uint32(os.Geteuid()), Run: true}, err == nil
+}
+
 // superviseWire runs the program as a child of this process, and prints at its end what became of its connections.
 func (s *starter) superviseWire(c *carrier) error {
 	if err := s.runner.Start(s.path, s.o.Argv); err != nil {
@@ -145,6 +159,16 @@ func (s *starter) wireSummary(w io.Writer, c *carrier) {
 	}
 	if goesOn(c.in) {
 		fmt.Fprintln(w, untilNow)
+	}
+	if c.control == nil {
+		// The program's end may have ended ctx.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), devicesTimeout)
+		defer cancel()
+		var err error
+		if c.control, err = nl.DialUser(ctx); err != nil {
+			fmt.Fprintln(w, "smcr: all connections over TCP: there is no stack")
+			return
+		}
 	}
 	o, err := outcomesOf(s.ctx, c.control, c.in)
 	if err != nil {
