@@ -82,6 +82,7 @@ func testVerb(t *testing.T, name string, words []string, verb string) {
 		for _, word := range otherNames[verb] {
 			t.Run(noun+" "+word, func(t *testing.T) {
 				w, fake := newWorld(t)
+				w.attaches()
 				if err := fake.AddPNET(t.Context(), nl.PNET{ID: "NET1", NetDev: "eth0"}); err != nil {
 					t.Fatal(err)
 				}
@@ -127,6 +128,7 @@ func testVerb(t *testing.T, name string, words []string, verb string) {
 // TestNoVerb checks that a noun without a verb lists, with any flags.
 func TestNoVerb(t *testing.T) {
 	w, _ := newWorld(t)
+	w.attaches()
 	for _, n := range nouns {
 		verb := n.verbs[0]
 		for _, flags := range []string{"", "-o json", "--output json", "--output=json", "-ojson", "--backend auto", "-o json --backend=auto"} {

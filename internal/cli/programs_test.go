@@ -16,13 +16,18 @@ type attacher struct{ *nl.Client }
 
 func (attacher) Close() error { return nil }
 
+// attaches has the stack of the world take the connections of cgroups.
+func (w *world) attaches() {
+	b := w.stacks[0]
+	w.stacks = nl.Multi{{Name: b.Name, Control: attacher{b.Control.(keepOpen).Control.(*nl.Client)}}}
+}
+
 // TestExportApplyPrograms: attached cgroups are part of the configuration of a stack that takes connections of cgroups. Another stack
 // has the rest of the configuration, and the user learns why.
 func TestExportApplyPrograms(t *testing.T) {
 	w, fake := newWorld(t)
 	without := w.stacks[0]
-	with := nl.Backend{Name: "user", Control: attacher{without.Control.(keepOpen).Control.(*nl.Client)}}
-	w.stacks = nl.Multi{with}
+	w.attaches()
 	const file = `programs:
   - cgroup: /system.slice/nginx.service
   - cgroup: /user.slice
