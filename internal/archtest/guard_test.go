@@ -218,7 +218,7 @@ func unguarded(fset *token.FileSet, files []*ast.File) (where []string) {
 	return where
 }
 
-// TestGuards checks that goroutines of the stack and the launcher have a guard or a reason.
+// TestGuards checks that goroutines of the stack have a guard or a reason.
 func TestGuards(t *testing.T) {
 	found := 0
 	for _, p := range list(t) {

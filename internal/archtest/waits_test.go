@@ -6,7 +6,6 @@ import (
 	"go/ast"
 	"go/token"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,30 +22,15 @@ import (
 // realTime begins that comment.
 const realTime = "// Real time: "
 
-// replaced are the packages, and the beginnings of files, of the boundary between programs and the
-// stack that another one will replace: supervised system calls, and socketpairs. Nobody mends
-// their tests.
-var replaced = []string{
-	"userstack/broker", "userstack/relay", "userstack/tcpopt",
-	"userstack/service/local_", "userstack/internal/lastclose",
-}
-
 // TestWaits checks the rule above.
 func TestWaits(t *testing.T) {
-	for dir, files := range testFiles(t) {
-		if slices.Contains(replaced, dir) {
-			continue
-		}
+	for _, files := range testFiles(t) {
 		functions := map[string]*testFunction{}
 		for _, f := range files {
 			readTestFile(f.File, functions)
 		}
 		real := withoutBubble(functions)
 		for _, f := range files {
-			name := dir + "/" + filepath.Base(f.set.Position(f.Package).Filename)
-			if slices.ContainsFunc(replaced, func(r string) bool { return strings.HasPrefix(name, r) }) {
-				continue
-			}
 			said := realTimeLines(f)
 			for _, d := range f.Decls {
 				fn, ok := d.(*ast.FuncDecl)

@@ -71,7 +71,7 @@ func TestExportApplyPrograms(t *testing.T) {
 		t.Errorf("%+v, %v", all, err)
 	}
 	w.stacks = nl.Multi{without}
-	const says = "smcr: ignored: programs: this stack takes no connections of cgroups: 'smcr serve --boundary wire' does\n"
+	const says = "smcr: ignored: programs: this stack takes no connections of cgroups: 'smcr serve' does\n"
 	for _, args := range []string{"apply -n -", "apply -"} {
 		status, out, errOut := w.runInput("handshake_limitation: true\n"+file, strings.Fields(args)...)
 		if status != 0 || out != "= handshake_limitation true\n" || errOut != says {

@@ -143,7 +143,7 @@ func attached(ctx context.Context, ctl nl.Control) ([]Program, error) {
 }
 
 // noPrograms says why entries of programs are ignored.
-const noPrograms = "programs: this stack takes no connections of cgroups: 'smcr serve --boundary wire' does"
+const noPrograms = "programs: this stack takes no connections of cgroups: 'smcr serve' does"
 
 // programs plans the steps from one list to another.
 func (p *Plan) programs(now, want []Program) {

@@ -170,10 +170,10 @@ func TestAttachedElsewhere(t *testing.T) {
 	k, _ := l.start()
 	l.must(k.AddUEID(ctx, "HAND"), k.Attach(ctx, both("/hand", 1000)))
 	l.wrap = func(f *nltest.Fake) nl.Control { return struct{ nl.Control }{f} } // no nl.Attacher
-	launcher := l.wrap
+	other := l.wrap
 	k, c := l.start()
 	l.want(k, []string{"FILE", "HAND"})
-	if n := strings.Count(l.log.String(), "'smcr serve --boundary wire' does"); n != 2 { // the file, and the state
+	if n := strings.Count(l.log.String(), "'smcr serve' does"); n != 2 { // the file, and the state
 		t.Errorf("%d times in the log:\n%s", n, l.log.String())
 	}
 	if _, err := k.Attachments(ctx); !errors.Is(err, nl.ErrNotSupported) {
@@ -190,7 +190,7 @@ func TestAttachedElsewhere(t *testing.T) {
 	l.wrap = nil
 	k, _ = l.start()
 	l.wantAttached(k, both("/file", uint32(os.Geteuid())), both("/hand", 1000))
-	l.wrap = launcher
+	l.wrap = other
 	l.must(c.reload(ctx))
 	l.configure("ueids: [OTHER]\nprograms: [{cgroup: /file}]\n")
 	k, _ = l.start()

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/socktest"
+	"smcr/internal/testing/testkind"
 )
 
 // testTime bounds each wait of a test.
@@ -161,10 +162,7 @@ func checkLeaks(t testing.TB) {
 	_ = w.Close()
 	before := socktest.OpenFiles(t)
 	t.Cleanup(func() {
-		end := time.Now().Add(testTime)
-		for time.Now().Before(end) && (relayStacks() != "" || socktest.OpenFiles(t) > before) {
-			time.Sleep(time.Millisecond)
-		}
+		testkind.Poll(testTime, func() bool { return relayStacks() == "" && socktest.OpenFiles(t) <= before })
 		if s := relayStacks(); s != "" {
 			t.Errorf("goroutines left:\n%s", s)
 		}

@@ -8,7 +8,8 @@ import (
 	"net"
 	"sync"
 	"syscall"
-	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // fakeStream is the network side of a relay without a network. It keeps what
@@ -61,14 +62,11 @@ func (f *fakeStream) peerResets()        { f.change(func() { f.reset, f.in = tru
 
 // await waits until cond, called with the lock held, holds.
 func (f *fakeStream) await(cond func() bool) bool {
-	for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
+	return testkind.Poll(testTime, func() bool {
 		f.mu.Lock()
-		ok := cond()
-		f.mu.Unlock()
-		if ok || time.Now().After(end) {
-			return ok
-		}
-	}
+		defer f.mu.Unlock()
+		return cond()
+	})
 }
 
 // ReadFrom implements stream.

@@ -18,7 +18,8 @@ func TestProgramHalfCloses(t *testing.T) {
 	b.peerGets("request", true)
 	b.net.peerSends("first")
 	b.read("first")
-	time.Sleep(10 * time.Millisecond) // what waits for the program's close waits by now
+	// Real time: nothing says that what waits for the program's close waits by now.
+	time.Sleep(10 * time.Millisecond)
 	big := strings.Repeat("second", 200<<10)
 	b.net.peerSends(big)
 	b.read(big)

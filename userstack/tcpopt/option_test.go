@@ -60,6 +60,7 @@ func TestOptionOnACK(t *testing.T) {
 	b.must(netnstest.Until(ioTimeout, func() error {
 		capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
 		b.sendTCP(5000, 4001, tcpFlagSYN, 1000, 0, slices.Clone(mss), nil) // answered each time
+		// Real time: a capture is read when it has ended.
 		time.Sleep(50 * time.Millisecond)
 		for _, s := range b.segments(capture) {
 			if s.syn && s.ack && s.dst == 5000 {

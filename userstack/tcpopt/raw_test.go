@@ -126,7 +126,8 @@ func TestForeignSYN(t *testing.T) {
 		}
 		b.sendTCP(5000+i, test.port, tcpFlagSYN, 1000, 0, slices.Clone(test.options), nil)
 	}
-	time.Sleep(1500 * time.Millisecond) // the kernel repeats the first SYN-ACKs after a second
+	// Real time: the kernel repeats the first SYN-ACKs after a second.
+	time.Sleep(1500 * time.Millisecond)
 	answers := make([]int, len(tests))
 	for _, s := range b.segments(capture) {
 		i := s.dst - 5000
@@ -167,7 +168,8 @@ func TestFastOpenServer(t *testing.T) {
 	if got := b.read(fd); got != "early data" {
 		t.Errorf("read %q", got)
 	}
-	time.Sleep(1500 * time.Millisecond) // time for a repeated SYN-ACK
+	// Real time: a SYN-ACK would be repeated by then.
+	time.Sleep(1500 * time.Millisecond)
 	answers := 0
 	for _, s := range b.segments(capture) {
 		if s.dst == 5000 {
