@@ -73,23 +73,6 @@ func machineID() (string, error) {
 	return hex.EncodeToString(id[:]), nil
 }
 
-// has reports whether an address belongs to another network namespace of this machine.
-func (m *machine) has(a netip.Addr) bool {
-	a = a.Unmap().WithZone("")
-	if m.claim == nil || !ofOneNamespace(a) {
-		return false
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.lookAgain()
-	for _, o := range m.others {
-		if o.addrs[a] {
-			return true
-		}
-	}
-	return false
-}
-
 // elsewhere returns the addresses of other network namespaces of this machine.
 func (m *machine) elsewhere() (all []netip.Addr) {
 	if m.claim == nil {

@@ -195,9 +195,6 @@ func (s *Service) leave() error {
 	return s.claim.Close()
 }
 
-// Stack returns the stack.
-func (s *Service) Stack() *userstack.Stack { return s.stack }
-
 // Dir returns the directory of the sockets.
 func (s *Service) Dir() string { return s.claim.Dir() }
 

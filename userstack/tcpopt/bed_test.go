@@ -347,6 +347,12 @@ func (b *bed) listeners() (all int) {
 	return all
 }
 
+// decodeHandshake returns an element of the map of handshakes.
+func decodeHandshake(b []byte) handshake {
+	e := binary.NativeEndian
+	return handshake{e.Uint32(b), e.Uint32(b[4:]), e.Uint64(b[8:]), e.Uint64(b[16:]), e.Uint64(b[24:])}
+}
+
 // handshakes returns the elements of half-open connections, and their indices.
 func (b *bed) handshakes() map[uint32]handshake {
 	b.Helper()
@@ -403,7 +409,7 @@ func privateCgroup(t testing.TB) string {
 			if rerr := os.Remove(dir); rerr == nil || err != nil {
 				break
 			}
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // Real time: the kernel does not say when a cgroup is empty.
 		}
 		if _, serr := os.Stat(dir); serr == nil {
 			t.Errorf("cgroup %s is left behind (%v)", dir, err)

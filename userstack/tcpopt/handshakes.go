@@ -3,8 +3,6 @@
 package tcpopt
 
 import (
-	"encoding/binary"
-
 	"github.com/cilium/ebpf/asm"
 )
 
@@ -179,10 +177,4 @@ func (a *assembler) endHandshake(label string) {
 	)
 	a.unlock()
 	a.emit(asm.LoadMem(asm.R1, asm.RFP, slotGot, asm.DWord))
-}
-
-// decodeHandshake is for tests and lists.
-func decodeHandshake(b []byte) handshake {
-	e := binary.NativeEndian
-	return handshake{e.Uint32(b), e.Uint32(b[4:]), e.Uint64(b[8:]), e.Uint64(b[16:]), e.Uint64(b[24:])}
 }
