@@ -70,7 +70,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"announce SMC stay as they are. So everything works as over TCP: set-user-ID programs,\n" +
 			"io_uring, sandboxes. 'smcr attach' does the same for programs that run already.\n\n" +
 			"If the user-space stack ends, its SMC-R connections are reset, and new ones are TCP\n" +
-			"until there is a stack again. Then they use SMC-R without a restart of the program.\n\n" +
+			"until there is a stack again. Then they use SMC-R without a restart of the program.\n" +
+			"The same holds for a program that starts in mode auto before there is a stack.\n\n" +
 			"In mode kernel, the program gets no privileges from set-user-ID files, and sockets\n" +
 			"created through io_uring are TCP. A process of smcr creates the sockets. It ends with\n" +
 			"the last process of the program.\n\n" +

@@ -211,7 +211,7 @@ func TestModes(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	const (
-		later    = "smcr: connections are TCP until there is a stack: "
+		tcp      = "smcr: all connections over TCP: "
 		noKernel = "smcr: the kernel has no SMC: try 'modprobe smc', or use --mode user\n"
 		noStack  = "no smcr stack in this network namespace and no privilege to start one: run 'smcr serve' as root\n"
 	)
@@ -221,8 +221,8 @@ func TestModes(t *testing.T) {
 		stdout string
 		stderr string
 	}{
-		{"-- sh -c 'echo ran; exit 3'", 3, "ran\n", later + "the kernel has no SMC; " + noStack},
-		{"-v --netdev lo -- echo ran", 0, "ran\n", later + noStack + "smcr: all connections over TCP: there is no stack\n"},
+		{"-- sh -c 'echo ran; exit 3'", 3, "ran\n", tcp + "the kernel has no SMC; " + noStack},
+		{"-v --netdev lo -- echo ran", 0, "ran\n", tcp + noStack},
 		{"--mode tcp -v -- sh -c 'echo ran; kill -9 $$'", 137, "ran\n", "smcr: all connections over TCP\n"},
 		{"--mode tcp -- sh -c 'grep -q NoNewPrivs:.0 /proc/$$/status'", 0, "", ""},
 		{"--mode user -- echo ran", cmdutil.ExitPermission, "", "smcr: " + noStack},
@@ -240,6 +240,9 @@ func TestModes(t *testing.T) {
 		err := cmd.Run()
 		// Remove the message of the shell that the program was killed.
 		said := strings.ReplaceAll(stderr.String(), "Killed\n", "")
+		// Whether smcr may make a cgroup for a stack that starts later depends on where this runs. TestAhead of package e2e has one.
+		said = strings.Replace(said, "smcr: connections are TCP until there is a stack: ", tcp, 1)
+		said = strings.Replace(said, tcp+"there is no stack\n", "", 1)
 		if got := cmd.ProcessState.ExitCode(); got != tt.status || stdout.String() != tt.stdout || said != tt.stderr {
 			t.Errorf("run %s: status %d (%v), want %d; output %q, want %q\nerrors %q\nwant   %q", tt.args, got, err, tt.status, stdout.String(), tt.stdout, said, tt.stderr)
 		}
