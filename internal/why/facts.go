@@ -82,7 +82,7 @@ type Process struct {
 	Command string // its name
 	// Start is how to start the program, in short.
 	Start string
-	// Attached reports whether its cgroup is attached, as by smcr run.
+	// Attached reports whether its cgroup is attached, as by smcr run, or is one of a run that a stack will attach.
 	Attached bool
 	// Unit is its service of systemd, or "".
 	Unit string

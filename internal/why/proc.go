@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/cgroup"
 	"smcr/nl"
 )
 
@@ -189,10 +190,11 @@ func (p *procs) process(pid int) *Process {
 	return x
 }
 
-// isAttached reports whether the cgroup of a process is attached, or below one that is. The innermost one counts.
+// isAttached reports whether the cgroup of a process is attached, or below one that is. The innermost one counts. That of a run
+// counts without a stack, too.
 func (p *procs) isAttached(t *task) bool {
 	in := systemdCgroups(t.cgroups)[1]
-	best, does := -1, false
+	best, does := -1, strings.Contains(in, "/"+cgroup.RunPrefix)
 	for _, a := range p.attached {
 		top := strings.TrimSuffix(a.Path, "/")
 		if rest, ok := strings.CutPrefix(in, top); in != "" && ok && (rest == "" || rest[0] == '/') && len(top) > best {

@@ -72,6 +72,12 @@ func TestAttached(t *testing.T) {
 			t.Errorf("%s: %t, want %t", in, got, want)
 		}
 	}
+	p.attached = nil
+	for in, want := range map[string]bool{"/x/smcr-run-1-a": true, "/x/smcr-run-1-a/below": true, "/x": false} {
+		if got := p.isAttached(&task{cgroups: "0::" + in + "\n"}); got != want {
+			t.Errorf("without a stack, %s: %t, want %t", in, got, want)
+		}
+	}
 	p.attached = []nl.Attachment{{Path: "/", Connect: true}}
 	if !p.isAttached(&task{cgroups: "0::/user.slice\n"}) || !p.isAttached(&task{cgroups: "0::/\n"}) {
 		t.Error("the topmost cgroup is not that of all processes")
