@@ -62,14 +62,6 @@ func (l *lab) start() (*persistentControl, *configurator) {
 	return k, c
 }
 
-// changes returns the number that the log of a reload says.
-func changes(log string) (n int) {
-	if _, after, ok := strings.Cut(log, "changes="); ok {
-		_, _ = fmt.Sscan(after, &n)
-	}
-	return n
-}
-
 // want checks the enterprise IDs and pnetids of a stack.
 func (l *lab) want(k *persistentControl, eids []string, pnets ...string) {
 	l.t.Helper()

@@ -43,8 +43,6 @@ func (p *program) wantUnread(n int) { p.t.Helper(); socktest.WantUnread(p.t, p.f
 
 func (p *program) shutdown() { p.t.Helper(); socktest.Shutdown(p.t, p.fd) }
 
-func (p *program) wantUrgent(want byte) { p.t.Helper(); socktest.WantUrgent(p.t, p.fd, want) }
-
 func (p *program) close() {
 	if p.fd >= 0 {
 		_ = unix.Close(p.fd)

@@ -121,26 +121,6 @@ func WantUnread(t testing.TB, fd, n int) {
 	}
 }
 
-// WantUrgent waits until poll reports an urgent byte, and checks it.
-func WantUrgent(t testing.TB, fd int, want byte) {
-	t.Helper()
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
-	for end := time.Now().Add(Patience); ; {
-		n, err := unix.Poll(fds, int(time.Until(end).Milliseconds()))
-		if err == unix.EINTR {
-			continue
-		}
-		if n != 1 || err != nil {
-			t.Fatalf("poll: %d, %v", n, err)
-		}
-		break
-	}
-	var b [2]byte
-	if n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_OOB); n != 1 || err != nil || b[0] != want {
-		t.Fatalf("urgent byte: %d, %v, %q; want %q", n, err, b[0], want)
-	}
-}
-
 // Shutdown shuts down writing.
 func Shutdown(t testing.TB, fd int) {
 	t.Helper()
