@@ -82,12 +82,39 @@ type bpfScratch struct {
 	Flow  bpfFlow
 	Syn   bpfSyn
 	Found struct {
-		_     structs.HostLayout
-		At    uint32
-		Has   uint32
-		Where uint32
+		_      structs.HostLayout
+		At     uint32
+		Has    uint32
+		Where  uint32
+		Stamps uint32
+		Sack   uint32
 	}
-	_ [4]byte
+	Image struct {
+		_   structs.HostLayout
+		Was [64]uint8
+		Now [68]uint8
+	}
+}
+
+type bpfShift struct {
+	_        structs.HostLayout
+	Out      uint32
+	In       uint32
+	Isn      uint32
+	Uid      uint32
+	Dev      uint32
+	OutClock struct {
+		_     structs.HostLayout
+		Begin uint32
+		Add   uint32
+		Runs  uint32
+	}
+	InClock struct {
+		_     structs.HostLayout
+		Begin uint32
+		Add   uint32
+		Runs  uint32
+	}
 }
 
 type bpfSilence struct {
@@ -145,6 +172,8 @@ const (
 	bpfMapQuiet     = "quiet"
 	bpfMapRemoved   = "removed"
 	bpfMapScratches = "scratches"
+	bpfMapShifter   = "shifter"
+	bpfMapShifts    = "shifts"
 	bpfMapStates    = "states"
 	bpfMapSyns      = "syns"
 	bpfMapTallies   = "tallies"
@@ -225,6 +254,8 @@ type bpfMapSpecs struct {
 	Quiet     *ebpf.MapSpec `ebpf:"quiet"`
 	Removed   *ebpf.MapSpec `ebpf:"removed"`
 	Scratches *ebpf.MapSpec `ebpf:"scratches"`
+	Shifter   *ebpf.MapSpec `ebpf:"shifter"`
+	Shifts    *ebpf.MapSpec `ebpf:"shifts"`
 	States    *ebpf.MapSpec `ebpf:"states"`
 	Syns      *ebpf.MapSpec `ebpf:"syns"`
 	Tallies   *ebpf.MapSpec `ebpf:"tallies"`
@@ -273,6 +304,8 @@ type bpfMaps struct {
 	Quiet     *ebpf.Map `ebpf:"quiet"`
 	Removed   *ebpf.Map `ebpf:"removed"`
 	Scratches *ebpf.Map `ebpf:"scratches"`
+	Shifter   *ebpf.Map `ebpf:"shifter"`
+	Shifts    *ebpf.Map `ebpf:"shifts"`
 	States    *ebpf.Map `ebpf:"states"`
 	Syns      *ebpf.Map `ebpf:"syns"`
 	Tallies   *ebpf.Map `ebpf:"tallies"`
@@ -292,6 +325,8 @@ func (m *bpfMaps) Close() error {
 		m.Quiet,
 		m.Removed,
 		m.Scratches,
+		m.Shifter,
+		m.Shifts,
 		m.States,
 		m.Syns,
 		m.Tallies,

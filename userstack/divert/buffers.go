@@ -27,9 +27,12 @@ const (
 )
 
 // limitReceive limits what a socket receives before it is read.
-func limitReceive(fd int) {
+func limitReceive(fd int) { setReceive(fd, innerReceive) }
+
+// setReceive sets a receive buffer for good: TCP does not let it grow any more.
+func setReceive(fd, bytes int) {
 	// The kernel takes twice the value, and counts the memory of packets: of the usual large ones, most is payload.
-	const value = innerReceive / 2
+	value := bytes / 2
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, value) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, value) // in a user namespace: at most net.core.rmem_max
 	}

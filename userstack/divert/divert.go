@@ -54,8 +54,8 @@ type Diverter struct {
 	sockets *vnl.SocketHandle
 	// neighbours are those of the host.
 	neighbours hostNeighbours
-	// id is the handle of its filters.
-	id uint32
+	// id is the handle of its filters, mark that of packets that come from it.
+	id, mark uint32
 
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -74,6 +74,8 @@ type Diverter struct {
 	past     map[outcome]uint64
 	places   map[bpfPlace]uint32 // map places
 	listened []listened          // the latest one last
+	shifted  map[uint32]int      // how many connections of a user were let go
+	followed bool                // its programs are at all devices
 }
 
 // outcome is of what the sums in Diverter.past are.
@@ -86,7 +88,7 @@ type outcome struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, given: map[*Flow]*given{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}}
+	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, given: map[*Flow]*given{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, shifted: map[uint32]int{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())
@@ -119,12 +121,16 @@ func (d *Diverter) make() (err error) {
 		return err
 	}
 	// Zero is the mark of everything else.
-	mark := rand.Uint32() | 1
-	listeners := d.earlierListeners()
-	if listeners != nil {
-		defer listeners.Close()
+	d.mark = rand.Uint32() | 1
+	all, err := d.filters()
+	if err != nil {
+		return err
 	}
-	if d.bpf, err = loadPrograms(d.veth, hold, mark, shareOf(cmp.Or(d.cfg.Flows, flows()), cmp.Or(d.cfg.PerUser, perUserFlows)), listeners); err != nil {
+	shared := sharedBy(all)
+	for _, m := range shared {
+		defer m.Close()
+	}
+	if d.bpf, err = loadPrograms(d.veth, hold, d.mark, shareOf(cmp.Or(d.cfg.Flows, flows()), cmp.Or(d.cfg.PerUser, perUserFlows)), shared); err != nil {
 		return err
 	}
 	if err := d.bpf.Holder.Put(uint32(0), uint32(hold)); err != nil {
@@ -337,9 +343,12 @@ func (d *Diverter) Close() (err error) {
 // release ends what make has made.
 func (d *Diverter) release() error {
 	var errs []error
+	outlived := d.bpf != nil && d.sweepShifts() > 0
 	d.mu.Lock()
 	for index := range d.devices {
-		errs = append(errs, detach(d.host, index, egress, d.id), detach(d.host, index, ingress, d.id))
+		if !outlived { // or the next stack removes them
+			errs = append(errs, detach(d.host, index, egress, d.id), detach(d.host, index, ingress, d.id))
+		}
 	}
 	clear(d.devices)
 	for _, e := range d.earlier {

@@ -159,7 +159,7 @@ func splice(b *bed, f *Flow) {
 		f.Reset()
 		return
 	}
-	if err := f.Splice(); err != nil {
+	if err := f.Splice(); err != nil && f.d.ctx.Err() == nil {
 		b.t.Errorf("%v, %v: %v", f.Role, f.Tuple, err)
 	}
 }

@@ -22,6 +22,7 @@
 //	flow.go           the connection: outer, inner, its end
 //	stream.go         their sockets, which repair.go makes of those in stock.go
 //	splice.go         what carries the bytes if SMC is declined
+//	shift.go          until the packets can pass: bpf/shift.h
 //
 // Beside: divert.go has what a stack has one of, namespace.go, settings.go, thread.go and held.go its
 // namespaces and devices, programs.go the loading of the programs, takeover.go what several stacks of a host must know of

@@ -24,7 +24,8 @@ import (
 //	      |                     | same again                |
 //	outer | go to outer         | are dropped               | Split, Reset: split
 //	split | go to outer         | go to inner               | Finish, Reset: the kernel ends
-//	      |                     |                           | both sockets, then forgotten
+//	      |                     |                           | both sockets, then forgotten;
+//	      |                     |                           | after Splice also: see shift
 //
 // A new connection of the same tuple waits for the end of the Flow: see again.
 type Flow struct {

@@ -97,11 +97,3 @@ func FuzzParseFrame(f *testing.F) {
 		}
 	})
 }
-
-// tupleOf is the inverse of key.
-func tupleOf(k bpfTuple) Tuple {
-	return Tuple{
-		Local:  netip.AddrPortFrom(netip.AddrFrom16(k.Local).Unmap(), swapped(k.Lport)),
-		Remote: netip.AddrPortFrom(netip.AddrFrom16(k.Remote).Unmap(), swapped(k.Rport)),
-	}
-}

@@ -19,6 +19,7 @@ const (
 	wayOuter         // those of the peer go to outer, those of the program nowhere
 	waySplit         // those of the peer go to outer, those of the program to inner
 	wayProbed        // a client's that stays TCP: they go as they do
+	wayFrozen        // as waySplit, but they lose their data
 )
 
 // Keys of map states, as in divert.bpf.c.
@@ -68,8 +69,8 @@ func shareOf(all, perUser int) share {
 	return share{all: all, root: max(all-all/16, 1), user: max(min(perUser, all/2), 1)}
 }
 
-// loadPrograms loads the programs with their constants. listeners is the map of another stack for the same, or nil.
-func loadPrograms(veth, hold int, mark uint32, most share, listeners *ebpf.Map) (*bpfObjects, error) {
+// loadPrograms loads the programs with their constants. They go on with shared maps of another stack, by their names, if all are alike.
+func loadPrograms(veth, hold int, mark uint32, most share, shared map[string]*ebpf.Map) (*bpfObjects, error) {
 	spec, err := loadBpf()
 	if err != nil {
 		return nil, fmt.Errorf("divert: %w", err)
@@ -84,9 +85,13 @@ func loadPrograms(veth, hold int, mark uint32, most share, listeners *ebpf.Map) 
 		return nil, fmt.Errorf("divert: %w", err)
 	}
 	o, with := new(bpfObjects), &ebpf.CollectionOptions{}
-	if listeners != nil && spec.Maps[bpfMapListeners].Compatible(listeners) == nil {
-		with.MapReplacements = map[string]*ebpf.Map{bpfMapListeners: listeners}
+	for name, m := range shared {
+		if spec.Maps[name].Compatible(m) != nil {
+			shared = nil
+			break
+		}
 	}
+	with.MapReplacements = shared
 	if err := spec.LoadAndAssign(o, with); err != nil {
 		return nil, fmt.Errorf("divert: load the eBPF programs: %w", err)
 	}

@@ -7,13 +7,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// Splice carries the bytes of a program over outer: the peer has declined SMC, or this end has. It
-// returns when both streams have ended, or one of the programs has reset the connection.
+// Splice carries the bytes of a program over outer: the peer has declined SMC, or this end has. It returns when both streams have
+// ended, one of the programs has reset the connection, or the stack has nothing more of it because its packets pass (shift.go).
 func (f *Flow) Splice() error {
 	f.mu.Lock()
 	f.spliced = true
@@ -29,25 +30,55 @@ func (f *Flow) Splice() error {
 		return err
 	}
 	f.outer.control(limitUnsent)
-	up := make(chan error, 1)
-	go f.d.cfg.Guard.Func("a spliced connection", func() {
-		err := io.ErrUnexpectedEOF // of a panic
-		defer func() { up <- err }()
-		err = f.splice(f.Outer(), inner)
-	})()
-	err = f.splice(inner, f.Outer())
-	if other := <-up; err == nil {
-		err = other
+	var p pipes
+	done := make(chan struct{})
+	var sides sync.WaitGroup
+	var failed [2]error
+	for i, side := range []struct {
+		mu       *sync.Mutex
+		to, from *net.TCPConn
+	}{{&p.up, f.Outer(), inner}, {&p.down, inner, f.Outer()}} {
+		failed[i] = io.ErrUnexpectedEOF // of a panic
+		sides.Go(f.d.cfg.Guard.Func("a spliced connection", func() { failed[i] = f.splice(side.mu, side.to, side.from) }))
 	}
-	if err == nil {
+	go func() {
+		sides.Wait()
+		close(done)
+	}()
+	if f.shift(done, &p) {
+		f.d.leave(f)
+		<-done
+		return nil
+	}
+	if errors.Join(failed[:]...) == nil {
 		f.Finish(false)
 	}
 	return nil
 }
 
+// pipes are the two directions of a spliced connection. A mutex is locked while the stack has bytes of its direction in its hands.
+type pipes struct{ up, down sync.Mutex }
+
+// stop keeps both directions from going on, if no bytes are under way in them.
+func (p *pipes) stop() bool {
+	if !p.up.TryLock() {
+		return false
+	}
+	if !p.down.TryLock() {
+		p.up.Unlock()
+		return false
+	}
+	return true
+}
+
+func (p *pipes) goOn() {
+	p.down.Unlock()
+	p.up.Unlock()
+}
+
 // splice carries one direction. The end of the stream is the end of the other one, an error resets both.
-func (f *Flow) splice(to, from *net.TCPConn) error {
-	err := carry(to, from)
+func (f *Flow) splice(mu *sync.Mutex, to, from *net.TCPConn) error {
+	err := carry(mu, to, from)
 	if err == nil {
 		err = to.CloseWrite()
 	}
@@ -62,7 +93,7 @@ const spliceBuffer = 32 << 10
 
 // carry carries bytes until the stream ends, and urgent ones as such. It is no io.Copy: that uses splice(2),
 // which stops at an urgent byte, and never goes on.
-func carry(to, from *net.TCPConn) error {
+func carry(mu *sync.Mutex, to, from *net.TCPConn) error {
 	src, err := from.SyscallConn()
 	if err != nil {
 		return err
@@ -79,7 +110,7 @@ func carry(to, from *net.TCPConn) error {
 	}
 	buf := make([]byte, spliceBuffer)
 	for {
-		n, urgent, err := readMarked(src, buf)
+		n, urgent, err := readMarked(mu, src, buf)
 		if err != nil || n == 0 {
 			return err
 		}
@@ -88,6 +119,7 @@ func carry(to, from *net.TCPConn) error {
 		} else {
 			_, err = to.Write(buf[:n])
 		}
+		mu.Unlock()
 		if err != nil {
 			return err
 		}
@@ -95,10 +127,11 @@ func carry(to, from *net.TCPConn) error {
 }
 
 // readMarked reads bytes of a connection, no more than the ones before an urgent byte, or that byte. 0 is the end of the
-// stream.
-func readMarked(c syscall.RawConn, buf []byte) (n int, urgent bool, err error) {
+// stream. With any other number, mu is locked.
+func readMarked(mu *sync.Mutex, c syscall.RawConn, buf []byte) (n int, urgent bool, err error) {
 	var failed error
 	err = c.Read(func(fd uintptr) bool {
+		mu.Lock()
 		b := buf
 		mark, merr := unix.IoctlGetInt(int(fd), unix.SIOCATMARK)
 		if urgent = merr == nil && mark == 1; urgent {
@@ -106,9 +139,13 @@ func readMarked(c syscall.RawConn, buf []byte) (n int, urgent bool, err error) {
 		}
 		for {
 			if n, failed = unix.Read(int(fd), b); failed != unix.EINTR {
-				return failed != unix.EAGAIN
+				break
 			}
 		}
+		if n <= 0 {
+			mu.Unlock()
+		}
+		return failed != unix.EAGAIN
 	})
 	if err == nil && failed != nil {
 		err = os.NewSyscallError("read", failed)

@@ -184,6 +184,7 @@ func (d *Diverter) sweep() {
 			if now.Sub(expired) >= expireEvery {
 				expired = now
 				d.expire()
+				d.sweepShifts()
 			}
 		}
 	}

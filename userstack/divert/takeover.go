@@ -107,13 +107,29 @@ func removeKilled(host *netlink.Handle) bool {
 func (d *Diverter) Drain() error { return d.take(0) }
 
 // Resume is the inverse of Drain.
-func (d *Diverter) Resume() error { return d.take(1) }
+func (d *Diverter) Resume() error {
+	if err := d.take(1); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.followed {
+		return nil
+	}
+	return d.own()
+}
 
 func (d *Diverter) take(on uint64) error {
 	if err := d.bpf.States.Put(stateTakes, on); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
 	return nil
+}
+
+// takes reports whether it takes new connections.
+func (d *Diverter) takes() bool {
+	var on uint64
+	return d.bpf.States.Lookup(stateTakes, &on) == nil && on != 0
 }
 
 // Busy reports whether there is a connection that it has taken, or has announced and not yet heard of.
@@ -177,6 +193,12 @@ func (d *Diverter) collect() error {
 		return err
 	}
 	errs := []error{d.inheritAll(there)}
+	d.mu.Lock()
+	d.followed = true
+	if d.takes() {
+		errs = append(errs, d.own())
+	}
+	d.mu.Unlock()
 	for _, f := range all {
 		if !there[f.handle] {
 			errs = append(errs, detach(d.host, f.device, f.side, f.handle))
@@ -306,24 +328,6 @@ func (d *Diverter) learn() error {
 			continue
 		}
 		d.earlier[f.handle] = e
-	}
-	return nil
-}
-
-// earlierListeners returns map listeners of the stacks before this one, which share it, or nil: the programs that run do not hand
-// their sockets over again.
-func (d *Diverter) earlierListeners() *ebpf.Map {
-	all, err := d.filters()
-	if err != nil {
-		return nil
-	}
-	for _, f := range all {
-		if f.side != egress {
-			continue
-		}
-		if m, err := mapsOf(f.program, bpfMapListeners); err == nil && m[bpfMapListeners] != nil {
-			return m[bpfMapListeners]
-		}
 	}
 	return nil
 }

@@ -23,6 +23,14 @@ func (t Tuple) key() bpfTuple {
 	}
 }
 
+// tupleOf is the inverse of key.
+func tupleOf(k bpfTuple) Tuple {
+	return Tuple{
+		Local:  netip.AddrPortFrom(netip.AddrFrom16(k.Local).Unmap(), swapped(k.Lport)),
+		Remote: netip.AddrPortFrom(netip.AddrFrom16(k.Remote).Unmap(), swapped(k.Rport)),
+	}
+}
+
 // swapped converts between the byte orders of the host and of the network.
 func swapped(port uint16) uint16 {
 	var b [2]byte

@@ -67,9 +67,10 @@ struct flow {
 
 /*
  * Where the packets of a flow go. The program makes it, user space writes it until it is SPLIT, and then the program alone.
- * PROBED is a client's that stays TCP: they go as they do, and the end of its handshake takes the probe along.
+ * PROBED is a client's that stays TCP: they go as they do, and the end of its handshake takes the probe along. FROZEN is
+ * SPLIT, but packets lose their data.
  */
-enum { HELD, OUTER, SPLIT, PROBED };
+enum { HELD, OUTER, SPLIT, PROBED, FROZEN };
 struct way {
 	__u32 state;
 	__u32 isn;
@@ -162,6 +163,7 @@ struct found {
 	__u32 at;	/* offset of the next option */
 	__u32 has;
 	__u32 where;	/* offset of the option of SMC */
+	__u32 stamps, sack;	/* offsets of timestamps and of selective acknowledgements, or 0 */
 };
 
 struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct peer); __type(value, struct silence); } quiet SEC(".maps"); /* both sides write it */
@@ -173,11 +175,14 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, STATES); __type(k
 /* The device of held packets: the kernel removes it, and this entry, when the process that has it ends. */
 struct { __uint(type, BPF_MAP_TYPE_DEVMAP); __uint(max_entries, 1); __uint(key_size, 4); __uint(value_size, 4); } holder SEC(".maps");
 
+#include "shift.h"
+
 /* Larger than what the stack of a program should have. */
 struct scratch {
 	struct flow flow;
 	struct syn syn;
 	struct found found;
+	struct image image;
 };
 struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct scratch); } scratches SEC(".maps");
 
@@ -320,6 +325,10 @@ static __always_inline int option(const struct header *h, volatile struct found 
 		if (ex == 0x534d4372)
 			f->has |= PROBES;
 	}
+	if (kind == 8 && len == 10)
+		f->stamps = i;
+	if (kind == 5)
+		f->sack = i;
 	f->at = i + len;
 	return 1;
 }
@@ -328,7 +337,7 @@ static __always_inline int option(const struct header *h, volatile struct found 
 static __always_inline int options(const struct header *h, volatile struct found *f)
 {
 	f->at = 20;
-	f->has = f->where = 0;
+	f->has = f->where = f->stamps = f->sack = 0;
 	for (int turn = 0; turn < 40; turn++)
 		if (!option(h, f))
 			break;
@@ -360,6 +369,114 @@ static __always_inline void erase(struct __sk_buff *skb, const struct packet *p,
 	}
 }
 
+/* has_data reports whether a packet has data, the end of a stream, or more than the IP header says. */
+static __always_inline int has_data(const struct packet *p)
+{
+	return !p->len || p->len > p->h.doff * 4 || p->h.fin;
+}
+
+/* resize has the headers say that the TCP segment has another length. */
+static __always_inline void resize(struct __sk_buff *skb, const struct packet *p, __u32 len)
+{
+	__be16 was, now = bpf_htons(len);
+	bpf_l4_csum_replace(skb, p->tcp + offsetof(struct tcphdr, check), bpf_htons(p->len), now, BPF_F_PSEUDO_HDR | 2);
+	if (p->v6) {
+		bpf_skb_store_bytes(skb, p->ip + offsetof(struct ipv6hdr, payload_len), &now, 2, 0);
+		return;
+	}
+	was = bpf_htons(p->len + (p->tcp - p->ip));
+	now = bpf_htons(len + (p->tcp - p->ip));
+	bpf_l3_csum_replace(skb, p->ip + offsetof(struct iphdr, check), was, now, 2);
+	bpf_skb_store_bytes(skb, p->ip + offsetof(struct iphdr, tot_len), &now, 2, 0);
+}
+
+/*
+ * empty makes a packet the acknowledgement that it is beside its data. All words of a segment with those of its pseudo header
+ * are 0xffff: that says the sum of the data, which is no longer there. It reports whether the packet can go on.
+ */
+static __always_inline int empty(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 zero = 0, n = p->h.doff * 4, off = p->tcp + 16;
+	__be32 rest, was, now;
+	__be16 flags;
+	struct scratch *x = bpf_map_lookup_elem(&scratches, &zero);
+	if (!x || !p->len || !p->h.ack || p->h.rst)
+		return 0;
+	struct image *m = &x->image;
+	__builtin_memset(m, 0, sizeof(*m));
+	if (n < 20)
+		return 0;
+	asm volatile("" : "+r"(n)); /* as in load */
+	if (n > 60 || bpf_skb_load_bytes(skb, p->tcp, m->was, n))
+		return 0;
+	rest = bpf_htonl(IPPROTO_TCP + p->len);
+	__s64 sums = bpf_csum_diff(0, 0, (__be32 *)m->was, sizeof(m->was), 0);
+	sums = bpf_csum_diff(0, 0, (__be32 *)&p->t, 32, sums); /* what makes IPv4 addresses IPv4-mapped is 0xffff, which is 0 */
+	sums = bpf_csum_diff(0, 0, &rest, 4, sums);
+	if (p->len > p->h.doff * 4 && bpf_skb_change_tail(skb, p->tcp + p->h.doff * 4, 0))
+		return 0;
+	if (bpf_skb_load_bytes(skb, off, &was, 4))
+		return 0;
+	if (p->len > p->h.doff * 4)
+		sum(skb, p, sums);
+	if (bpf_skb_load_bytes(skb, off, &now, 4))
+		return 0;
+	bpf_csum_update(skb, bpf_csum_diff(&was, 4, &now, 4, 0));
+	if (bpf_skb_load_bytes(skb, p->tcp + 12, &flags, 2))
+		return 0;
+	__be16 ack = flags & bpf_htons(0xfff6); /* neither FIN nor PSH */
+	bpf_skb_store_bytes(skb, p->tcp + 12, &ack, 2, 0);
+	bpf_l4_csum_replace(skb, p->tcp + offsetof(struct tcphdr, check), flags, ack, 2);
+	resize(skb, p, p->h.doff * 4);
+	return 1;
+}
+
+/* is_split reports whether the packets of a program go to inner. */
+static __always_inline int is_split(const struct way *w)
+{
+	return w->state == SPLIT || w->state == FROZEN;
+}
+
+/*
+ * shifted has a packet of a connection go on with other numbers. The new header is made in memory: an option can begin
+ * anywhere, and the checksum needs whole words.
+ */
+static __always_inline int shifted(struct __sk_buff *skb, const struct packet *p, struct shift *s, int leaves)
+{
+	__u32 zero = 0, n = p->h.doff * 4;
+	struct scratch *x = bpf_map_lookup_elem(&scratches, &zero);
+	if (!x || !load(skb, p, &x->syn.h))
+		return TC_ACT_SHOT;
+	struct image *m = &x->image;
+	__builtin_memset(m, 0, sizeof(*m));
+	if (n < 20)
+		return TC_ACT_SHOT;
+	asm volatile("" : "+r"(n)); /* as in load */
+	if (n > 60)
+		return TC_ACT_SHOT;
+	if (bpf_skb_load_bytes(skb, p->tcp, m->was, n) || bpf_skb_load_bytes(skb, p->tcp, m->now, n))
+		return TC_ACT_SHOT;
+	__u32 acks = leaves ? -s->in : -s->out;
+	add(m, 4, leaves ? s->out : s->in);
+	if (p->h.ack)
+		add(m, 8, acks);
+	options(&x->syn.h, &x->found);
+	__u32 at = x->found.sack;
+	if (at) {
+		__u32 len = byte(&x->syn.h, at + 1);
+		for (__u32 i = 2; i + 4 <= 34; i += 4)
+			if (i + 4 <= len)
+				add(m, at + i, acks);
+	}
+	at = x->found.stamps;
+	if (at)
+		stamp(m, s, at + 2, leaves);
+	if (bpf_skb_store_bytes(skb, p->tcp, m->now, n, 0))
+		return TC_ACT_SHOT;
+	sum(skb, p, bpf_csum_diff((__be32 *)m->was, sizeof(m->was), (__be32 *)m->now, sizeof(m->was), 0));
+	return TC_ACT_UNSPEC;
+}
+
 /*
  * append adds options to a packet without payload. The helpers do what the packet needs: with
  * CHECKSUM_PARTIAL only the length of the pseudo header changes.
@@ -378,19 +495,9 @@ static __always_inline int append(struct __sk_buff *skb, const struct packet *p,
 		return 0;
 	now = bpf_htons(bpf_ntohs(was) + (n / 4 << 12));
 	bpf_skb_store_bytes(skb, p->tcp + 12, &now, 2, 0);
-	__u32 check = p->tcp + offsetof(struct tcphdr, check);
-	bpf_l4_csum_replace(skb, check, bpf_htons(p->len), bpf_htons(len), BPF_F_PSEUDO_HDR | 2);
-	bpf_l4_csum_replace(skb, check, was, now, 2);
+	bpf_l4_csum_replace(skb, p->tcp + offsetof(struct tcphdr, check), was, now, 2);
 	sum(skb, p, bpf_csum_diff(0, 0, (__be32 *)o, n, 0));
-	if (p->v6) {
-		now = bpf_htons(len);
-		bpf_skb_store_bytes(skb, p->ip + offsetof(struct ipv6hdr, payload_len), &now, 2, 0);
-	} else {
-		was = bpf_htons(p->len + (p->tcp - p->ip));
-		now = bpf_htons(len + (p->tcp - p->ip));
-		bpf_l3_csum_replace(skb, p->ip + offsetof(struct iphdr, check), was, now, 2);
-		bpf_skb_store_bytes(skb, p->ip + offsetof(struct iphdr, tot_len), &now, 2, 0);
-	}
+	resize(skb, p, len);
 	return 1;
 }
 
@@ -687,7 +794,7 @@ int leaving(struct __sk_buff *skb)
 	}
 	if (w && w->state == PROBED)
 		return TC_ACT_UNSPEC; /* sent again, while its answer is on the way to the program */
-	if (w && w->state != SPLIT && dead()) {
+	if (w && !is_split(w) && dead()) {
 		/* The program's connection is made again, without SMC: by its SYN, or by that of the peer after a reset. */
 		struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
 		bpf_map_delete_elem(&ways, &p.t);
@@ -702,12 +809,17 @@ int leaving(struct __sk_buff *skb)
 		if (p.h.syn && bpf_ntohl(p.h.seq) != w->isn)
 			return bpf_redirect(hold, 0);
 		went(skb, w);
-		if (p.h.syn && w->state == SPLIT)
+		if (p.h.syn && is_split(w))
 			return bpf_redirect(hold, 0);
-		if (w->state != SPLIT)
+		if (!is_split(w) || (w->state == FROZEN && has_data(&p) && !empty(skb, &p)))
 			return TC_ACT_STOLEN; /* that it is lost must not be known: TCP forgets a connection whose SYN-ACK cannot be sent again */
 		return bpf_redirect(veth, 0);
 	}
+	struct shift *by = shift_of(&p.t);
+	if (by && !p.h.syn)
+		return shifted(skb, &p, by, 1);
+	if (by && bpf_ntohl(p.h.seq) != by->isn)
+		bpf_map_delete_elem(&shifts, &p.t); /* a new connection: the kernel has none any more with these ports */
 	if (!p.h.syn)
 		return TC_ACT_UNSPEC;
 	__u32 zero = 0;
@@ -826,6 +938,8 @@ int arriving(struct __sk_buff *skb)
 	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
 	if (w && w->state == PROBED)
 		return TC_ACT_UNSPEC;
+	if (w && w->state == FROZEN && !p.h.syn && has_data(&p) && !empty(skb, &p))
+		return TC_ACT_SHOT;
 	if (w)
 		/* Whether a SYN is of a new connection, the stack has to find out. */
 		return bpf_redirect(w->state == HELD || (p.h.syn && !p.h.ack) ? hold : veth, 0);
@@ -833,6 +947,9 @@ int arriving(struct __sk_buff *skb)
 		came_syn(skb, &p);
 		return TC_ACT_UNSPEC;
 	}
+	struct shift *by = shift_of(&p.t);
+	if (by)
+		return shifted(skb, &p, by, 0);
 	struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
 	if (!f)
 		return TC_ACT_UNSPEC;
@@ -872,7 +989,7 @@ int sent(struct __sk_buff *skb)
 	if (!parse(skb, 0, &p))
 		return TC_ACT_SHOT;
 	w = bpf_map_lookup_elem(&ways, &p.t);
-	if (!w || w->state != SPLIT)
+	if (!w || !is_split(w))
 		return TC_ACT_SHOT;
 	return to_program(skb, w->via.dev);
 }

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// A connection of which SMC was declined is carried (Splice) until no byte of it is with the stack. From then on its packets go between
+// the program and the peer as those of any other connection, at the speed of the kernel: only the numbers of both streams differ,
+// by what CLC has said, and the eBPF programs add that (bpf/shift.h). The stack has nothing more of it, and may end.
+//
+//	the connection            | then
+//	--------------------------+---------------------------------------------------------------------------
+//	rests for a moment        | nothing is to be read, nothing is not acknowledged: it is let go
+//	never rests               | what comes loses its data, but not its acknowledgement, until all that had
+//	                          | come before is acknowledged, for no longer than a few round trips: TCP
+//	                          | sends it again, and the connection is let go
+//	has been closed, or ends  | it is carried to its end
+//
+// What keeps this right: a socket of the stack has acknowledged no byte that the other end does not have. A packet that still reaches such
+// a socket afterwards is as lost, because the answer does not leave. If a byte came just then, the stack goes on carrying.
+
+const (
+	// shiftAfter is how long a connection is carried at least. A shorter one is not worth the trouble.
+	shiftAfter = 250 * time.Millisecond
+	// shiftRests is how often a connection may not rest before its packets lose their data; shiftMost is the longest
+	// wait between two tries, which doubles.
+	shiftRests = 3
+	shiftMost  = 30 * time.Second
+	// frozenMost bounds the time without data, squeezedMost the one with a small receive buffer before, and frozenStep is that between two looks.
+	frozenMost   = 250 * time.Millisecond
+	squeezedMost = 2 * time.Second
+	frozenStep   = 200 * time.Microsecond
+	// outerReceive is the receive buffer of outer if it is carried on.
+	outerReceive = 6 << 20
+	// clockStep is what keeps the first timestamp of the peer behind the last one of the stack's socket.
+	clockStep = 2
+	// The keys of map shifter, as in shift.h.
+	shifterOwner, shifterAny = uint32(0), uint32(1)
+	// mostShifts is how many such connections there are in all, as in shift.h, and userShifts of one user other than root.
+	mostShifts = 16384
+	userShifts = mostShifts / 16
+)
+
+// shift lets go of a spliced connection as soon as it can. It returns when that has been done, or done is closed.
+func (f *Flow) shift(done <-chan struct{}, p *pipes) (shifted bool) {
+	wait := shiftAfter
+	for try := 0; ; try++ {
+		timer := time.NewTimer(wait)
+		select {
+		case <-done:
+			timer.Stop()
+			return false
+		case <-timer.C:
+		}
+		if try < shiftRests {
+			shifted = f.d.shifts(f) && f.letRest(p)
+		} else {
+			shifted = f.d.shifts(f) && f.freeze(p, done)
+			wait = min(2*wait, shiftMost)
+		}
+		if shifted {
+			return true
+		}
+	}
+}
+
+// shifts reports whether the packets of a connection may go on with other numbers.
+func (d *Diverter) shifts(f *Flow) bool {
+	d.mu.Lock()
+	waits := d.given[f] != nil
+	users := d.shifted[f.UID]
+	d.mu.Unlock()
+	return !waits && d.sockets != nil && d.owns() && (f.UID == 0 || users < userShifts) && d.passesOnce(f.comesBy())
+}
+
+// passesOnce reports whether the eBPF programs see each packet of a device once. The packets of a macvlan device are those of the
+// device below it, too.
+func (d *Diverter) passesOnce(index uint32) bool {
+	links, err := d.host.LinkList()
+	if err != nil {
+		return false
+	}
+	for _, l := range links {
+		switch l.Type() {
+		case "macvlan", "macvtap", "ipvlan", "ipvtap":
+			a := l.Attrs()
+			if a.Index == int(index) || a.ParentIndex == int(index) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// freeze has what comes lose its data until the connection can be let go. Before that, it has outer receive no more than inner does: TCP may have
+// let it grow to megabytes, which a program would not read in time.
+func (f *Flow) freeze(p *pipes, done <-chan struct{}) (shifted bool) {
+	f.outer.control(limitReceive)
+	defer func() {
+		if !shifted {
+			f.outer.control(func(fd int) { setReceive(fd, outerReceive) })
+		}
+	}()
+	if !until(done, squeezedMost, func() bool { return f.outer.unread() <= innerReceive }) || f.change(waySplit, wayFrozen) != nil {
+		return false
+	}
+	if until(done, min(frozenMost, f.roundTrips()), func() bool { return f.letRest(p) }) {
+		return true
+	}
+	_ = f.change(wayFrozen, waySplit)
+	return false
+}
+
+// until reports whether something comes true within a time, and before done is closed.
+func until(done <-chan struct{}, most time.Duration, is func() bool) bool {
+	limit := time.NewTimer(most)
+	defer limit.Stop()
+	next := time.NewTicker(frozenStep)
+	defer next.Stop()
+	for !is() {
+		select {
+		case <-next.C:
+		case <-limit.C:
+			return is()
+		case <-done:
+			return false
+		}
+	}
+	return true
+}
+
+// roundTrips returns some round trips to the peer, and the time in which programs on a busy host read what inner has.
+func (f *Flow) roundTrips() time.Duration {
+	info, _ := f.outer.info()
+	return 50*time.Millisecond + 4*time.Duration(info.Rtt)*time.Microsecond
+}
+
+// change changes the state of the way of a connection that is split. The program may note another device at the same time, and
+// does so again with the next packet.
+func (f *Flow) change(from, to uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var w bpfWay
+	key := f.Tuple.key()
+	if err := f.d.bpf.Ways.Lookup(key, &w); err != nil || f.over || w.State != from {
+		return errors.Join(err, unix.ESTALE)
+	}
+	w.State = to
+	return f.d.bpf.Ways.Update(key, w, ebpf.UpdateExist)
+}
+
+// position is where the two streams of a socket of the stack are.
+type position struct{ sent, received uint32 }
+
+// rests returns the position of a socket of which all that was sent is acknowledged, and all that came was read.
+func (s *stream) rests() (at position, rests bool) {
+	s.control(func(fd int) {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // the acknowledgement that it still delays
+		in, err1 := unix.IoctlGetInt(fd, unix.SIOCINQ)
+		out, err2 := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+		info, err3 := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if errors.Join(err1, err2, err3) != nil || in != 0 || out != 0 || info.State != unix.BPF_TCP_ESTABLISHED {
+			return
+		}
+		at = position{s.end.snd + uint32(info.Bytes_acked), s.end.rcv + uint32(info.Bytes_received)}
+		rests = true
+	})
+	return at, rests
+}
+
+// clock returns the timestamp with which the socket goes on.
+func (s *stream) clock() (now uint32) {
+	s.control(func(fd int) {
+		v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_TIMESTAMP)
+		if err == nil {
+			now = uint32(v)
+		}
+	})
+	return now + clockStep
+}
+
+// unread returns how many bytes wait to be read.
+func (s *stream) unread() (n int) {
+	s.control(func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.SIOCINQ) })
+	return n
+}
+
+func (s *stream) info() (info unix.TCPInfo, err error) {
+	s.control(func(fd int) {
+		var i *unix.TCPInfo
+		if i, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			info = *i
+		}
+	})
+	return info, err
+}
+
+// letRest lets go of a connection if it rests. It reports whether the stack has nothing more of it.
+func (f *Flow) letRest(p *pipes) bool {
+	if !p.stop() {
+		return false
+	}
+	defer p.goOn()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.over {
+		return false
+	}
+	outer, ok1 := f.outer.rests()
+	inner, ok2 := f.inner.rests()
+	key := f.Tuple.key()
+	var w bpfWay
+	if !ok1 || !ok2 || f.d.bpf.Ways.Lookup(key, &w) != nil {
+		return false
+	}
+	by := bpfShift{Out: outer.sent - inner.received, In: inner.sent - outer.received, Isn: f.isn, Uid: f.UID, Dev: w.Via.Dev}
+	by.OutClock.Begin, by.InClock.Begin = f.outer.clock(), f.inner.clock()
+	if f.d.bpf.Shifter.Put(shifterAny, uint32(1)) != nil || f.d.bpf.Shifts.Update(key, by, ebpf.UpdateNoExist) != nil {
+		return false
+	}
+	// With this, the packets go by the way of Shifts.
+	if f.d.bpf.Ways.Delete(key) != nil {
+		_ = f.d.bpf.Shifts.Delete(key)
+		return false
+	}
+	o, ok1 := f.outer.rests()
+	i, ok2 := f.inner.rests()
+	if !ok1 || !ok2 || o != outer || i != inner {
+		w.State = waySplit
+		if f.d.bpf.Ways.Update(key, w, ebpf.UpdateNoExist) == nil {
+			_ = f.d.bpf.Shifts.Delete(key)
+		}
+		return false
+	}
+	f.over = true
+	return true
+}
+
+// leave forgets a connection that was let go. What its sockets still send goes nowhere.
+func (d *Diverter) leave(f *Flow) {
+	f.outer.close()
+	f.program().close()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shifted[f.UID]++
+	delete(d.given, f)
+	if d.flows[f.Tuple] == f {
+		delete(d.flows, f.Tuple)
+		d.remove(f.Tuple.key(), f.UID)
+	}
+}
+
+// owns reports whether the packets of connections that were let go are changed by the programs of this stack.
+func (d *Diverter) owns() bool {
+	var owner uint32
+	return d.bpf.Shifter.Lookup(shifterOwner, &owner) == nil && owner == d.mark
+}
+
+// own has the programs of this stack change the packets of the connections that were let go, also by stacks before it. They must be at all
+// devices.
+func (d *Diverter) own() error {
+	if err := d.bpf.Shifter.Put(shifterOwner, d.mark); err != nil {
+		return fmt.Errorf("divert: %w", err)
+	}
+	return nil
+}
+
+// sweepShifts forgets the connections that were let go and have ended: the kernel has no socket of them any more. It returns how many
+// there are. Only the goroutine of d.sockets calls it.
+func (d *Diverter) sweepShifts() (left int) {
+	if !d.owns() || d.sockets == nil {
+		return 0
+	}
+	users := map[uint32]int{}
+	var key bpfTuple
+	var by bpfShift
+	var old []bpfTuple
+	for all := d.bpf.Shifts.Iterate(); all.Next(&key, &by); {
+		if state, err := d.socketState(tupleOf(key), by.Dev); errors.Is(err, unix.ENOENT) || err == nil && state == unix.BPF_TCP_LISTEN {
+			old = append(old, key)
+			continue
+		}
+		users[by.Uid]++
+		left++
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, key := range old {
+		_ = d.bpf.Shifts.Delete(key)
+	}
+	d.shifted = users
+	if left == 0 && len(d.flows) == 0 { // with a flow, one may just be let go
+		_ = d.bpf.Shifter.Put(shifterAny, uint32(0))
+	}
+	return left
+}
+
+// sharedMaps are the maps that a stack goes on with that the ones before it had.
+var sharedMaps = []string{bpfMapListeners, bpfMapShifts, bpfMapShifter}
+
+// sharedBy returns those of the stacks before this one: the programs that run do not hand their sockets over again, and connections
+// that were let go are nobody's.
+func sharedBy(all []placed) map[string]*ebpf.Map {
+	for _, f := range all {
+		if f.side != egress {
+			continue
+		}
+		if m, err := mapsOf(f.program, sharedMaps...); err == nil && len(m) == len(sharedMaps) {
+			return m
+		}
+	}
+	return nil
+}
