@@ -114,13 +114,10 @@ func try(sock int) error {
 	if err != nil {
 		return fmt.Errorf("%w: cannot start a process: %w", ErrNotBegun, err)
 	}
-	var ws syscall.WaitStatus
-	for _, err = syscall.Wait4(pid, &ws, 0, nil); errors.Is(err, unix.EINTR); {
-		_, err = syscall.Wait4(pid, &ws, 0, nil)
-	}
+	_, ws, err := program.Wait(pid, 0)
 	switch e := syscall.Errno(ws.ExitStatus()); {
 	case err != nil:
-		return fmt.Errorf("%w: %w", ErrNotBegun, os.NewSyscallError("wait4", err))
+		return fmt.Errorf("%w: %w", ErrNotBegun, err)
 	case ws.Signaled():
 		return fmt.Errorf("%w: %v ended the process that installs the filter: a sandbox forbids one of its system calls", ErrNotBegun, ws.Signal())
 	case e == unix.EINVAL || e == unix.ENOSYS:
@@ -187,18 +184,15 @@ func pass(sock, listener int) error {
 	if err != nil {
 		return os.NewSyscallError("sendmsg", err)
 	}
-	for {
-		n, _, err := unix.Recvfrom(sock, make([]byte, 1), 0)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return os.NewSyscallError("recvfrom", err)
-		case n == 0:
-			return errSilent
-		default:
-			return nil
-		}
+	n := 0
+	err = program.Again(func() (err error) { n, _, err = unix.Recvfrom(sock, make([]byte, 1), 0); return err })
+	switch {
+	case err != nil:
+		return os.NewSyscallError("recvfrom", err)
+	case n == 0:
+		return errSilent
 	}
+	return nil
 }
 
 // errSilent means that the supervisor has ended, or cannot answer calls.
@@ -207,13 +201,8 @@ var errSilent = errors.New("kernelsmc: the supervisor ended without a message: w
 // leaveAfter gives standard error up when a process has ended: somebody may wait for its end, as the shell does for the output of a
 // daemon.
 func leaveAfter(pid int) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	for err == nil {
-		if _, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); errors.Is(err, unix.EINTR) {
-			err = nil
-			continue
-		}
-		break
+	if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+		_ = program.Again(func() error { _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); return err })
 	}
 	_ = unix.Dup3(0, 2, 0) // which is /dev/null
 }

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/program"
 )
 
 // call is struct seccomp_notif with its struct seccomp_data (linux/seccomp.h): a system call that waits for its answer. Each answer
@@ -51,16 +53,16 @@ const (
 type listener int
 
 func (l listener) ioctl(req uintptr, p unsafe.Pointer) (int, error) {
-	for {
+	n := 0
+	err := program.Again(func() error {
 		r, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l), req, uintptr(p))
-		switch e {
-		case unix.EINTR:
-		case 0:
-			return int(r), nil
-		default:
-			return 0, e
+		if n = int(r); e != 0 {
+			n = 0
+			return e
 		}
-	}
+		return nil
+	})
+	return n, err
 }
 
 // usable returns an error if this process may not use the listener: a sandbox can forbid it.
@@ -76,10 +78,7 @@ func (l listener) usable() error {
 func (l listener) serve(answer func(*call)) error {
 	fds := []unix.PollFd{{Fd: int32(l), Events: unix.POLLIN}}
 	for {
-		if _, err := unix.Poll(fds, -1); err != nil {
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
+		if err := program.Again(func() error { _, err := unix.Poll(fds, -1); return err }); err != nil {
 			return os.NewSyscallError("poll", err)
 		}
 		if fds[0].Revents&unix.POLLIN == 0 {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/guard"
+	"smcr/internal/program"
 )
 
 // Reasons why a socket of the program is TCP.
@@ -55,10 +56,10 @@ type Supervisor struct {
 func Supervise(sock int, c Config, log *slog.Logger) (*Supervisor, error) {
 	oob := make([]byte, unix.CmsgSpace(4))
 	var n, oobn int
-	err := error(unix.EINTR)
-	for errors.Is(err, unix.EINTR) {
+	err := program.Again(func() (err error) {
 		n, oobn, _, _, err = unix.Recvmsg(sock, make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
-	}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("kernelsmc: %w", os.NewSyscallError("recvmsg", err))
 	}

@@ -41,7 +41,7 @@ func Become(argv []string) error {
 	if err == nil {
 		err = executeWaiter(argv, socks[0], pid, &was)
 		_ = unix.Kill(pid, unix.SIGKILL)
-		_ = waitFor(pid)
+		_, _, _ = program.Wait(pid, 0)
 	}
 	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &was, nil)
 	return fmt.Errorf("%w: cannot start a process: %w", ErrNotBegun, err)
@@ -117,12 +117,4 @@ func MaybeChild() {
 	}
 	theRunner = newRunner(c)
 	os.Args = c.rest
-}
-
-func waitFor(pid int) error {
-	for {
-		if _, err := syscall.Wait4(pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {
-			return os.NewSyscallError("wait4", err)
-		}
-	}
 }

@@ -3,7 +3,6 @@
 package waiter
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -11,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"smcr/internal/program"
 
 	"golang.org/x/sys/unix"
 )
@@ -117,10 +118,11 @@ func (r *relayed) pass() {
 	}
 	b, oob := make([]byte, maxNotify), make([]byte, unix.CmsgSpace(unix.SizeofUcred)+unix.CmsgSpace(4*maxNotifyFDs))
 	for i := 0; i < maxAtOnce && len(r.closing) < cap(r.closing); i++ {
-		n, oobn, _, _, err := unix.Recvmsg(r.in, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
+		var n, oobn int
+		err := program.Again(func() (err error) {
+			n, oobn, _, _, err = unix.Recvmsg(r.in, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+			return err
+		})
 		if err != nil {
 			return
 		}

@@ -157,7 +157,7 @@ func (r *Runner) Start(path string, argv []string, files ...int) error {
 	}
 	if err := r.begin(socks[0], relay, argv[0]); err != nil {
 		_ = unix.Kill(r.pid, unix.SIGKILL)
-		_ = waitFor(r.pid)
+		_, _, _ = program.Wait(r.pid, 0)
 		return err
 	}
 	_ = r.tell(msgRuns, nil)
@@ -200,10 +200,8 @@ func (r *Runner) Wait() {
 	defer close(over)
 	go r.killAfterWaiter(over)
 	for seen := false; ; {
-		var ws syscall.WaitStatus
-		_, err := syscall.Wait4(r.pid, &ws, syscall.WUNTRACED|syscall.WCONTINUED, nil)
+		_, ws, err := program.Wait(r.pid, unix.WUNTRACED|unix.WCONTINUED)
 		switch {
-		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			r.ended = program.ExitNotExecutable << 8
 			return
@@ -236,30 +234,23 @@ func (r *Runner) waiterStops() bool {
 
 // killAfterWaiter kills the program when the waiter is killed, as if it were the program.
 func (r *Runner) killAfterWaiter(over <-chan struct{}) {
-	fds := []unix.PollFd{{Fd: int32(r.sock)}}
-	for {
-		n, err := unix.Poll(fds, -1)
-		if errors.Is(err, unix.EINTR) {
-			continue
+	err := program.Again(func() error { _, err := unix.Poll([]unix.PollFd{{Fd: int32(r.sock)}}, -1); return err })
+	select {
+	case <-over:
+	default:
+		if err == nil {
+			_ = unix.Kill(r.pid, unix.SIGKILL)
 		}
-		select {
-		case <-over:
-		default:
-			if err == nil && n > 0 {
-				_ = unix.Kill(r.pid, unix.SIGKILL)
-			}
-		}
-		return
 	}
 }
 
 // receive receives a message.
 func receive(sock int, b []byte) (n int, oob []byte, err error) {
 	oob = make([]byte, unix.CmsgSpace(2*4))
-	for {
-		n, oobn, _, _, err := unix.Recvmsg(sock, b, oob, unix.MSG_CMSG_CLOEXEC)
-		if !errors.Is(err, unix.EINTR) {
-			return n, oob[:max(oobn, 0)], err
-		}
-	}
+	oobn := 0
+	err = program.Again(func() (err error) {
+		n, oobn, _, _, err = unix.Recvmsg(sock, b, oob, unix.MSG_CMSG_CLOEXEC)
+		return err
+	})
+	return n, oob[:max(oobn, 0)], err
 }

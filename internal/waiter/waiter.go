@@ -43,7 +43,7 @@ func wait(c child) int {
 	w.catch()
 	if err := unix.Sendto(w.sock, []byte{0}, unix.MSG_NOSIGNAL, nil); err != nil {
 		_ = unix.Close(w.sock) // for which the runner waits: it says that the program does not run
-		_ = waitFor(w.other)
+		_, _, _ = program.Wait(w.other, 0)
 		return program.ExitNotExecutable
 	}
 	return w.run()
@@ -53,7 +53,7 @@ func wait(c child) int {
 func (w *standIn) run() int {
 	for {
 		fds := []unix.PollFd{{Fd: int32(w.sock), Events: unix.POLLIN}, {Fd: int32(w.signals), Events: unix.POLLIN}, {Fd: w.relay.fd(), Events: unix.POLLIN}, {Fd: int32(w.caught), Events: unix.POLLIN}}
-		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
+		if err := program.Again(func() error { _, err := unix.Poll(fds, -1); return err }); err != nil {
 			return program.ExitNotExecutable
 		}
 		if (fds[1].Revents != 0 || fds[3].Revents != 0) && fds[0].Revents == 0 { // first what the runner has said
@@ -93,7 +93,7 @@ func (w *standIn) run() int {
 			w.relay.pass()
 			return endAs(syscall.WaitStatus(binary.LittleEndian.Uint32(b[1:])))
 		case msgExit:
-			_ = waitFor(w.other)
+			_, _, _ = program.Wait(w.other, 0)
 			return int(b[1])
 		case msgNative:
 			return w.native()
@@ -115,7 +115,7 @@ func (w *standIn) begins(b, oob []byte) {
 
 // native executes the program.
 func (w *standIn) native() int {
-	_ = waitFor(w.other)
+	_, _, _ = program.Wait(w.other, 0)
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 	path, err := program.Find(w.rest[0])
 	if err == nil {
@@ -130,12 +130,10 @@ func (w *standIn) native() int {
 	return se.ExitStatus()
 }
 
-// reap reaps children: orphans if this is process 1 of a container, and the program if the runner was killed, which reap tells.
-func (w *standIn) reap() (ws syscall.WaitStatus, program bool) {
+// reap reaps children: orphans if this is process 1 of a container, and the program if the runner was killed: then its is true.
+func (w *standIn) reap() (ws syscall.WaitStatus, its bool) {
 	for {
-		var ws syscall.WaitStatus
-		switch pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil); {
-		case errors.Is(err, unix.EINTR):
+		switch pid, ws, err := program.Wait(-1, unix.WNOHANG); {
 		case err != nil || pid <= 0:
 			return 0, false
 		case pid == w.pid:
