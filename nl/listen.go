@@ -49,6 +49,10 @@ func (c *Client) Listen(ctx context.Context, _ Peer, fds []int) error {
 	return nil
 }
 
+// controlSize is the space for control messages that a server has: for one descriptor more than a client may send, so that there are too
+// many whether or not the kernel says that it has left some out.
+var controlSize = syscall.CmsgSpace(4 * (maxSockets + 1))
+
 // received are the descriptors that have come with a datagram, or err if they are not to be used.
 type received struct {
 	fds []int
@@ -72,7 +76,10 @@ func (s *Server) takeSockets(uid uint32, control []byte) (r received) {
 			r.fds = append(r.fds, fds...)
 		}
 	}
-	if len(r.fds) > 0 {
+	switch {
+	case len(r.fds) > maxSockets:
+		r.err = errDescriptors
+	case len(r.fds) > 0:
 		r.err = s.cfg.Quota.Take(uid, len(r.fds))
 	}
 	return r

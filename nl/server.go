@@ -271,13 +271,16 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 }
 
 func (s *Server) serveConn(conn *net.UnixConn, peer Peer, u *user) error {
-	buf, control := make([]byte, maxDatagram), make([]byte, syscall.CmsgSpace(4*maxSockets))
+	buf, control := make([]byte, maxDatagram), make([]byte, controlSize)
 	for s.ctx.Err() == nil {
 		if err := conn.SetReadDeadline(time.Now().Add(idleTimeout)); err != nil {
 			return err
 		}
 		b, n, err := s.read(conn, buf, control)
 		with := s.takeSockets(peer.UID, control[:n])
+		if errors.Is(with.err, errDescriptors) {
+			err = with.err
+		}
 		if err == nil {
 			err = s.serveRequest(conn, peer, u, b, with)
 		}

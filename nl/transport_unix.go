@@ -131,11 +131,14 @@ func readDatagram(conn *net.UnixConn, b []byte) ([]byte, error) {
 	return packet(b, n, flags)
 }
 
+// errDescriptors means that a datagram came with descriptors that nobody sends who means well.
+var errDescriptors = errors.New("nl: a datagram with descriptors")
+
 // packet returns the packet of n bytes that was received into b.
 func packet(b []byte, n, flags int) ([]byte, error) {
 	switch {
 	case flags&syscall.MSG_CTRUNC != 0:
-		return nil, errors.New("nl: a datagram with descriptors")
+		return nil, errDescriptors
 	case n == 0:
 		return nil, io.EOF
 	case flags&syscall.MSG_TRUNC != 0:

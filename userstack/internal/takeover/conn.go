@@ -89,7 +89,7 @@ func (c *Conn) Receive(limit time.Duration) (Message, error) {
 	if err := c.c.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return Message{}, fmt.Errorf("takeover: %w", err)
 	}
-	b, oob := make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*MaxFiles))
+	b, oob := make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*(MaxFiles+1))) // one too many is seen, and not only by a flag
 	n, oobn, flags, _, err := c.c.ReadMsgUnix(b, oob)
 	if err != nil {
 		if errors.Is(err, unix.ECONNRESET) {
@@ -103,7 +103,7 @@ func (c *Conn) Receive(limit time.Duration) (Message, error) {
 	}
 	var m Message
 	var sender uint32
-	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+	if err == nil && (len(files) > MaxFiles || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0) {
 		err = fmt.Errorf("%w: truncated", ErrMalformed)
 	}
 	if err == nil {

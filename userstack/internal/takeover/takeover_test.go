@@ -78,6 +78,12 @@ func TestMessages(t *testing.T) {
 		t.Errorf("%d files, %v", len(got.Files), err)
 	}
 	got.Close()
+	if err := a.Send(Message{Type: Sockets, Files: append(many, null)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Expect(Sockets, testkind.Patience); !errors.Is(err, ErrMalformed) {
+		t.Errorf("too many files: %v", err)
+	}
 	_ = a.Send(Message{Type: Refuse, Text: "not now"})
 	if _, err := b.Expect(Offer, testkind.Patience); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "not now") {
 		t.Errorf("refused: %v", err)
