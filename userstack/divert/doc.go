@@ -34,5 +34,6 @@
 // What belongs elsewhere: which connections are worth SMC (policy), the CLC handshake, the carrying
 // over RDMA, the cgroups of units and pods.
 //
-// A Diverter needs CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_BPF, and Linux 5.10.
+// A Diverter needs CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_BPF, and Linux 5.11: before, maps count as locked memory. The package for
+// that limit is not used: it calls bpf(2) when any process of smcr starts, and a sandbox may kill it.
 package divert

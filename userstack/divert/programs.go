@@ -8,7 +8,6 @@ import (
 	"os"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -76,7 +75,6 @@ func loadPrograms(veth, hold int, mark uint32, most share, shared map[string]*eb
 		return nil, fmt.Errorf("divert: %w", err)
 	}
 	spec.Maps["flows"].MaxEntries = uint32(most.all)
-	_ = rlimit.RemoveMemlock() // before Linux 5.11; the load fails where it was needed
 	var errs []error
 	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarHold: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(most.user), bpfVarOfRoot: uint32(most.root)} {
 		errs = append(errs, spec.Variables[name].Set(value))
