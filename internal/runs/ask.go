@@ -68,12 +68,15 @@ func ofRoot(c *net.UnixConn) bool {
 	if err != nil {
 		return false
 	}
-	root := false
-	err = raw.Control(func(fd uintptr) {
-		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		root = err == nil && cred.Uid == 0
-	})
-	return err == nil && root
+	var cred *unix.Ucred
+	cerr := raw.Control(func(fd uintptr) { cred, err = credentials(fd) })
+	return cerr == nil && err == nil && cred.Uid == 0
+}
+
+// credentials returns who is at the other end of a socket: who has called connect() or listen().
+func credentials(fd uintptr) (*unix.Ucred, error) {
+	cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	return cred, os.NewSyscallError("getsockopt", err)
 }
 
 // inherited is the descriptor of a socket that another process has passed (sd_listen_fds(3)).
@@ -110,8 +113,11 @@ func Listen() (*os.File, error) {
 
 // listen listens at a path. What an earlier process has left there is replaced.
 func listen(socket string) (*net.UnixListener, error) {
-	if c, err := net.Dial("unix", socket); err == nil {
-		_ = c.Close()
+	there, err := taken(socket)
+	if err != nil {
+		return nil, err
+	}
+	if there {
 		return nil, fmt.Errorf("%s: a process listens: %w", socket, os.ErrExist)
 	}
 	// Only root can write to the directory: nobody else makes this file.
@@ -128,6 +134,16 @@ func listen(socket string) (*net.UnixListener, error) {
 		return nil, errors.Join(err, os.Remove(next), l.Close())
 	}
 	return l, nil
+}
+
+// taken reports whether a process has a socket at a path. Who connects asks for a cgroup, so a socket of another type tries it.
+func taken(path string) (bool, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	return errors.Is(unix.Connect(fd, &unix.SockaddrUnix{Name: path}), unix.EPROTOTYPE), nil
 }
 
 // StackRuns reports whether a stack in a directory such as /run/smcr answers commands: the file name is that of package place.

@@ -12,7 +12,8 @@
 //	network namespace     | SO_NETNS_COOKIE of the accepted socket, which is in that of the other end
 //	cgroup                | /proc/PID/cgroup
 //
-// Who is in a cgroup for a run already, as root is that makes its own, is not moved: only the end of that is watched.
+// Who is in a cgroup for a run already is not moved: only the end of that is watched. So it is with root, which makes its own, but for
+// sandboxes where it may not.
 //
 // So nobody moves a process of others, and nobody chooses where to. The bounds, the names and the removal are those of a stack of
 // root: package attach. The stack finds the cgroup by its name and attaches it.

@@ -197,11 +197,23 @@ func TestAsk(t *testing.T) {
 		all = append(all, c)
 		b.wantRuns(i + 1)
 	}
-	if err := ask(t.Context(), b.socket); !errors.Is(err, os.ErrPermission) {
-		t.Errorf("root: %v", err)
+	// Root asks where it may not make a cgroup itself.
+	c := b.start(0, asks)
+	if got := c.line(); got != "0" || !strings.HasPrefix(c.cgroup(), prefix) {
+		t.Errorf("root is told %s, and is in %s, want %s", got, c.cgroup(), prefix)
+	}
+	c.stop()
+	b.wantRuns(len(all))
+	// Who looks whether somebody listens does not ask.
+	own, err := cgroup.Of(0)
+	if err != nil {
+		t.Fatal(err)
 	}
 	if _, err := listen(b.socket); !errors.Is(err, os.ErrExist) {
 		t.Errorf("a second process listens: %v", err)
+	}
+	if now, err := cgroup.Of(0); now != own || err != nil || b.runs() != len(all) {
+		t.Errorf("this process is in %s, %v, want %s; %d runs", now, err, own, b.runs())
 	}
 	all[0].stop()
 	b.wantRuns(2)

@@ -96,7 +96,7 @@ func answer(c *net.UnixConn, table *attach.Table, log *slog.Logger) {
 	if err != nil && !errors.As(err, &errno) {
 		errno = unix.EPERM
 	}
-	if err != nil && who.UID != 0 { // root may only look whether somebody listens
+	if err != nil {
 		log.Info("a program has no cgroup of its own", "user", who.UID, "pid", who.PID, "err", err)
 	}
 	_ = c.SetWriteDeadline(time.Now().Add(pause)) // the buffer of a new connection is empty
@@ -121,8 +121,7 @@ func peer(c *net.UnixConn) (p caller, err error) {
 	}
 	cerr := raw.Control(func(fd uintptr) {
 		var cred *unix.Ucred
-		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil {
-			err = os.NewSyscallError("getsockopt", err)
+		if cred, err = credentials(fd); err != nil {
 			return
 		}
 		p.PID, p.UID = int(cred.Pid), cred.Uid

@@ -22,7 +22,7 @@ import (
 )
 
 // AnyNamespace has a [Table] have the runs of all network namespaces: no cookie is 0. It has those of [EnterOwn] only if they
-// ask, and makes none for root.
+// ask.
 const AnyNamespace = 0
 
 // ofNamespace reports whether the name of a cgroup is one of a run in a network namespace.
@@ -151,9 +151,6 @@ func (t *Table) Enter(who *Process, always bool) (Entry, error) {
 	}
 	if err := t.mayAdd(&e); err != nil {
 		return Entry{}, err
-	}
-	if t.cfg.Namespace == AnyNamespace && who.UID == 0 {
-		return Entry{}, fmt.Errorf("root makes its own cgroups: %w", os.ErrPermission)
 	}
 	parent := own
 	if own == "/" && t.hasBelow() {
