@@ -21,6 +21,7 @@ var packageNames = []string{
 	"guard",
 	"header",
 	"inside",
+	"kernelsmc",
 	"linkgroup",
 	"mempool",
 	"network",

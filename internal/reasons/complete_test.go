@@ -105,7 +105,7 @@ var notReasons = map[string]string{
 	"userstack/tcpopt.ErrNotPermitted": "connections get userstack.ErrNoOption",
 	"userstack/tcpopt.ErrClosed":       "connections get userstack.ErrStackClosed",
 	"internal/kernelsmc.errSilent":     "wrapped in ErrNotBegun",
-	"internal/waiter.errSilent":        "the program does not start, or wrapped in ErrNotBegun",
+	"internal/waiter.errSilent":        "wrapped in ErrNotBegun",
 	"internal/serve.ErrStart":          "wrapped around the reason",
 	"internal/serve.errCgroup":         "start of a stack", "internal/serve.errHidden": "a line of the log",
 	"internal/serve.errOver": "a change of the configuration", "internal/serve.errEnd": "end of a stack",

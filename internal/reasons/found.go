@@ -154,11 +154,12 @@ var found = []Reason{
 	},
 	{
 		Name: "sandbox", Title: "a sandbox does not let smcr run do its work", Text: "the sockets of the program cannot be replaced",
-		Also:  []string{"the program could not be put below a process that waits for it"},
-		Cause: "A seccomp filter around 'smcr run', of a service or a container, forbids a system call that mode kernel or -v needs. The program runs as if started without smcr.",
+		Also:  []string{"no process can wait for the program"},
+		Cause: "A seccomp filter around 'smcr run', of a service or a container, forbids a system call that mode kernel or the summary of -v needs. In mode kernel, the program runs as if started without smcr. Without the summary it uses SMC-R all the same.",
 		Cure: []string{
 			"Allow the call that the message names: SystemCallFilter= of the unit, or the seccomp profile of the container.",
 			"Or use mode user without -v, which needs no such call: 'smcr run --mode user -- PROGRAM'.",
+			"A filter that kills, as SystemCallFilter= does without SystemCallErrorNumber=, leaves nobody to say so: the process ends by SIGSYS. Set SystemCallErrorNumber=EPERM, or leave -v away.",
 		},
 	},
 	{

@@ -18,10 +18,10 @@ import (
 
 // overKernel makes this process the program.
 func (s *starter) overKernel() error {
-	if os.Getpid() == 1 {
+	if os.Getpid() == 1 && s.waits() {
 		// Process 1 of a container becomes the parent of the supervisor, for which a program would wait that waits for all its
 		// children.
-		return s.wait()
+		s.wait()
 	}
 	return s.notBegun(kernelsmc.Become(s.path, s.o.Argv))
 }
@@ -39,9 +39,12 @@ func (s *starter) inKernel(p *kernelsmc.Process) error {
 	return v.Serve()
 }
 
-// notBegun returns an error. In mode auto, the program runs without what could not begin.
+// notBegun returns an error. Without a waiter the program runs as well, and in mode auto also without the supervisor.
 func (s *starter) notBegun(err error) error {
-	if s.o.Mode == ModeAuto && (errors.Is(err, kernelsmc.ErrNotBegun) || errors.Is(err, waiter.ErrNotBegun)) {
+	if s.runner != nil && errors.Is(err, waiter.ErrNotBegun) {
+		return s.runner.Alone(err)
+	}
+	if s.o.Mode == ModeAuto && errors.Is(err, kernelsmc.ErrNotBegun) {
 		plainTCP(s.o, err)
 		return s.native()
 	}

@@ -11,9 +11,11 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strings"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/kernelsmc"
+	"smcr/internal/printable"
 	"smcr/internal/program"
 	"smcr/internal/typo"
 	"smcr/internal/waiter"
@@ -170,7 +172,7 @@ func Run(ctx context.Context, o *Options) error {
 	if err != nil {
 		return startError(err)
 	}
-	s := starter{ctx: ctx, o: o, log: log, path: path, runner: waiter.TheRunner()}
+	s := starter{ctx: ctx, o: o, log: log, path: path, runner: waiter.TheRunner(), without: waiter.Without()}
 	if s.runner == nil {
 		return s.start()
 	}
@@ -193,14 +195,16 @@ type starter struct {
 	log    *slog.Logger
 	path   string         // of the program
 	runner *waiter.Runner // nil: this process becomes the program
+	// without is why nothing waits for the program, if it should.
+	without error
 }
 
 func (s *starter) start() error {
 	if p := kernelsmc.TheProcess(); p != nil {
 		return s.inKernel(p)
 	}
-	if s.o.Verbose && s.o.Mode != ModeTCP && s.runner == nil {
-		return s.wait()
+	if s.waits() && s.o.Verbose && s.o.Mode != ModeTCP {
+		s.wait()
 	}
 	c, err := choose(s.ctx, s.o, s.log)
 	if err != nil {
@@ -208,9 +212,11 @@ func (s *starter) start() error {
 	}
 	defer c.close()
 	s.log.Debug("starting the program", "mode", c.mode)
-	switch {
-	case c.mode == ModeTCP:
+	if c.mode == ModeTCP {
 		return s.native()
+	}
+	s.sayWithout()
+	switch {
 	case c.mode == ModeKernel && s.runner != nil:
 		return s.superviseKernel(c)
 	case c.mode == ModeKernel:
@@ -221,14 +227,19 @@ func (s *starter) start() error {
 	return s.native()
 }
 
-// wait makes this process the waiter.
-func (s *starter) wait() error {
-	err := waiter.Become(s.o.Argv)
-	if s.o.Mode == ModeAuto {
-		plainTCP(s.o, err)
-		return s.native()
+// waits reports whether this process may become the waiter.
+func (s *starter) waits() bool { return s.runner == nil && s.without == nil }
+
+// wait makes this process the waiter. It returns if there is none: the program needs none.
+func (s *starter) wait() {
+	s.without = waiter.Become(s.o.Argv)
+}
+
+// sayWithout says what -v does not do.
+func (s *starter) sayWithout() {
+	if s.o.Verbose && s.without != nil {
+		printable.Fprintf(s.o.Err, "smcr: there will be no summary: %s\n", strings.Join(strings.Fields(s.without.Error()), " "))
 	}
-	return err
 }
 
 // native makes the process that was started the program.

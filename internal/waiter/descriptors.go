@@ -45,6 +45,12 @@ func withFiles(these ...int) []uintptr {
 	return files
 }
 
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
 // leave closes descriptors that the program has now.
 func leave(fds []int) {
 	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)

@@ -24,17 +24,18 @@ import (
 // notifyEnv is the variable with the name of the socket.
 const notifyEnv = "NOTIFY_SOCKET"
 
-// relayTo returns the environment with the name of a new socket, and the socket, if a service manager waits for messages, and
-// otherwise -1.
-func relayTo(env []string) ([]string, int, error) {
+// relayTo returns the environment with the name of a new socket, that socket, and one for the messages that are passed on, if a
+// service manager waits for messages.
+func relayTo(env []string) ([]string, []int, error) {
 	i := slices.IndexFunc(env, func(kv string) bool { return strings.HasPrefix(kv, notifyEnv+"=") })
 	if i < 0 || notifyAddr(env[i][len(notifyEnv)+1:]) == nil {
-		return env, -1, nil
+		return env, nil, nil
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, -1, os.NewSyscallError("socket", err)
+		return nil, nil, os.NewSyscallError("socket", err)
 	}
+	fds := []int{fd}
 	// The kernel chooses the name. Whoever knows it may send, so the waiter looks who has sent.
 	err = unix.Bind(fd, &unix.SockaddrUnix{})
 	if err == nil {
@@ -44,13 +45,17 @@ func relayTo(env []string) ([]string, int, error) {
 	if err == nil {
 		name, err = nameOf(fd)
 	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, -1, fmt.Errorf("waiter: a socket for %s: %w", notifyEnv, err)
+	if err == nil {
+		fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	}
+	if err != nil {
+		closeAll(fds)
+		return nil, nil, fmt.Errorf("a socket for %s: %w", notifyEnv, err)
+	}
+	fds = append(fds, fd)
 	env = slices.Clone(env)
 	env[i] = notifyEnv + "=" + name
-	return env, fd, nil
+	return env, fds, nil
 }
 
 func nameOf(fd int) (string, error) {
@@ -82,12 +87,7 @@ type relayed struct {
 	closing chan struct{}
 }
 
-func newRelay(in, runner int) *relayed {
-	out, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		_ = unix.Close(in)
-		return nil
-	}
+func newRelay(in, out, runner int) *relayed {
 	return &relayed{in: in, out: out, to: notifyAddr(os.Getenv(notifyEnv)), runner: runner, closing: make(chan struct{}, maxClosing)}
 }
 

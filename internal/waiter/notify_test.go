@@ -52,7 +52,7 @@ func TestRelayOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRelay(relay, os.Getpid()+1000000)
+	r := newRelay(relay[0], relay[1], os.Getpid()+1000000)
 	defer unix.Close(r.out)
 	defer unix.Close(r.in)
 	for uid, want := range map[string]string{"0": "said", "65534": ""} {
@@ -98,7 +98,7 @@ func TestRelayLingering(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRelay(relay, os.Getpid()+1000000)
+	r := newRelay(relay[0], relay[1], os.Getpid()+1000000)
 	defer unix.Close(r.out)
 	defer unix.Close(r.in)
 	for range 3 {

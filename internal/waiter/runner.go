@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,16 +22,18 @@ import (
 type message byte
 
 const (
-	msgNative  message = iota // execute the program
+	msgReady   message = iota // this process is there
+	msgNative                 // execute the program
+	msgAlone                  // do without a waiter when the runner has ended; with the reason
 	msgExit                   // end when the runner has; with an exit status
-	msgBegins                 // the program will run; its number, pidfd, and the socket for its notifications
+	msgBegins                 // the program will run; its number, how many pidfds come, those, and the sockets for its notifications
 	msgRuns                   // the program runs
 	msgStopped                // a signal has stopped the program
 	msgEnded                  // the program has ended; with its wait status
 )
 
 // errSilent means that a process has ended without a word.
-var errSilent = errors.New("waiter: the other process has ended without a message: was it killed?")
+var errSilent = errors.New("the process that starts it has ended without a message: was it killed?")
 
 // Runner is this process, if Become of its parent has started it: the one that starts the program.
 type Runner struct {
@@ -39,7 +42,6 @@ type Runner struct {
 	mask         unix.Sigset_t
 	env          []string // variables that are for the program only
 	had          []int    // the descriptors that are the program's
-	ready        bool     // the waiter is
 	pid          int      // the program
 	ended        syscall.WaitStatus
 }
@@ -54,10 +56,7 @@ func newRunner(c child) *Runner {
 	r := &Runner{sock: c.sock, waiter: c.other, mask: c.mask}
 	// Standard error stays: what there is to say at the end goes there.
 	r.had = slices.DeleteFunc(inherited(), func(fd int) bool { return fd == 2 })
-	var err error
-	if r.pidfd, err = unix.PidfdOpen(r.waiter, 0); err != nil {
-		r.pidfd = -1
-	}
+	r.pidfd = pidfdOf(r.waiter)
 	Endure()
 	r.env = takeManaged()
 	return r
@@ -93,8 +92,26 @@ func Endure() {
 	signal.Notify(make(chan os.Signal, 1), sigs...)
 }
 
+// meet waits for the waiter, and tells it that this process is there: from then on they can talk.
+func (r *Runner) meet() error {
+	n, _, err := receive(r.sock, make([]byte, 1))
+	if err == nil && n == 0 {
+		err = errSilent
+	}
+	if err != nil {
+		return err
+	}
+	return r.tell(msgReady, nil)
+}
+
 // Native makes the waiter execute the program when this process has ended.
 func (r *Runner) Native() error { return r.tell(msgNative, nil) }
+
+// Alone makes the waiter do without, when this process has ended. Nothing of the program may have run.
+func (r *Runner) Alone(why error) error {
+	text := strings.TrimPrefix(why.Error(), ErrNotBegun.Error()+": ")
+	return r.tell(msgAlone, []byte(text[:min(len(text), maxMessage-1)]))
+}
 
 // Exit makes the waiter end with a status when this process has ended. The program must not run.
 func (r *Runner) Exit(status int) error { return r.tell(msgExit, []byte{byte(status)}) }
@@ -108,17 +125,6 @@ func (r *Runner) Ended() error {
 
 // tell sends a message to the waiter.
 func (r *Runner) tell(m message, data []byte, fds ...int) error {
-	// If this process ended with a message unread, the waiter would not read this one.
-	if !r.ready {
-		n, _, err := receive(r.sock, make([]byte, 1))
-		if err == nil && n == 0 {
-			err = errSilent
-		}
-		if err != nil {
-			return fmt.Errorf("waiter: the started process: %w", err)
-		}
-		r.ready = true
-	}
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
@@ -134,28 +140,28 @@ func (r *Runner) tell(m message, data []byte, fds ...int) error {
 func (r *Runner) Start(path string, argv []string, files ...int) error {
 	env, relay, err := relayTo(slices.Concat(os.Environ(), r.env))
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNotBegun, err)
+		return notBegun(err)
 	}
-	if relay >= 0 {
-		defer unix.Close(relay)
-	}
+	defer closeAll(relay)
 	group, err := unix.Getpgid(r.waiter)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNotBegun, os.NewSyscallError("getpgid", err))
+		return notBegun(os.NewSyscallError("getpgid", err))
 	}
 	socks, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNotBegun, os.NewSyscallError("socketpair", err))
+		return notBegun(os.NewSyscallError("socketpair", err))
 	}
-	defer unix.Close(socks[0])
 	r.pid, _, err = syscall.StartProcess(program.Self, arguments(stubName, socks[1], r.waiter, &r.mask, append([]string{path}, argv...)), &syscall.ProcAttr{
 		Env: env, Files: withFiles(append(files, socks[1])...), Sys: &syscall.SysProcAttr{Setpgid: true, Pgid: group},
 	})
 	_ = unix.Close(socks[1])
 	if err != nil {
-		return fmt.Errorf("%w: cannot start a process: %w", ErrNotBegun, err)
+		_ = unix.Close(socks[0])
+		return notBegun(fmt.Errorf("cannot start a process: %w", err))
 	}
-	if err := r.begin(socks[0], relay, argv[0]); err != nil {
+	err = r.begin(socks[0], relay, argv[0])
+	_ = unix.Close(socks[0]) // ends a process that does not become the program
+	if err != nil {
 		_ = unix.Kill(r.pid, unix.SIGKILL)
 		_, _, _ = program.Wait(r.pid, 0)
 		return err
@@ -167,27 +173,29 @@ func (r *Runner) Start(path string, argv []string, files ...int) error {
 }
 
 // begin tells the waiter which process becomes the program, so that no signal is too early, and lets that execute it.
-func (r *Runner) begin(sock, relay int, name string) error {
+func (r *Runner) begin(sock int, relay []int, name string) error {
 	var fds []int
-	if pidfd, err := unix.PidfdOpen(r.pid, 0); err == nil { // it is not reaped yet
+	pidfd := pidfdOf(r.pid) // it is not reaped yet
+	if pidfd >= 0 {
 		defer unix.Close(pidfd)
 		fds = append(fds, pidfd)
 	}
-	if relay >= 0 {
-		fds = append(fds, relay)
+	// What is needed when the program runs is tried before.
+	if err := sendSignal(pidfd, r.pid, 0); err != nil {
+		return notBegun(os.NewSyscallError("kill", err))
 	}
-	if err := r.tell(msgBegins, binary.LittleEndian.AppendUint32(nil, uint32(r.pid)), fds...); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotBegun, err)
+	if err := r.tell(msgBegins, append(binary.LittleEndian.AppendUint32(nil, uint32(r.pid)), byte(len(fds))), append(fds, relay...)...); err != nil {
+		return notBegun(err)
 	}
 	if err := unix.Sendto(sock, []byte{0}, unix.MSG_NOSIGNAL, nil); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotBegun, os.NewSyscallError("sendto", err))
+		return notBegun(os.NewSyscallError("sendto", err))
 	}
 	// The socket is closed when the program is executed.
 	b := make([]byte, 4)
 	n, _, err := receive(sock, b)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %w: %w", ErrNotBegun, errSilent, err)
+		return notBegun(os.NewSyscallError("recvmsg", err))
 	case n == len(b):
 		return &program.StartError{Program: name, Err: syscall.Errno(binary.LittleEndian.Uint32(b))}
 	}
@@ -244,9 +252,12 @@ func (r *Runner) killAfterWaiter(over <-chan struct{}) {
 	}
 }
 
+// maxFDs is how many descriptors come with a message: a pidfd, and two sockets.
+const maxFDs = 3
+
 // receive receives a message.
 func receive(sock int, b []byte) (n int, oob []byte, err error) {
-	oob = make([]byte, unix.CmsgSpace(2*4))
+	oob = make([]byte, unix.CmsgSpace(4*maxFDs))
 	oobn := 0
 	err = program.Again(func() (err error) {
 		n, oobn, _, _, err = unix.Recvmsg(sock, b, oob, unix.MSG_CMSG_CLOEXEC)

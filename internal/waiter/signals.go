@@ -16,7 +16,7 @@ import (
 )
 
 // catch begins to catch the signals that the Go runtime does not block.
-func (w *standIn) catch() {
+func (w *standIn) catch() error {
 	sigs := []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGABRT, unix.SIGTERM, unix.SIGCHLD}
 	for _, sig := range sigs {
 		if signal.Ignored(sig) {
@@ -25,8 +25,7 @@ func (w *standIn) catch() {
 	}
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		w.caught = -1
-		return
+		return os.NewSyscallError("pipe2", err)
 	}
 	w.caught = p[0]
 	ch := make(chan os.Signal, 64)
@@ -36,6 +35,7 @@ func (w *standIn) catch() {
 			_, _ = unix.Write(p[1], []byte{byte(sig.(syscall.Signal))})
 		}
 	}()
+	return nil
 }
 
 // Of struct signalfd_siginfo, where ssi_code and ssi_pid are after ssi_signo, and its size.
@@ -112,6 +112,19 @@ func inForeground() bool {
 	defer tty.Close()
 	pgrp, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
 	return err == nil && pgrp == unix.Getpgrp()
+}
+
+// pidfdOf returns a pidfd for sendSignal, or -1.
+func pidfdOf(pid int) int {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return -1
+	}
+	if err := unix.PidfdSendSignal(fd, 0, nil, 0); err != nil {
+		_ = unix.Close(fd)
+		return -1
+	}
+	return fd
 }
 
 // sendSignal sends a signal to a process. pidfd is -1 if a sandbox forbids pidfds.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +20,8 @@ import (
 // does not block those of caught.
 type standIn struct {
 	child
+	argv    []string    // the program, and its arguments
+	met     bool        // the runner can talk
 	signals int         // signalfd
 	caught  int         // pipe with the numbers of signals that were caught
 	ignored []os.Signal // when this process was started; the program may handle them
@@ -33,20 +36,57 @@ type standIn struct {
 func wait(c child) int {
 	runtime.LockOSThread()
 	w := &standIn{child: c, pidfd: -1}
-	// If the runner is killed, the program becomes a child of this process.
-	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-	// In a sandbox that forbids it, the program does not get all signals.
-	var err error
-	if w.signals, err = unix.Signalfd(-1, allSignals(), unix.SFD_CLOEXEC|unix.SFD_NONBLOCK); err != nil {
-		w.signals = -1
-	}
-	w.catch()
-	if err := unix.Sendto(w.sock, []byte{0}, unix.MSG_NOSIGNAL, nil); err != nil {
-		_ = unix.Close(w.sock) // for which the runner waits: it says that the program does not run
-		_, _, _ = program.Wait(w.other, 0)
+	n, err := strconv.Atoi(c.rest[0])
+	if err != nil || n < 1 || n >= len(c.rest) {
 		return program.ExitNotExecutable
 	}
+	w.rest = c.rest[1:]
+	w.argv = w.rest[len(w.rest)-n:]
+	// If the runner is killed, the program becomes a child of this process.
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	if err := w.prepare(); err != nil {
+		return w.alone(err)
+	}
 	return w.run()
+}
+
+// prepare tries what this process needs later.
+func (w *standIn) prepare() (err error) {
+	if w.signals, err = unix.Signalfd(-1, allSignals(), unix.SFD_CLOEXEC|unix.SFD_NONBLOCK); err != nil {
+		return os.NewSyscallError("signalfd4", err)
+	}
+	if err := w.catch(); err != nil {
+		return err
+	}
+	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(w.caught)}}, 0); err != nil {
+		return os.NewSyscallError("poll", err)
+	}
+	err = unix.Sendto(w.sock, []byte{0}, unix.MSG_NOSIGNAL, nil)
+	if errors.Is(err, unix.EPIPE) {
+		return nil // the runner has ended: run finds out why
+	}
+	return os.NewSyscallError("sendto", err)
+}
+
+// alone has this executable become the program without a waiter.
+func (w *standIn) alone(why error) int {
+	_ = unix.Close(w.sock)
+	if !w.met { // it waits for this process, or has ended
+		_ = unix.Kill(w.other, unix.SIGKILL)
+	}
+	_, _, _ = program.Wait(w.other, 0)
+	w.asBefore()
+	_ = syscall.Exec(program.Self, append([]string{aloneName, why.Error()}, w.rest...), os.Environ())
+	return program.ExitNotExecutable
+}
+
+// asBefore makes this process what it was when it was started.
+func (w *standIn) asBefore() {
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	if len(w.ignored) > 0 { // without signals, it ignores all
+		signal.Ignore(w.ignored...)
+	}
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &w.mask, nil)
 }
 
 // run follows the runner.
@@ -68,11 +108,11 @@ func (w *standIn) run() int {
 		if fds[0].Revents == 0 {
 			continue
 		}
-		b := make([]byte, 64)
+		b := make([]byte, maxMessage)
 		n, oob, err := receive(w.sock, b)
 		if err != nil || n == 0 {
 			if w.pid == 0 {
-				return program.ExitNotExecutable
+				return w.ended(err)
 			}
 			// The runner was killed, and the program is a child of this process.
 			_ = unix.Close(w.sock)
@@ -83,6 +123,10 @@ func (w *standIn) run() int {
 			continue
 		}
 		switch b = b[:n]; message(b[0]) {
+		case msgReady:
+			w.met = true
+		case msgAlone:
+			return w.alone(errors.New(string(b[1:])))
 		case msgBegins:
 			w.begins(b, oob)
 		case msgRuns:
@@ -104,26 +148,39 @@ func (w *standIn) run() int {
 // begins learns which process is the program.
 func (w *standIn) begins(b, oob []byte) {
 	w.pid = int(binary.LittleEndian.Uint32(b[1:]))
-	for _, fd := range rightsIn(oob) {
-		if _, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil {
-			w.pidfd = fd
-		} else {
-			w.relay = newRelay(fd, w.other)
-		}
+	fds := rightsIn(oob)
+	if b[5] > 0 {
+		w.pidfd, fds = fds[0], fds[1:]
 	}
+	if len(fds) > 1 {
+		w.relay = newRelay(fds[0], fds[1], w.other)
+	}
+}
+
+// maxMessage is the size of the largest message of the runner.
+const maxMessage = 1 << 10
+
+// ended does without a runner that has ended before anything of the program has run. err is that of receiving, or nil.
+func (w *standIn) ended(err error) int {
+	_, ws, werr := program.Wait(w.other, 0)
+	switch {
+	case err != nil:
+		err = os.NewSyscallError("recvmsg", err)
+	case werr == nil && !w.met && ws.Exited() && ws.ExitStatus() > 0: // see meet
+		err = syscall.Errno(ws.ExitStatus())
+	default:
+		err = errSilent
+	}
+	return w.alone(err)
 }
 
 // native executes the program.
 func (w *standIn) native() int {
 	_, _, _ = program.Wait(w.other, 0)
-	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-	path, err := program.Find(w.rest[0])
+	path, err := program.Find(w.argv[0])
 	if err == nil {
-		if len(w.ignored) > 0 { // without signals, it ignores all
-			signal.Ignore(w.ignored...)
-		}
-		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &w.mask, nil)
-		err = program.Exec(path, w.rest, os.Environ())
+		w.asBefore()
+		err = program.Exec(path, w.argv, os.Environ())
 	}
 	var se *program.StartError
 	errors.As(err, &se)

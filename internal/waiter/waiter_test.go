@@ -41,8 +41,15 @@ func TestMain(m *testing.M) {
 func below(way string, argv []string) error {
 	r := TheRunner()
 	switch {
+	case Without() != nil:
+		fmt.Fprintln(os.Stderr, Without())
+		return program.Exec(argv[0], argv, os.Environ())
 	case r == nil:
 		return Become(argv)
+	case way == "alone":
+		return r.Alone(notBegun(errors.New("so it is")))
+	case way == "ends":
+		return nil
 	case way == "native":
 		return r.Native()
 	case way == "exit":
@@ -66,6 +73,9 @@ func below(way string, argv []string) error {
 	return r.Ended()
 }
 
+// identity is a part of a shell script that says that the process has no child, and that no signal is blocked.
+const identity = `read -r kids </proc/self/task/$$/children; [ -z "$kids" ] && grep -q 'SigBlk:.0*$' /proc/self/status && echo alone; `
+
 // TestWays: what the runner does decides how the waiter ends. TestMainProcess of the end-to-end tests has the rest.
 func TestWays(t *testing.T) {
 	testkind.System(t)
@@ -80,7 +90,10 @@ func TestWays(t *testing.T) {
 		{"start", []string{"/no/such"}, 127 << 8, ""},
 		{"native", []string{"/bin/sh", "-c", "ps -o comm= -p $PPID >/dev/null; exit 5"}, 5 << 8, ""},
 		{"exit", []string{"/bin/false"}, 9 << 8, ""},
-		{"killed", []string{"/bin/true"}, 126 << 8, ""},
+		// The program has not begun: nothing waits for it.
+		{"killed", []string{"/bin/sh", "-c", identity + "exit 6"}, 6 << 8, ErrNotBegun.Error() + ": " + errSilent.Error() + "\nalone\n"},
+		{"ends", []string{"/bin/sh", "-c", identity + "exit 6"}, 6 << 8, ErrNotBegun.Error() + ": " + errSilent.Error() + "\nalone\n"},
+		{"alone", []string{"/bin/sh", "-c", identity + "kill -TERM $$"}, syscall.WaitStatus(unix.SIGTERM), ErrNotBegun.Error() + ": so it is\nalone\n"},
 		// The program becomes a child of the waiter.
 		{"killed later", []string{"/bin/sh", "-c", "sleep .3; exit 4"}, 4 << 8, ""},
 	} {
