@@ -10,13 +10,15 @@ class Interrupted(Exception):
 
 
 def interrupted(*_):
+    signal.setitimer(signal.ITIMER_REAL, 0)
     raise Interrupted
 
 
 def once(l):
     if variant == "signal":
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
         try:
+            # Again and again: a signal that comes just before the call does not end it.
+            signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
             l.accept()
         except Interrupted:
             pass
