@@ -58,7 +58,7 @@ var edges = []struct {
 	{"userstack/relay", []string{"guard"}},
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/rounds", "guard"}},
-	{"userstack/tcpopt", []string{"userstack/wire"}},
+	{"userstack/tcpopt", []string{"userstack/wire", "internal/cgroup"}},
 	{"userstack/divert", []string{"smc", "guard"}},
 	{"userstack/attach", []string{"userstack/divert", "guard", "quota", "internal/cgroup", "internal/place"}},
 	{"userstack/conn", []string{"userstack/wire"}},

@@ -22,14 +22,22 @@ var ErrOutside = errors.New("the process is outside of the cgroup tree of this o
 // ErrNoTree means that this process sees no cgroup v2 tree as a whole.
 var ErrNoTree = errors.New("no cgroup v2 tree is mounted")
 
-// Top returns where the cgroup v2 tree is mounted.
+// Top returns where the cgroup v2 tree is mounted. Where it is not, as below 'ip netns exec', which mounts a /sys of its
+// own, a process that may mount it sees it by a mount that nobody else has: then the path is one for this process only.
 func Top() (string, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	return parseTop(f)
+	top, err := parseTop(f)
+	if !errors.Is(err, ErrNoTree) {
+		return top, err
+	}
+	if top, merr := ownPath(); merr == nil {
+		return top, nil
+	}
+	return "", err
 }
 
 // parseTop finds the mount point of the whole cgroup v2 tree in mountinfo (proc_pid_mountinfo(5)).

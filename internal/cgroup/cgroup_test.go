@@ -131,3 +131,35 @@ func TestValid(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenTop: a mount of this process alone has the tree that is mounted, and leaves no mount behind.
+func TestOpenTop(t *testing.T) {
+	testkind.System(t)
+	top, err := Top()
+	if err != nil {
+		t.Skip(err)
+	}
+	want, err := ID(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := ownPath()
+	if errors.Is(err, os.ErrPermission) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if id, err := ID(private + "/."); id != want || err != nil {
+		t.Errorf("the top is %d, %v, want %d", id, err, want)
+	}
+	if again, err := ownPath(); again != private || err != nil {
+		t.Errorf("a second mount at %s, %v, the first one at %s", again, err, private)
+	}
+	if after, err := os.ReadFile("/proc/self/mountinfo"); string(after) != string(before) || err != nil {
+		t.Errorf("%v, mounts are\n%s\nand were\n%s", err, after, before)
+	}
+}

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/cgroup"
 )
 
 // cgroupDir is an open directory of a cgroup v2 tree.
@@ -87,27 +89,11 @@ func newCgroupDir(name string, f *os.File) (*cgroupDir, error) {
 // mountCgroup returns the root of the cgroup v2 tree in a mount that belongs to no mount
 // namespace. The mount ends when the directory is closed.
 func mountCgroup() (*cgroupDir, error) {
-	fsfd, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+	f, err := cgroup.OpenTop()
 	if err != nil {
 		return nil, mountError(err)
 	}
-	defer unix.Close(fsfd)
-	if err := unix.FsconfigCreate(fsfd); err != nil {
-		return nil, mountError(err)
-	}
-	mfd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
-	if err != nil {
-		return nil, mountError(err)
-	}
-	defer unix.Close(mfd)
-	// The descriptor of the mount itself is an O_PATH one, which older kernels do not
-	// accept as a cgroup.
-	fd, err := unix.Openat(mfd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, mountError(err)
-	}
-	const name = "cgroup2 (private mount)"
-	return newCgroupDir(name, os.NewFile(uintptr(fd), name))
+	return newCgroupDir(f.Name(), f)
 }
 
 func mountError(err error) error {
