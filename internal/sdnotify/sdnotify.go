@@ -60,6 +60,22 @@ func Successor(before []string) (env []string, ok bool) {
 	return env, os.Getenv(socketEnv) != ""
 }
 
+// managed are the variables by which a service manager tells a process what it is, and what it was started with: also the
+// sockets of socket activation, and where its output goes.
+var managed = []string{
+	socketEnv, intervalEnv, pidEnv, "LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES", "FDSTORE",
+	"MAINPID", "SYSTEMD_EXEC_PID", "INVOCATION_ID", "JOURNAL_STREAM",
+}
+
+// Unmanaged returns an environment without what a service manager has told the process that has it, for one that does
+// not belong to the service: its messages would be taken for those of the service.
+func Unmanaged(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(managed, name)
+	})
+}
+
 // A Notifier sends messages to the service manager. A nil Notifier is for a process that was
 // not started by one: it sends nothing.
 type Notifier struct {

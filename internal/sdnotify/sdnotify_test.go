@@ -97,6 +97,18 @@ func TestSuccessor(t *testing.T) {
 	}
 }
 
+// TestUnmanaged checks that a process beside the service knows nothing of it, and all else.
+func TestUnmanaged(t *testing.T) {
+	env := []string{"PATH=/bin", socketEnv + "=/s", "LISTEN_FDS=1", "WATCHDOG_USEC=5", "NOTIFY=1", "odd", "X=NOTIFY_SOCKET=", pidEnv + "="}
+	before := slices.Clone(env)
+	if got, want := Unmanaged(env), []string{"PATH=/bin", "NOTIFY=1", "odd", "X=NOTIFY_SOCKET="}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if !slices.Equal(env, before) {
+		t.Errorf("the environment itself is %q", env)
+	}
+}
+
 func TestNew(t *testing.T) {
 	own := strconv.Itoa(os.Getpid())
 	for _, tt := range []struct {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"smcr/internal/plain"
+	"smcr/internal/sdnotify"
 	"smcr/quota"
 	"smcr/userstack/service"
 )
@@ -119,6 +120,7 @@ func startOnDemand(ctx context.Context, attr *syscall.SysProcAttr, args []string
 	newCmd := func() *exec.Cmd {
 		cmd := exec.Command(exe, append([]string{"serve", "--on-demand", "--" + reportFlag, "--idle-timeout", IdleTimeout.String()}, args...)...)
 		cmd.Dir = "/"
+		cmd.Env = sdnotify.Unmanaged(os.Environ()) // the stack is no part of the service that may have run this
 		cmd.ExtraFiles = []*os.File{w}
 		own := *attr
 		cmd.SysProcAttr = &own

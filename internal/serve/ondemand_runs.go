@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"smcr/internal/runs"
+	"smcr/internal/sdnotify"
 )
 
 // startRuns starts the process of serveRuns, if there is none, for a stack that root starts as another user. Who asks it from now on
@@ -33,6 +34,7 @@ func startRunsProcess() error {
 	cmd, err := startOwnCgroup(func() *exec.Cmd {
 		cmd := exec.Command(exe, "serve", "--runs", "--on-demand")
 		cmd.Dir = "/"
+		cmd.Env = sdnotify.Unmanaged(os.Environ())
 		cmd.ExtraFiles = []*os.File{socket}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		return cmd

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"golang.org/x/sys/unix"
@@ -173,6 +175,29 @@ func TestStartOnDemand(t *testing.T) {
 			wantEnd(t, pid)
 			if exists(log) {
 				t.Error("the log is left")
+			}
+		})
+	})
+	t.Run("by a service", func(t *testing.T) {
+		inNamespace(t, func(t *testing.T, log string) {
+			// Where the service manager reads: the stack is not the service, and says nothing in its name.
+			name := filepath.Join(t.TempDir(), "notify")
+			manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer manager.Close()
+			t.Setenv("NOTIFY_SOCKET", name)
+			t.Setenv("WATCHDOG_USEC", "100000")
+			end(t, start(t), unix.SIGTERM)
+			// What the stack has sent is there already, since it has ended.
+			if err := manager.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+				t.Error(err)
+			}
+			b := make([]byte, 1000)
+			if n, err := manager.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%q, %v", b[:n], err)
 			}
 		})
 	})
