@@ -152,7 +152,11 @@ func memcached() Suite {
 		flags flush-all getandtouch getset idle-timeout incrdecr issue_104 issue_108 issue_14 issue_140 issue_152 issue_163 issue_183 issue_192 issue_22 issue_260 issue_29
 		issue_3 issue_41 issue_42 issue_50 issue_61 issue_67 issue_68 issue_70 item_size_max line-lengths lru malicious-commands maxconns metaget misbehave multiversioning
 		noreply quit refhang shutdown slabhang stats-conns stats-detail stats touch udp watcher watcher_connid whitespace`) {
-		s.Jobs = append(s.Jobs, Job{Name: name, Argv: []string{"perl", "-Ilib", "t/" + name + ".t"}, Dir: "$SOURCE", Limit: 2 * time.Minute, Parse: tap, Quick: name == "noreply"})
+		parse := parser(tap)
+		if name == "maxconns" {
+			parse = tapNames // it has a test for each connection that happens to be refused
+		}
+		s.Jobs = append(s.Jobs, Job{Name: name, Argv: []string{"perl", "-Ilib", "t/" + name + ".t"}, Dir: "$SOURCE", Limit: 2 * time.Minute, Parse: parse, Quick: name == "noreply"})
 	}
 	return s
 }
