@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -71,7 +72,7 @@ func (p plan) exchange(c *net.TCPConn, client bool) Result {
 	if err != nil {
 		c.Close() // ends send too
 	}
-	if serr := <-sent; err == nil || errors.Is(err, net.ErrClosed) {
+	if serr := <-sent; err == nil || errors.Is(err, net.ErrClosed) || ended(err) && hasError(serr) {
 		err = serr
 	}
 	if err == nil {
@@ -81,13 +82,25 @@ func (p plan) exchange(c *net.TCPConn, client bool) Result {
 	return r
 }
 
+// ended reports whether an error of a read is the end of the stream, where there should have been more.
+func ended(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// hasError reports whether an error of a write is that of the connection. A socket reports it once: if the write has it, the read
+// that waits beside it returns the end of the stream. It is not EPIPE, which is the error of a reset behind an end of the stream.
+func hasError(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) && errno != syscall.EPIPE
+}
+
 // fail notes why a connection failed.
 func (r *Result) fail(err error) {
 	if err == nil {
 		return
 	}
 	r.Error = err.Error()
-	r.Corrupted = errors.Is(err, errWrong) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	r.Corrupted = errors.Is(err, errWrong) || ended(err)
 	r.Hung = errors.Is(err, os.ErrDeadlineExceeded)
 }
 
