@@ -79,9 +79,8 @@ func (d *Diverter) linkChanged(u netlink.LinkUpdate, want func(name string) bool
 	}
 }
 
-// delivers reports whether a device takes packets for the programs of this host: while it is down, the kernel drops them. One
-// that is gone takes none any more, and nothing is to be waited for.
+// delivers reports whether a device takes packets for the programs of this host: the kernel drops those of one that is down or gone.
 func (d *Diverter) delivers(index uint32) bool {
 	l, err := d.host.LinkByIndex(int(index))
-	return err != nil || l.Attrs().Flags&net.FlagUp != 0
+	return err == nil && l.Attrs().Flags&net.FlagUp != 0
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
-	vnl "github.com/vishvananda/netlink/nl"
 
 	"smcr/guard"
 	"smcr/smc"
@@ -44,14 +43,13 @@ type Config struct {
 // A Diverter stands in the path of the TCP connections of one network namespace. It is safe for
 // concurrent use.
 type Diverter struct {
-	cfg  Config
-	host *netlink.Handle
-	ns   *namespace
-	veth int
-	held *heldEnd
-	bpf  *bpfObjects
-	// sockets is sock_diag of the host, for one goroutine, or nil.
-	sockets *vnl.SocketHandle
+	cfg     Config
+	host    *netlink.Handle
+	ns      *namespace
+	veth    int
+	held    *heldEnd
+	bpf     *bpfObjects
+	sockets *sockets // for one goroutine
 	// neighbours are those of the host.
 	neighbours hostNeighbours
 	// id is the handle of its filters, mark that of packets that come from it.
@@ -67,6 +65,7 @@ type Diverter struct {
 	flows   map[Tuple]*Flow
 	ending  map[*Flow]*ending
 	given   map[*Flow]*given // flows that were let go, and have not heard of their programs
+	unsure  map[uint64]reset // by the cookies of sockets that may not have heard
 	devices map[int]bool
 	earlier map[uint32]earlier // the stacks before this one, by the handle of their filters
 	// attached are the cgroups of map cgroups; past is what was counted for others.
@@ -88,7 +87,7 @@ type outcome struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, given: map[*Flow]*given{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, shifted: map[uint32]int{}}
+	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, given: map[*Flow]*given{}, unsure: map[uint64]reset{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, shifted: map[uint32]int{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())
@@ -335,6 +334,7 @@ func (d *Diverter) Close() (err error) {
 		_ = d.held.socket.Close()
 		d.neighbours.close()
 		d.running.Wait()
+		d.lastResets()
 		err = d.release()
 	})
 	return err
@@ -357,9 +357,7 @@ func (d *Diverter) release() error {
 	clear(d.earlier)
 	d.mu.Unlock()
 	d.neighbours.close()
-	if d.sockets != nil {
-		d.sockets.Close()
-	}
+	d.sockets.close()
 	if d.bpf != nil {
 		errs = append(errs, d.bpf.Close())
 	}

@@ -14,8 +14,8 @@ import (
 	"smcr/smc"
 )
 
-// TestDown has a stack reset a connection while the device of its program is down: the program knows nothing of that, as with TCP,
-// until the device is up.
+// TestDown has a stack that cannot abort connections reset one while the device of its program is down: the program knows nothing of
+// that, as with TCP, until the device is up.
 func TestDown(t *testing.T) {
 	testkind.System(t)
 	for _, test := range []struct {
@@ -44,6 +44,7 @@ func TestDown(t *testing.T) {
 					flows <- f
 				}
 			})
+			b.d[0].sockets.aborts = false
 			c := b.dial(b.listen(b.B.Addr()))
 			f := <-flows
 			b.must(b.A.SetLink(0, false))

@@ -55,7 +55,7 @@ type Flow struct {
 	inner   *stream
 	over    bool // Finish or Reset was called
 	spliced bool // Splice was called
-	unheard bool // the program is to be reset, and its device is down
+	unheard bool // the program is to be reset, and its device takes nothing
 	renewed bool // a new connection of the tuple waits for the end of this one
 }
 
@@ -224,10 +224,11 @@ func (f *Flow) comesBy() uint32 {
 	return w.Via.Dev
 }
 
-// resetInner resets the program's connection. If the device at which the program has it is down, nothing reaches the program, so
-// that waits until the device is up again: a reset that is lost would leave the program waiting for ever.
+// resetInner resets the program's connection. Where it could not be aborted, and the device at which the program has it takes nothing,
+// that waits for the device: a reset that is lost would leave the program waiting for ever.
 func (f *Flow) resetInner(inner *stream) {
-	if inner.over() || f.d.delivers(f.comesBy()) { // the program itself may have reset it
+	f.d.resets(f)
+	if f.d.sockets.aborts || inner.over() || f.d.delivers(f.comesBy()) { // the program itself may have reset it
 		inner.close()
 		return
 	}
@@ -261,6 +262,7 @@ func (f *Flow) Reset() {
 	f.outer.close()
 	if inner == nil {
 		f.refuse()
+		f.d.resets(f)
 	} else {
 		f.resetInner(inner)
 	}

@@ -3,12 +3,9 @@
 package divert
 
 import (
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"time"
 
-	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"smcr/smc"
@@ -88,7 +85,7 @@ func (f *Flow) isGiven(g *given, now time.Time, up func(dev uint32) bool) bool {
 	dev := f.comesBy()
 	there := true
 	if f.Role == smc.Server {
-		switch state, err := f.d.socketState(f.Tuple, dev); {
+		switch state, err := f.d.sockets.state(socketID{f.Tuple, anyCookie, dev}); {
 		case errors.Is(err, unix.ENOENT), err == nil && state == unix.BPF_TCP_LISTEN:
 			there = false
 		case err != nil: // it is not known
@@ -108,66 +105,3 @@ func (f *Flow) isGiven(g *given, now time.Time, up func(dev uint32) bool) bool {
 	g.next = now.Add(g.wait)
 	return false
 }
-
-// Of linux/inet_diag.h.
-const (
-	inetDiagRequest = 56 // bytes of struct inet_diag_req_v2
-	inetDiagAnswer  = 72 // of struct inet_diag_msg
-)
-
-// socketState returns the TCP state of the socket of this host that packets of a connection reach. The error matches
-// unix.ENOENT if there is none.
-func (d *Diverter) socketState(t Tuple, dev uint32) (state uint8, err error) {
-	if d.sockets == nil {
-		return 0, fmt.Errorf("divert: %w", errors.ErrUnsupported)
-	}
-	b := make(diagRequest, inetDiagRequest)
-	b[0], b[1] = unix.AF_INET, unix.IPPROTO_TCP
-	if t.Local.Addr().Is6() {
-		b[0] = unix.AF_INET6
-	}
-	ne := binary.NativeEndian
-	ne.PutUint32(b[4:], ^uint32(0)) // all states
-	binary.BigEndian.PutUint16(b[8:], t.Local.Port())
-	binary.BigEndian.PutUint16(b[10:], t.Remote.Port())
-	copy(b[12:28], t.Local.Addr().AsSlice())
-	copy(b[28:44], t.Remote.Addr().AsSlice())
-	ne.PutUint32(b[44:], dev)
-	ne.PutUint64(b[48:], ^uint64(0)) // any cookie
-	req := vnl.NewNetlinkRequest(vnl.SOCK_DIAG_BY_FAMILY, 0)
-	req.AddData(b)
-	req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_INET_DIAG: d.sockets}
-	out, err := req.Execute(unix.NETLINK_INET_DIAG, vnl.SOCK_DIAG_BY_FAMILY)
-	if err != nil {
-		return 0, fmt.Errorf("divert: look for a TCP socket: %w", err)
-	}
-	if len(out) != 1 || len(out[0]) < inetDiagAnswer {
-		return 0, fmt.Errorf("divert: look for a TCP socket: %w", unix.EBADMSG)
-	}
-	return out[0][1], nil
-}
-
-// openSockets opens sock_diag of the network namespace of the calling thread, or returns nil where the kernel has none.
-func openSockets() (*vnl.SocketHandle, error) {
-	s, err := vnl.Subscribe(unix.NETLINK_INET_DIAG)
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("divert: open sock_diag: %w", err)
-	}
-	if err := s.SetReceiveTimeout(&vnl.SocketTimeoutTv); err != nil {
-		s.Close()
-		return nil, fmt.Errorf("divert: open sock_diag: %w", err)
-	}
-	return &vnl.SocketHandle{Socket: s}, nil
-}
-
-// diagRequest is an encoded request.
-type diagRequest []byte
-
-// Len implements vnl.NetlinkRequestData.
-func (r diagRequest) Len() int { return len(r) }
-
-// Serialize implements vnl.NetlinkRequestData.
-func (r diagRequest) Serialize() []byte { return r }

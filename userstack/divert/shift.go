@@ -77,7 +77,7 @@ func (d *Diverter) shifts(f *Flow) bool {
 	waits := d.given[f] != nil
 	users := d.shifted[f.UID]
 	d.mu.Unlock()
-	return !waits && d.sockets != nil && d.owns() && (f.UID == 0 || users < userShifts) && d.passesOnce(f.comesBy())
+	return !waits && d.sockets.diag != nil && d.owns() && (f.UID == 0 || users < userShifts) && d.passesOnce(f.comesBy())
 }
 
 // passesOnce reports whether the eBPF programs see each packet of a device once. The packets of a macvlan device are those of the
@@ -275,7 +275,7 @@ func (d *Diverter) own() error {
 // sweepShifts forgets the connections that were let go and have ended: the kernel has no socket of them any more. It returns how many
 // there are. Only the goroutine of d.sockets calls it.
 func (d *Diverter) sweepShifts() (left int) {
-	if !d.owns() || d.sockets == nil {
+	if !d.owns() || d.sockets.diag == nil {
 		return 0
 	}
 	users := map[uint32]int{}
@@ -283,7 +283,7 @@ func (d *Diverter) sweepShifts() (left int) {
 	var by bpfShift
 	var old []bpfTuple
 	for all := d.bpf.Shifts.Iterate(); all.Next(&key, &by); {
-		if state, err := d.socketState(tupleOf(key), by.Dev); errors.Is(err, unix.ENOENT) || err == nil && state == unix.BPF_TCP_LISTEN {
+		if state, err := d.sockets.state(socketID{tupleOf(key), anyCookie, by.Dev}); errors.Is(err, unix.ENOENT) || err == nil && state == unix.BPF_TCP_LISTEN {
 			old = append(old, key)
 			continue
 		}

@@ -98,6 +98,15 @@ func (s *stream) over() bool {
 	return done
 }
 
+// failed reports whether the connection has ended by an error that nobody has seen, such as that of too many repetitions.
+func (s *stream) failed() (failed bool) {
+	s.control(func(fd int) {
+		code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		failed = err == nil && code != 0
+	})
+	return failed
+}
+
 // heard reports whether the other end has sent something.
 func (s *stream) heard() (heard bool) {
 	s.control(func(fd int) {

@@ -196,7 +196,7 @@ func (d *Diverter) live() error {
 }
 
 func (d *Diverter) sweepEnding(now time.Time) {
-	var over []*Flow
+	var over, past []*Flow
 	known := map[uint32]bool{}
 	up := func(dev uint32) bool {
 		is, ok := known[dev]
@@ -207,6 +207,7 @@ func (d *Diverter) sweepEnding(now time.Time) {
 		return is
 	}
 	d.sweepGiven(now, up)
+	d.sweepResets(now)
 	d.mu.Lock()
 	for f, e := range d.ending {
 		if now.Sub(e.since) >= peerTime {
@@ -216,11 +217,17 @@ func (d *Diverter) sweepEnding(now time.Time) {
 		switch {
 		case e.past.IsZero() && f.past():
 			e.past = now
+			past = append(past, f)
 		case !e.past.IsZero() && now.Sub(e.past) >= linger:
 			over = append(over, f)
 		}
 	}
 	d.mu.Unlock()
+	for _, f := range past {
+		if f.program().failed() {
+			d.resets(f) // inner has ended, and the program does not know
+		}
+	}
 	for _, f := range over {
 		d.forget(f)
 	}

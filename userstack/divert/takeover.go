@@ -252,13 +252,19 @@ func (d *Diverter) begin() error {
 }
 
 // inherit takes the connections that a stack had announced to clients, and not yet taken when it was killed: those will speak
-// SMC, and nobody else is left to hear it. mu is held.
+// SMC, and nobody else is left to hear it. Those that it had split are over: the kernel has reset them, as far as their devices
+// were there. mu is held.
 func (d *Diverter) inherit(e earlier) {
 	var key bpfTuple
 	var k bpfFlow
 	for all := e.flows.Iterate(); all.Next(&key, &k); {
 		var w bpfWay
-		if k.Server == 0 || e.ways.Lookup(key, &w) == nil && w.State != wayHeld {
+		known := e.ways.Lookup(key, &w) == nil
+		if known && w.State == waySplit {
+			d.unsure[k.Cookie] = reset{tuple: tupleOf(key), devs: [2]uint32{k.Via.Dev, w.Via.Dev}, split: true}
+			continue
+		}
+		if k.Server == 0 || known && w.State != wayHeld {
 			continue
 		}
 		var n uint64
