@@ -8,11 +8,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"smcr/internal/testing/testkind"
 )
 
 // TestEndsEarly has a server that reads nothing, so that the client waits in a read and in a write, and then ends the connection:
 // a reset is an error, whichever of the two has it, and an end of the stream is a corruption.
 func TestEndsEarly(t *testing.T) {
+	testkind.System(t)
 	for _, test := range []struct {
 		name      string
 		end       func(*net.TCPConn) error
