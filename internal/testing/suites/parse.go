@@ -198,6 +198,32 @@ func redis(output, _ string) (Tests, error) {
 	return t, nil
 }
 
+var tinytestRE = regexp.MustCompile(`(?m)^([a-z]\w*/\w+): `)
+
+// tinytest reads the output of libevent's tests: what stands between the names of two tests is about the first
+// of them.
+func tinytest(output, _ string) (Tests, error) {
+	t := Tests{}
+	starts := tinytestRE.FindAllStringSubmatchIndex(output, -1)
+	for i, at := range starts {
+		end := len(output)
+		if i+1 < len(starts) {
+			end = starts[i+1][0]
+		}
+		switch name, body := output[at[2]:at[3]], output[at[1]:end]; {
+		case strings.Contains(body, "FAILED]"):
+			t.set(name, Failed)
+		case strings.Contains(body, "OK\n"):
+			t.set(name, OK)
+		case strings.Contains(body, "SKIPPED\n"), strings.Contains(body, "DISABLED\n"):
+			t.set(name, Skipped)
+		default:
+			t.set(name, Failed) // it was killed
+		}
+	}
+	return t, nil
+}
+
 var (
 	curlRE   = regexp.MustCompile(`(?m)^test (\d+)(?:\.\.\.\[| SKIPPED)`)
 	curlOKRE = regexp.MustCompile(`OK \(\d+ +out of`)

@@ -61,6 +61,17 @@ ok 5
 		"tap by names": {tapNames, "ok 1 - tcp_a\nnot ok 2 - tcp_b\nok 3 - tcp_c # SKIP no\n", "", Tests{"tcp_a": OK, "tcp_b": Failed, "tcp_c": Skipped}},
 		"redis": {redis, "\x1b[0;32m[ok]\x1b[0m: Check if maxclients works (12 ms)\n[err]: Tracking of 3 keys in tests/unit/tracking.tcl\nExpected x\n[skip]: not here\n[1/1 \x1b[1;33mdone\x1b[0m]: unit/limits (3 seconds)\n", "",
 			Tests{"Check if maxclients works": OK, "Tracking of N keys": Failed, "not here": Skipped}},
+		"tinytest": {tinytest, `main/version: OK
+http/cancel_by_host: [forking] [warn] Error from accept() call: Success
+OK
+http/https_incomplete: [forking] 
+  FAIL test/regress_http.c:3154: assert(test_ok == 2): -2 vs 2
+  [https_incomplete FAILED]
+main/event_closed_fd_poll: [forking] SKIPPED
+util/getaddrinfo_AI_ADDRCONFIG: DISABLED
+dns/lost: [forking] [Lost connection!] 
+  [lost FAILED]
+dns/last: [forking] `, "", Tests{"main/version": OK, "http/cancel_by_host": OK, "http/https_incomplete": Failed, "main/event_closed_fd_poll": Skipped, "util/getaddrinfo_AI_ADDRCONFIG": Skipped, "dns/lost": Failed, "dns/last": Failed}},
 		"curl": {curl, `test 0001...[HTTP GET]
 --pd---e--- OK (1   out of 4 , remaining: 00:11, took 1.049s, duration: 00:01)
 test 0002...[HTTP GET with user]
