@@ -190,7 +190,7 @@ func (f *Flow) give(fr *frame) {
 }
 
 // Finish ends a Flow after Split whose stream with the peer has ended: the kernel sends what is left.
-// Likewise for the program, unless reset is set: then that sees a reset.
+// Likewise for the program, unless reset is set: then that sees a reset, behind what was written to inner.
 func (f *Flow) Finish(reset bool) {
 	inner, first := f.end()
 	if !first {
@@ -198,6 +198,7 @@ func (f *Flow) Finish(reset bool) {
 	}
 	f.outer.finish()
 	if reset {
+		inner.drain()
 		f.resetInner(inner)
 	} else if !f.isUnheard() {
 		inner.finish()
@@ -205,8 +206,12 @@ func (f *Flow) Finish(reset bool) {
 	f.d.ends(f)
 }
 
-// ResetProgram resets the connection for the program, after Split. Finish or Reset follows.
-func (f *Flow) ResetProgram() { f.resetInner(f.program()) }
+// ResetProgram resets the connection for the program, after Split, behind what was written to inner. Finish or Reset follows.
+func (f *Flow) ResetProgram() {
+	inner := f.program()
+	inner.drain()
+	f.resetInner(inner)
+}
 
 // isCarried reports whether the program's connection goes on by another path than that to the peer.
 func (f *Flow) isCarried() bool {

@@ -36,10 +36,11 @@ func (f *Flow) Splice() error {
 	var failed [2]error
 	for i, side := range []struct {
 		mu       *sync.Mutex
+		into     *stream
 		to, from *net.TCPConn
-	}{{&p.up, f.Outer(), inner}, {&p.down, inner, f.Outer()}} {
+	}{{&p.up, f.outer, f.Outer(), inner}, {&p.down, f.program(), inner, f.Outer()}} {
 		failed[i] = io.ErrUnexpectedEOF // of a panic
-		sides.Go(f.d.cfg.Guard.Func("a spliced connection", func() { failed[i] = f.splice(side.mu, side.to, side.from) }))
+		sides.Go(f.d.cfg.Guard.Func("a spliced connection", func() { failed[i] = f.splice(side.mu, side.into, side.to, side.from) }))
 	}
 	go func() {
 		sides.Wait()
@@ -76,13 +77,15 @@ func (p *pipes) goOn() {
 	p.up.Unlock()
 }
 
-// splice carries one direction. The end of the stream is the end of the other one, an error resets both.
-func (f *Flow) splice(mu *sync.Mutex, to, from *net.TCPConn) error {
+// splice carries one direction. The end of the stream is the end of the other one, an error resets both, behind what was
+// carried.
+func (f *Flow) splice(mu *sync.Mutex, into *stream, to, from *net.TCPConn) error {
 	err := carry(mu, to, from)
 	if err == nil {
 		err = to.CloseWrite()
 	}
 	if err != nil {
+		into.drain()
 		f.Reset()
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -86,6 +87,30 @@ func (s *stream) finish() {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
 		_ = unix.Shutdown(fd, unix.SHUT_WR)
 	})
+}
+
+// lastWords is how long a reset may wait for what was written before it.
+const lastWords = time.Second
+
+// drain waits until the kernel has sent what was written, as far as the other end takes it, so that a reset is behind it.
+// Without a stack on the way it would be: what had arrived before a reset is read before it. To close the socket at once
+// would drop all that the congestion window, ten packets at first, has not let go.
+func (s *stream) drain() {
+	const least, most = 20 * time.Microsecond, 5 * time.Millisecond
+	began := time.Now()
+	for wait := least; s.sending() && time.Since(began) < lastWords; wait = min(2*wait, most) {
+		time.Sleep(wait)
+	}
+}
+
+// sending reports whether something was written that is not sent yet, and will be soon. What the window of the other end
+// has no room for is dropped with a reset, as TCP does.
+func (s *stream) sending() (is bool) {
+	s.control(func(fd int) {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		is = err == nil && info.State != unix.BPF_TCP_CLOSE && info.Notsent_bytes > 0 && (info.Unacked > 0 || info.Snd_wnd >= info.Snd_mss)
+	})
+	return is
 }
 
 // over reports whether the kernel has nothing more to do for the connection.
