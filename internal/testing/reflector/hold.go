@@ -166,4 +166,10 @@ func (r *reflector) expire(now time.Time) {
 			delete(r.held, w)
 		}
 	}
+	for fd, until := range r.leaving {
+		if now.After(until) {
+			r.forget(fd)
+			closeReset(fd)
+		}
+	}
 }

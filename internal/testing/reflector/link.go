@@ -4,6 +4,7 @@ package reflector
 
 import (
 	"errors"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -154,8 +155,38 @@ func (r *reflector) reset(e *end) {
 	delete(r.live, e.ways)
 	for _, e := range []*end{e, e.peer} {
 		r.forget(e.fd)
-		closeReset(e.fd)
+		r.leave(e.fd)
 	}
+}
+
+// leaveFor is how long a reset may wait for what was written before it.
+const leaveFor = time.Second
+
+// leave closes a connection with a reset as soon as what was written is sent. The kernel would drop what the congestion
+// window has not let go, and the programs, which know of no second connection, have seen it go.
+func (r *reflector) leave(fd int) {
+	if sent(fd) {
+		closeReset(fd)
+		return
+	}
+	err := errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, 1), r.watch(fd, unix.EPOLLOUT, func(uint32) {
+		if sent(fd) {
+			r.forget(fd)
+			closeReset(fd)
+		}
+	}))
+	if err != nil {
+		r.log.Warn("a reset overtakes what was sent", "err", err)
+		closeReset(fd)
+		return
+	}
+	r.leaving[fd] = time.Now().Add(leaveFor)
+}
+
+// sent reports whether the kernel has sent what was written, or cannot any more.
+func sent(fd int) bool {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	return err != nil || info.State == unix.BPF_TCP_CLOSE || info.Notsent_bytes == 0
 }
 
 // closeReset closes a connection with a reset.

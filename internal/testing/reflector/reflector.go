@@ -23,7 +23,8 @@ type reflector struct {
 	tap     int
 	mac     net.HardwareAddr // of the device of SYNs
 	held    map[ways]*held
-	live    map[ways]bool // what is carried
+	live    map[ways]bool     // what is carried
+	leaving map[int]time.Time // what is reset when it has sent all, and then at the latest
 	watched map[int]*watched
 	watches int32
 	scratch []byte
@@ -45,7 +46,7 @@ const (
 // Run carries connections until the context ends. It must be called on the second host of a pair, after
 // Prepare, as root. It calls ready when connections are taken.
 func Run(ctx context.Context, log *slog.Logger, ready func()) error {
-	r := &reflector{log: log, epoll: -1, tap: -1, held: map[ways]*held{}, live: map[ways]bool{}, watched: map[int]*watched{}, scratch: make([]byte, 1<<16)}
+	r := &reflector{log: log, epoll: -1, tap: -1, held: map[ways]*held{}, live: map[ways]bool{}, leaving: map[int]time.Time{}, watched: map[int]*watched{}, scratch: make([]byte, 1<<16)}
 	defer r.close()
 	if err := r.open(); err != nil {
 		return fmt.Errorf("reflector: %w", err)
@@ -176,6 +177,7 @@ func (r *reflector) forget(fd int) {
 	if r.watched[fd] != nil {
 		_ = unix.EpollCtl(r.epoll, unix.EPOLL_CTL_DEL, fd, nil)
 		delete(r.watched, fd)
+		delete(r.leaving, fd)
 	}
 }
 
