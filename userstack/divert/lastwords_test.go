@@ -4,13 +4,16 @@ package divert
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
 	"smcr/smc"
 )
@@ -111,5 +114,55 @@ func TestLastWordsUnread(t *testing.T) {
 	got, err := io.Copy(io.Discard, client)
 	if got == 0 || !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("read %d bytes, then %v; want some, then ECONNRESET", got, err)
+	}
+}
+
+// TestResetOvertakes has a reset come before the last of what was sent before it: a program does not take it, since other bytes
+// are missing, and asks for a better one (RFC 5961, section 3.2). Here that question, and all that it acknowledges, is lost, and so is the
+// first reset.
+func TestResetOvertakes(t *testing.T) {
+	testkind.System(t)
+	netnstest.Require(t, "nft")
+	ends := make(chan *net.TCPConn, 1)
+	flows := make(chan *Flow, 1)
+	b := newBed(t, func(b *bed, f *Flow) {
+		if f.Role == smc.Server {
+			splice(b, f)
+			return
+		}
+		inner, err := splitOff(f)
+		if err != nil {
+			b.t.Error(err)
+			f.Reset()
+		}
+		flows <- f
+		ends <- inner
+	})
+	client, _ := b.connect(b.listen(b.B.Addr()))
+	f, inner := <-flows, <-ends
+	if inner == nil {
+		t.FailNow()
+	}
+	port := client.RemoteAddr().(*net.TCPAddr).Port
+	rules := fmt.Sprintf(`table inet lost {
+		chain in { type filter hook input priority 0; tcp sport %d tcp flags & rst == rst quota until 60 bytes counter drop; }
+		chain out { type filter hook output priority 0; tcp dport %d drop; }
+	}`, port, port)
+	if out, err := b.A.Command(t.Context(), "nft", rules).CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v\n%s", err, out)
+	}
+	const words = "the last words"
+	if _, err := io.WriteString(inner, words); err != nil {
+		t.Fatal(err)
+	}
+	inner.Close()
+	f.ResetProgram()
+	f.Finish(true)
+	got, err := io.ReadAll(client)
+	if string(got) != words || !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("read %q, then %v; want %q, then ECONNRESET", got, err, words)
+	}
+	if out, err := b.A.Command(t.Context(), "nft", "list chain inet lost in").CombinedOutput(); err != nil || !strings.Contains(string(out), "packets 1 ") {
+		t.Errorf("want one lost reset: %v\n%s", err, out)
 	}
 }

@@ -138,8 +138,9 @@ func until(done <-chan struct{}, most time.Duration, is func() bool) bool {
 
 // roundTrips returns some round trips to the peer, and the time in which programs on a busy host read what inner has.
 func (f *Flow) roundTrips() time.Duration {
-	info, _ := f.outer.info()
-	return 50*time.Millisecond + 4*time.Duration(info.Rtt)*time.Microsecond
+	most := 50 * time.Millisecond
+	f.outer.info(func(i *unix.TCPInfo) { most += 4 * time.Duration(i.Rtt) * time.Microsecond })
+	return most
 }
 
 // change changes the state of the way of a connection that is split. The program may note another device at the same time, and
@@ -190,16 +191,6 @@ func (s *stream) clock() (now uint32) {
 func (s *stream) unread() (n int) {
 	s.control(func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.SIOCINQ) })
 	return n
-}
-
-func (s *stream) info() (info unix.TCPInfo, err error) {
-	s.control(func(fd int) {
-		var i *unix.TCPInfo
-		if i, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			info = *i
-		}
-	})
-	return info, err
 }
 
 // letRest lets go of a connection if it rests. It reports whether the stack has nothing more of it.

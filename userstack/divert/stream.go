@@ -89,16 +89,31 @@ func (s *stream) finish() {
 	})
 }
 
-// lastWords is how long a reset may wait for what was written before it.
-const lastWords = time.Second
+const (
+	// lastWords is how long a reset may wait for what was written before it to be sent, and heardWords for that to be acknowledged.
+	lastWords  = time.Second
+	heardWords = 2 * time.Millisecond
+)
 
 // drain waits until the kernel has sent what was written, as far as the other end takes it, so that a reset is behind it.
 // Without a stack on the way it would be: what had arrived before a reset is read before it. To close the socket at once
 // would drop all that the congestion window, ten packets at first, has not let go.
+//
+// Then it waits a moment for the acknowledgement. Before that, a reset by another processor may overtake what is on the
+// way, and a reset that does not have the next sequence number resets nothing (RFC 5961, section 3).
 func (s *stream) drain() {
-	const least, most = 20 * time.Microsecond, 5 * time.Millisecond
+	await(lastWords, s.sending)
+	await(heardWords, func() bool {
+		_, flying := s.flying()
+		return flying
+	})
+}
+
+// await waits until something is over, for a time at most. It asks often, because it mostly is at once.
+func await(most time.Duration, goesOn func() bool) {
+	const first, last = 20 * time.Microsecond, 5 * time.Millisecond
 	began := time.Now()
-	for wait := least; s.sending() && time.Since(began) < lastWords; wait = min(2*wait, most) {
+	for wait := first; goesOn() && time.Since(began) < most; wait = min(2*wait, last) {
 		time.Sleep(wait)
 	}
 }
@@ -106,11 +121,23 @@ func (s *stream) drain() {
 // sending reports whether something was written that is not sent yet, and will be soon. What the window of the other end
 // has no room for is dropped with a reset, as TCP does.
 func (s *stream) sending() (is bool) {
-	s.control(func(fd int) {
-		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		is = err == nil && info.State != unix.BPF_TCP_CLOSE && info.Notsent_bytes > 0 && (info.Unacked > 0 || info.Snd_wnd >= info.Snd_mss)
-	})
+	s.info(func(i *unix.TCPInfo) { is = i.Notsent_bytes > 0 && (i.Unacked > 0 || i.Snd_wnd >= i.Snd_mss) })
 	return is
+}
+
+// flying reports whether the other end has not acknowledged something that was sent. next is the sequence number behind it.
+func (s *stream) flying() (next uint32, is bool) {
+	s.info(func(i *unix.TCPInfo) { next, is = s.end.snd+uint32(i.Bytes_sent-i.Bytes_retrans), i.Unacked > 0 })
+	return next, is
+}
+
+// info calls f with what the kernel says of the connection, if there is one.
+func (s *stream) info(f func(*unix.TCPInfo)) {
+	s.control(func(fd int) {
+		if i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil && i.State != unix.BPF_TCP_CLOSE {
+			f(i)
+		}
+	})
 }
 
 // over reports whether the kernel has nothing more to do for the connection.
