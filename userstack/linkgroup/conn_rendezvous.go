@@ -4,7 +4,6 @@ package linkgroup
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"smcr/smc"
@@ -187,7 +186,13 @@ func (c *Conn) findPeerRMB(peer ConnParams) (on *Link, t *rtoken, err error) {
 // the peer has named for c.
 func (c *Conn) evictOthers(t *rtoken, peer ConnParams) error {
 	g := c.g
-	others := slices.DeleteFunc(g.connsSorted(), func(o *Conn) bool { return !o.sharesElement(c, t, peer) })
+	var others []*Conn // mostly none
+	for _, o := range g.conns {
+		if o.sharesElement(c, t, peer) {
+			others = append(others, o)
+		}
+	}
+	sortConns(others)
 	for _, o := range others {
 		if peer.From != o.peer.From && peer.From != g.cfg.PeerHost {
 			return fmt.Errorf("%w: element %d, alert token %#x: %s says so, and %s said so before", ErrNotItsOwn, peer.Index, peer.Token, peer.From, o.peer.From)
