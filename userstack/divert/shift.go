@@ -65,6 +65,7 @@ func (f *Flow) shift(done <-chan struct{}, p *pipes) (shifted bool) {
 			shifted = f.d.shifts(f) && f.freeze(p, done)
 			wait = min(2*wait, shiftMost)
 		}
+		f.d.cfg.Log.Debug("a declined connection is to pass", "connection", f.Tuple, "try", try, "passes", shifted)
 		if shifted {
 			return true
 		}
