@@ -132,6 +132,9 @@ func (d *Diverter) make() (err error) {
 	if d.bpf, err = loadPrograms(d.veth, hold, d.mark, shareOf(cmp.Or(d.cfg.Flows, flows()), cmp.Or(d.cfg.PerUser, perUserFlows)), shared); err != nil {
 		return err
 	}
+	if err := tryRemoveAll(d.bpf.Ways); err != nil {
+		return err
+	}
 	if err := d.bpf.Holder.Put(uint32(0), uint32(hold)); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}

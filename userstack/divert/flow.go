@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -67,7 +68,7 @@ const maxWaiting = 64
 // newFlow makes the Flow of a connection of which fr was held. It fails if the programs do not know it.
 func (d *Diverter) newFlow(fr frame) (*Flow, error) {
 	var k bpfFlow
-	if err := d.bpf.Flows.Lookup(fr.tuple.key(), &k); err != nil {
+	if err := look(d.bpf.Flows, fr.tuple.key(), &k); err != nil {
 		return nil, err
 	}
 	mine, _, err := parseSegment(k.Own.B[:min(int(k.Own.Len), tcpMost)])
@@ -128,9 +129,9 @@ func (f *Flow) become(state int) error {
 	}
 	key := f.Tuple.key()
 	w := bpfWay{Isn: f.isn, Via: f.via}
-	_ = f.d.bpf.Ways.Lookup(key, &w) // the program may have sent by another device since
+	_ = look(f.d.bpf.Ways, key, &w) // the program may have sent by another device since
 	w.State = uint32(state)
-	if err := f.d.bpf.Ways.Update(key, w, ebpf.UpdateExist); err != nil {
+	if err := f.d.bpf.Ways.Update(unsafe.Pointer(&key), unsafe.Pointer(&w), ebpf.UpdateExist); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
 	f.state = state
@@ -225,7 +226,7 @@ func (f *Flow) isCarried() bool {
 // comesBy returns the device by which packets reach the program: the one by which it has sent the last one.
 func (f *Flow) comesBy() uint32 {
 	var w bpfWay
-	if f.d.bpf.Ways.Lookup(f.Tuple.key(), &w) != nil {
+	if look(f.d.bpf.Ways, f.Tuple.key(), &w) != nil {
 		return f.via.Dev
 	}
 	return w.Via.Dev

@@ -245,7 +245,7 @@ func (d *Diverter) leave(f *Flow) {
 	delete(d.given, f)
 	if d.flows[f.Tuple] == f {
 		delete(d.flows, f.Tuple)
-		d.remove(f.Tuple.key(), f.UID)
+		d.remove([]bpfTuple{f.Tuple.key()}, []uint32{f.UID})
 	}
 }
 

@@ -137,32 +137,37 @@ type ending struct {
 	past  time.Time // when the kernel had nothing more to do for it, or zero
 }
 
-// forget removes a Flow, of which nothing is left, from the tables of the programs.
-func (d *Diverter) forget(f *Flow) {
-	f.outer.close()
-	f.program().close()
+// forget removes flows, of which nothing is left, from the tables of the programs.
+func (d *Diverter) forget(flows ...*Flow) {
+	for _, f := range flows {
+		f.outer.close()
+		f.program().close()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.ending, f)
-	if d.flows[f.Tuple] != f {
-		return
+	var keys []bpfTuple
+	var users []uint32
+	for _, f := range flows {
+		delete(d.ending, f)
+		if d.flows[f.Tuple] == f {
+			delete(d.flows, f.Tuple)
+			keys, users = append(keys, f.Tuple.key()), append(users, f.UID)
+		}
 	}
-	delete(d.flows, f.Tuple)
-	key := f.Tuple.key()
-	_ = d.bpf.Ways.Delete(key)
-	d.remove(key, f.UID)
+	removeAll(d.bpf.Ways, keys, nil)
+	d.remove(keys, users)
 }
 
-// remove removes a connection of a user from the table of the programs. mu is held: the count has one
-// writer.
-func (d *Diverter) remove(key bpfTuple, uid uint32) {
-	if d.bpf.Flows.Delete(key) != nil {
-		return
-	}
-	var n uint64
-	_ = d.bpf.Removed.Lookup(uid, &n)
-	if err := d.bpf.Removed.Put(uid, n+1); err != nil {
-		d.cfg.Log.Error("cannot count the connections of a user", "user", uid, "err", err)
+// remove removes connections of these users from the table of the programs. mu is held: the count has one writer.
+func (d *Diverter) remove(keys []bpfTuple, users []uint32) {
+	were := map[uint32]uint64{}
+	removeAll(d.bpf.Flows, keys, func(i int) { were[users[i]]++ })
+	for uid, more := range were {
+		var n uint64
+		_ = d.bpf.Removed.Lookup(uid, &n)
+		if err := d.bpf.Removed.Put(uid, n+more); err != nil {
+			d.cfg.Log.Error("cannot count the connections of a user", "user", uid, "err", err)
+		}
 	}
 }
 
@@ -228,8 +233,8 @@ func (d *Diverter) sweepEnding(now time.Time) {
 			d.resets(f) // inner has ended, and the program does not know
 		}
 	}
-	for _, f := range over {
-		d.forget(f)
+	if len(over) > 0 {
+		d.forget(over...)
 	}
 }
 
@@ -247,13 +252,13 @@ func (d *Diverter) expire() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i, key := range old {
+	for _, key := range old {
 		var w bpfWay
 		if d.bpf.Ways.Lookup(key, &w) == nil && w.State == wayProbed {
 			_ = d.bpf.Ways.Delete(key)
 		}
-		d.remove(key, users[i])
 	}
+	d.remove(old, users)
 }
 
 // monotonic returns the clock of the programs, which is that of CLOCK_MONOTONIC.

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+)
+
+// The types that bpf2go makes are those of the programs, byte for byte, so their memory is what the kernel takes: package ebpf would
+// encode each field by reflection, for each connection several times.
+
+// look reads the value of a connection.
+func look[V bpfFlow | bpfWay](m *ebpf.Map, key bpfTuple, v *V) error {
+	return m.Lookup(unsafe.Pointer(&key), unsafe.Pointer(v))
+}
+
+// tryRemoveAll has package ebpf find out whether the kernel deletes many entries in one call, which it does once such a call has failed:
+// later, a stack may not make the map that this takes.
+func tryRemoveAll(m *ebpf.Map) error {
+	if _, err := m.BatchDelete(make([]bpfTuple, 1), nil); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("divert: delete several entries of a map: %w", err)
+	}
+	return nil
+}
+
+// removeAll deletes entries, in as few calls as there can be. removed, if not nil, is called with the index of each key that was there.
+func removeAll(m *ebpf.Map, keys []bpfTuple, removed func(i int)) {
+	for from := 0; from < len(keys); {
+		n, err := m.BatchDelete(keys[from:], nil)
+		for i := range n {
+			if removed != nil {
+				removed(from + i)
+			}
+		}
+		if from += n; err != nil || n == 0 { // the next one is not there
+			from++
+		}
+	}
+}

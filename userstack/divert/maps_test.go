@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+
+	"smcr/internal/testing/testkind"
+)
+
+// TestRemoveAll: of all keys, those are removed and told that are there, wherever others are missing.
+func TestRemoveAll(t *testing.T) {
+	testkind.System(t)
+	_ = rlimit.RemoveMemlock()
+	spec, err := loadBpf()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := ebpf.NewMap(spec.Maps[bpfMapWays])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := tryRemoveAll(m); err != nil {
+		t.Fatal(err)
+	}
+	for _, missing := range [][]int{nil, {0}, {4}, {2}, {0, 1}, {1, 3}, {3, 4}, {0, 1, 2, 3, 4}} {
+		t.Run(fmt.Sprint(missing), func(t *testing.T) {
+			keys := make([]bpfTuple, 5)
+			var want, got []int
+			for i := range keys {
+				keys[i].Lport = uint16(i)
+				if slices.Contains(missing, i) {
+					continue
+				}
+				if err := m.Put(&keys[i], &bpfWay{State: wayOuter}); err != nil {
+					t.Fatal(err)
+				}
+				var w bpfWay
+				if err := look(m, keys[i], &w); err != nil || w.State != wayOuter {
+					t.Fatalf("key %d: %v, %v", i, w, err)
+				}
+				want = append(want, i)
+			}
+			removeAll(m, keys, func(i int) { got = append(got, i) })
+			if !slices.Equal(got, want) {
+				t.Errorf("removed %v, want %v", got, want)
+			}
+			if key := (bpfTuple{}); !errors.Is(m.NextKey(nil, &key), ebpf.ErrKeyNotExist) {
+				t.Errorf("%+v is left", key)
+			}
+		})
+	}
+}
