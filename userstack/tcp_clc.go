@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/guard"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
 )
@@ -24,17 +26,26 @@ import (
 // longAgo is a deadline that ends reads and writes that wait.
 var longAgo = time.Unix(1, 0)
 
-// tcpReader reads from a TCP connection in a goroutine of its own, one message for each
-// request. If a connection falls back, its data follow the messages on TCP. So it reads
+// tcpReader reads from a TCP connection, one message for each request: if an engine watches the connection, when that reports an
+// event, otherwise in a goroutine of its own. If a connection falls back, its data follow the messages on TCP. So it reads
 // exactly the bytes of a message.
 type tcpReader struct {
 	tcp     TCPConn
 	guard   *guard.Guard
 	buf     [wire.MaxCLCLen]byte
-	ask     chan readRequest // nil until the first request
+	have    int              // bytes of the message that is being read
+	ask     chan readRequest // for the goroutine; nil without
 	got     chan readResult
 	pending bool // a request is without a result
 	took    int  // bytes read from tcp in all
+
+	of   inside.Notifier // nil: no engine watches tcp
+	rc   syscall.RawConn // of tcp, with of
+	mu   sync.Mutex      // guards what follows, and buf and have, with of
+	now  readRequest
+	from int  // where now began in buf
+	want bool // now has no result
+	some bool // there may be something to read
 }
 
 // readRequest requests a message. If look is set, it requests more than seen of the first
@@ -53,16 +64,123 @@ type readResult struct {
 
 // request begins to read. No request may be pending.
 func (r *tcpReader) request(q readRequest) {
-	if r.ask == nil {
-		r.ask, r.got = make(chan readRequest), make(chan readResult, 1)
-		go r.serve(r.ask) // No guard: each request has one.
+	if r.got == nil {
+		r.begin()
 	}
 	r.pending = true
-	r.ask <- q
+	if r.of == nil {
+		r.ask <- q
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rendezvous.Rest(r.buf[:r.have]) == 0 {
+		r.have = 0
+	}
+	r.now, r.from, r.want = q, r.have, true
+	r.step()
+}
+
+// begin finds out who reads.
+func (r *tcpReader) begin() {
+	r.got = make(chan readResult, 1)
+	if of := inside.NotifierOf(r.tcp); of != nil {
+		if c, ok := r.tcp.(syscall.Conn); ok {
+			if rc, err := c.SyscallConn(); err == nil {
+				r.of, r.rc = of, rc
+				of.Notify(r.event)
+				return
+			}
+		}
+	}
+	r.ask = make(chan readRequest)
+	go r.serve(r.ask) // No guard: each request has one.
+}
+
+// event is called by the engine.
+func (r *tcpReader) event() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.some = true
+	r.step()
+}
+
+// step goes on with the request that has no result. mu is held.
+func (r *tcpReader) step() {
+	if !r.want || !r.some && !r.now.now {
+		return
+	}
+	var res readResult
+	done := true
+	if err := r.guard.Do("reading a CLC message", func() { res, done = r.try() }); err != nil {
+		res.err = err
+	}
+	if done {
+		r.want = false
+		r.got <- res
+	}
+}
+
+// try reads what there is. It returns false if the request has to wait for an event. mu is held.
+func (r *tcpReader) try() (res readResult, done bool) {
+	q := r.now
+	if q.look {
+		n, err := r.receive(r.buf[:wire.HeaderLen], unix.MSG_PEEK)
+		if err == unix.EAGAIN || err == nil && n > 0 && n <= q.seen {
+			r.some = false // more bytes are an event, too
+			return res, false
+		}
+		return readResult{look: true, b: r.buf[:n], err: endOf(n, err)}, true
+	}
+	for more := rendezvous.Rest(r.buf[:r.have]); more > 0; more = rendezvous.Rest(r.buf[:r.have]) {
+		n, err := r.receive(r.buf[r.have:r.have+more], 0)
+		if err == unix.EAGAIN {
+			r.some = false
+			return readResult{b: r.buf[r.from:r.have]}, q.now
+		}
+		if err = endOf(n, err); err != nil {
+			if q.now {
+				err = nil // it shows at the next read
+			}
+			return readResult{b: r.buf[r.from:r.have], err: err}, true
+		}
+		r.have += n
+	}
+	return readResult{b: r.buf[r.from:r.have]}, true
+}
+
+// receive receives bytes, without waiting. The error is net.ErrClosed or a syscall.Errno.
+func (r *tcpReader) receive(b []byte, flags int) (n int, err error) {
+	cerr := r.rc.Control(func(fd uintptr) {
+		for {
+			if flags == 0 {
+				n, err = unix.Read(int(fd), b) // it does not block, as an engine has it
+			} else {
+				n, _, err = unix.Recvfrom(int(fd), b, flags|unix.MSG_DONTWAIT)
+			}
+			if err != unix.EINTR {
+				break
+			}
+		}
+	})
+	if cerr != nil {
+		return 0, net.ErrClosed
+	}
+	return max(n, 0), err
+}
+
+// endOf returns the error of a read.
+func endOf(n int, err error) error {
+	switch errno, ok := err.(syscall.Errno); {
+	case ok:
+		return os.NewSyscallError("recvfrom", errno)
+	case err == nil && n == 0:
+		return io.EOF
+	}
+	return err
 }
 
 func (r *tcpReader) serve(ask <-chan readRequest) {
-	have := 0 // bytes of the message that is being read
 	for q := range ask {
 		res := readResult{look: q.look}
 		if err := r.guard.Do("reading a CLC message", func() {
@@ -71,22 +189,22 @@ func (r *tcpReader) serve(ask <-chan readRequest) {
 				res.b, res.err = r.buf[:n], err
 				return
 			}
-			if rendezvous.Rest(r.buf[:have]) == 0 {
-				have = 0
+			if rendezvous.Rest(r.buf[:r.have]) == 0 {
+				r.have = 0
 			}
-			from := have
-			for more := rendezvous.Rest(r.buf[:have]); more > 0 && res.err == nil; more = rendezvous.Rest(r.buf[:have]) {
+			from := r.have
+			for more := rendezvous.Rest(r.buf[:r.have]); more > 0 && res.err == nil; more = rendezvous.Rest(r.buf[:r.have]) {
 				var n int
 				if q.now {
-					if n = readNow(r.tcp, r.buf[have:have+more]); n == 0 {
+					if n = readNow(r.tcp, r.buf[r.have:r.have+more]); n == 0 {
 						break
 					}
 				} else {
-					n, res.err = r.tcp.Read(r.buf[have : have+more])
+					n, res.err = r.tcp.Read(r.buf[r.have : r.have+more])
 				}
-				have += max(n, 0)
+				r.have += max(n, 0)
 			}
-			res.b = r.buf[from:have]
+			res.b = r.buf[from:r.have]
 		}); err != nil {
 			res.err = err
 		}
@@ -106,6 +224,18 @@ func (r *tcpReader) finish(res readResult) readResult {
 // stop ends the pending request, if there is one, and returns what was read.
 func (r *tcpReader) stop() []byte {
 	if !r.pending {
+		return nil
+	}
+	if r.of != nil {
+		r.mu.Lock()
+		if r.want {
+			r.want = false
+			r.got <- readResult{look: r.now.look, b: r.buf[r.from:r.have], err: os.ErrDeadlineExceeded}
+		}
+		r.mu.Unlock()
+		if res := r.finish(<-r.got); !res.look {
+			return res.b
+		}
 		return nil
 	}
 	_ = r.tcp.SetReadDeadline(longAgo)
@@ -128,6 +258,10 @@ func (r *tcpReader) rest() []byte {
 // close ends the goroutine.
 func (r *tcpReader) close() {
 	r.stop()
+	if r.of != nil {
+		r.of.Notify(nil)
+		r.of, r.got = nil, nil
+	}
 	if r.ask != nil {
 		close(r.ask)
 		r.ask = nil

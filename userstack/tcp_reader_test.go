@@ -4,15 +4,150 @@ package userstack
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"net"
+	"slices"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"smcr/internal/testing/testkind"
 	"smcr/smc"
+	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/wire"
 )
+
+// watched is a TCP connection that an engine watches, as that of a service is.
+type watched struct {
+	*net.TCPConn
+	mu     sync.Mutex
+	notify func()
+	missed bool
+}
+
+func watch(t *testing.T, c *net.TCPConn) *watched {
+	t.Helper()
+	loop, err := engine.New(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watched{TCPConn: c}
+	rc, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cerr := rc.Control(func(fd uintptr) {
+		_, err = loop.NewLent(int(fd), func(_, _, _ bool) { w.event() }, func() {})
+	}); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
+	}
+	t.Cleanup(func() { _ = loop.Close() })
+	return w
+}
+
+func (w *watched) event() {
+	w.mu.Lock()
+	f := w.notify
+	w.missed = w.missed || f == nil
+	w.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+// Notifier is for inside.NotifierOf.
+func (w *watched) Notifier() inside.Notifier { return w }
+
+// Notify implements inside.Notifier.
+func (w *watched) Notify(f func()) {
+	w.mu.Lock()
+	missed := w.missed
+	w.notify, w.missed = f, f == nil
+	w.mu.Unlock()
+	if f != nil && missed {
+		f()
+	}
+}
+
+// TestReaderEvents: a message is read as its bytes come, whatever the pieces, no byte more, and the end of the stream and a
+// reset are seen.
+func TestReaderEvents(t *testing.T) {
+	testkind.System(t)
+	decline, err := wire.Decline{Version: wire.Version1, PeerID: smc.PeerID{1}, Diagnosis: smc.DiagMem}.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, piece := range []int{1, 3, wire.HeaderLen, wire.HeaderLen + 1, 2 * len(decline)} {
+		for _, reset := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d bytes at a time, reset %t", piece, reset), func(t *testing.T) {
+				ln, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer ln.Close()
+				peer, err := net.Dial("tcp", ln.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer peer.Close()
+				c, err := ln.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				r := tcpReader{tcp: watch(t, c.(*net.TCPConn))}
+				defer r.close()
+				next := func(q readRequest) readResult {
+					t.Helper()
+					r.request(q)
+					select {
+					case res := <-r.got:
+						return r.finish(res)
+					case <-time.After(30 * time.Second):
+						t.Fatal("nothing is read")
+						return readResult{}
+					}
+				}
+				go func() {
+					for b := slices.Concat(decline, decline); len(b) > 0; {
+						n := min(piece, len(b))
+						if _, err := peer.Write(b[:n]); err != nil {
+							t.Error(err)
+						}
+						b = b[n:]
+						time.Sleep(time.Millisecond)
+					}
+				}()
+				seen := 0
+				for seen < wire.HeaderLen {
+					res := next(readRequest{look: true, seen: seen})
+					if res.err != nil || len(res.b) <= seen || !bytes.HasPrefix(decline, res.b) {
+						t.Fatalf("a look after %d bytes: % x, %v", seen, res.b, res.err)
+					}
+					seen = len(res.b)
+				}
+				for range 2 {
+					if res := next(readRequest{}); res.err != nil || !bytes.Equal(res.b, decline) {
+						t.Fatalf("read % x, %v, want % x", res.b, res.err, decline)
+					}
+				}
+				want := io.EOF
+				if reset {
+					want = syscall.ECONNRESET
+					_ = peer.(*net.TCPConn).SetLinger(0)
+				}
+				peer.Close()
+				if res := next(readRequest{}); !errors.Is(res.err, want) {
+					t.Errorf("%v, want %v", res.err, want)
+				}
+			})
+		}
+	}
+}
 
 // TestReaderRest: what has arrived when a read is stopped is found, also if the read has not looked
 // again, and not a byte behind the message. A host that stands still while the peer declines would
@@ -60,7 +195,7 @@ func TestReaderRest(t *testing.T) {
 			t.Errorf("then the program reads %q, %v", left, err)
 		}
 	}
-	t.Run("kernel", func(t *testing.T) {
+	kernel := func(t *testing.T, of func(c net.Conn) TCPConn) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +211,13 @@ func TestReaderRest(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		test(t, peer, c.(TCPConn))
+		test(t, peer, of(c))
+	}
+	t.Run("kernel", func(t *testing.T) {
+		kernel(t, func(c net.Conn) TCPConn { return c.(TCPConn) })
+	})
+	t.Run("engine", func(t *testing.T) {
+		kernel(t, func(c net.Conn) TCPConn { return watch(t, c.(*net.TCPConn)) })
 	})
 	t.Run("simulated", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {

@@ -60,7 +60,12 @@ func splitOff(f *Flow) (*net.TCPConn, error) {
 	if err := agree(f); err != nil {
 		return nil, err
 	}
-	fd, err := f.Split()
+	_, giveBack, err := f.Split()
+	if err != nil {
+		return nil, err
+	}
+	giveBack()
+	fd, err := f.program().dup()
 	if err != nil {
 		return nil, err
 	}

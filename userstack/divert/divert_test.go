@@ -34,19 +34,23 @@ type bed struct {
 // agree stands for CLC: the client asks, the server answers.
 func agree(f *Flow) error {
 	const question, answer = "may I", "you may"
+	outer, err := f.Outer()
+	if err != nil {
+		return err
+	}
 	says, hears := question, answer
 	if f.Role == smc.Server {
 		says, hears = answer, question
-	} else if _, err := io.WriteString(f.Outer(), says); err != nil {
+	} else if _, err := io.WriteString(outer, says); err != nil {
 		return err
 	}
 	// What the peer's program sends may follow at once.
 	b := make([]byte, len(hears))
-	if _, err := io.ReadFull(f.Outer(), b); err != nil || string(b) != hears {
+	if _, err := io.ReadFull(outer, b); err != nil || string(b) != hears {
 		return fmt.Errorf("%v got %q: %w", f.Role, b, err)
 	}
 	if f.Role == smc.Server {
-		if _, err := io.WriteString(f.Outer(), says); err != nil {
+		if _, err := io.WriteString(outer, says); err != nil {
 			return err
 		}
 	}

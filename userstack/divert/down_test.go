@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"smcr/internal/testing/testkind"
 	"smcr/smc"
 )
@@ -34,12 +32,12 @@ func TestDown(t *testing.T) {
 					f.Reset()
 					return
 				}
-				fd, err := f.Split()
+				_, giveBack, err := f.Split()
 				if err != nil {
 					t.Errorf("%v: %v", f.Role, err)
 					return
 				}
-				unix.Close(fd)
+				giveBack()
 				if f.Role == smc.Client {
 					flows <- f
 				}

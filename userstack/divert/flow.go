@@ -107,9 +107,6 @@ func (f *Flow) open() error {
 	if err := f.outer.connect(f.d.ns, f.Tuple); err != nil {
 		return err
 	}
-	if _, err := f.outer.tcp(); err != nil {
-		return err
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.become(wayOuter); err != nil {
@@ -138,18 +135,24 @@ func (f *Flow) become(state int) error {
 	return nil
 }
 
-// Outer returns the connection with the peer. Nobody else has it. Its Close does nothing that the peer
-// sees before Finish or Reset.
-func (f *Flow) Outer() *net.TCPConn { return f.outer.conn }
+// Outer returns the connection with the peer, as one of package net. Nobody else has it. Its Close does nothing that the peer
+// sees before Finish or Reset. The error is net.ErrClosed after Reset, or wraps a syscall.Errno.
+func (f *Flow) Outer() (*net.TCPConn, error) { return f.outer.tcp() }
+
+// LendOuter lends the descriptor of the connection with the peer, which does not block, in place of Outer, until giveBack is called:
+// that must be before Splice. revoke is called when the Flow ends before; it may call giveBack. The error is net.ErrClosed after Reset.
+func (f *Flow) LendOuter(revoke func()) (fd int, giveBack func(), err error) {
+	return f.outer.lend(revoke)
+}
 
 // Age returns how long ago this host announced the connection.
 func (f *Flow) Age() time.Duration { return monotonic() - f.began }
 
 // Split makes inner, the other end of the program's connection, and lets the program go on: its
-// connect() or accept() returns. fd is a descriptor of inner for the caller, who carries the bytes and
-// calls Finish or Reset at the end. Errors: net.ErrClosed after Reset, or one that wraps a
+// connect() or accept() returns. fd is the descriptor of inner, which is lent to the caller, who carries the bytes, calls giveBack
+// and then Finish or Reset at the end. Errors: net.ErrClosed after Reset, or one that wraps a
 // syscall.Errno; the connection was reset then.
-func (f *Flow) Split() (fd int, err error) {
+func (f *Flow) Split() (fd int, giveBack func(), err error) {
 	s := &stream{end: f.innerEnd}
 	s.end.tsAge = monotonic() - f.held
 	if err = s.connect(f.d.ns, f.Tuple.reverse()); err == nil {
@@ -160,25 +163,25 @@ func (f *Flow) Split() (fd int, err error) {
 			limitReceive(fd)
 			limitUnsent(fd)
 		})
-		if fd, err = s.dup(); err == nil {
+		if fd, giveBack, err = s.lend(nil); err == nil {
 			f.mu.Lock()
 			if err = f.become(waySplit); err == nil {
 				f.inner = s
 			}
 			f.mu.Unlock()
 			if err != nil {
-				unix.Close(fd)
+				giveBack()
 			}
 		}
 	}
 	if err != nil {
 		s.close()
 		f.Reset()
-		return -1, err
+		return -1, nil, err
 	}
 	f.letGo()
 	f.d.gave(f)
-	return fd, nil
+	return fd, giveBack, nil
 }
 
 // letGo gives the program the packet that it waits for. It may be called again if that was lost.

@@ -205,18 +205,18 @@ func TestGivenInVain(t *testing.T) {
 		if err := b.B.SetLink(0, false); err != nil {
 			b.t.Error(err)
 		}
-		fd, err := f.Split()
+		fd, giveBack, err := f.Split()
 		if err != nil {
 			b.t.Error(err)
 			return
 		}
+		b.t.Cleanup(giveBack)
 		flow <- f
 		inner <- fd
 	})
 	l := b.listen(b.B.Addr())
 	b.dial(l)
 	fd := <-inner
-	defer unix.Close(fd)
 	f := <-flow
 	time.Sleep(2500 * time.Millisecond) // Real time: the kernel has no route for another SYN-ACK meanwhile.
 	b.must(b.B.SetLink(0, true))

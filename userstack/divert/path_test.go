@@ -38,14 +38,13 @@ func newCarriedBed(t *testing.T, address func(*netnstest.Host) string) *carriedB
 			f.Reset()
 			return
 		}
-		fd, err := f.Split()
+		_, giveBack, err := f.Split()
 		if err != nil {
 			b.t.Errorf("%v: %v", f.Role, err)
 			return
 		}
-		file := os.NewFile(uintptr(fd), "inner")
-		defer file.Close()
-		inner, err := net.FileConn(file)
+		giveBack()
+		inner, err := f.program().tcp()
 		if err != nil {
 			b.t.Error(err)
 			return

@@ -112,12 +112,12 @@ func resetBed(t *testing.T, of smc.Role) (b *bed, all []program) {
 			_ = f.Splice()
 			return
 		}
-		fd, err := f.Split()
+		_, giveBack, err := f.Split()
 		if err != nil {
 			b.t.Errorf("%v: %v", f.Role, err)
 			return
 		}
-		unix.Close(fd)
+		giveBack()
 	})
 	for family, address := range addresses {
 		for _, w := range ways {

@@ -19,12 +19,17 @@ func (f *Flow) Splice() error {
 	f.mu.Lock()
 	f.spliced = true
 	f.mu.Unlock()
-	fd, err := f.Split()
+	_, giveBack, err := f.Split()
 	if err != nil {
 		return err
 	}
-	unix.Close(fd)
+	giveBack()
 	inner, err := f.program().tcp()
+	if err != nil {
+		f.Reset()
+		return err
+	}
+	outer, err := f.Outer()
 	if err != nil {
 		f.Reset()
 		return err
@@ -38,7 +43,7 @@ func (f *Flow) Splice() error {
 		mu       *sync.Mutex
 		into     *stream
 		to, from *net.TCPConn
-	}{{&p.up, f.outer, f.Outer(), inner}, {&p.down, f.program(), inner, f.Outer()}} {
+	}{{&p.up, f.outer, outer, inner}, {&p.down, f.program(), inner, outer}} {
 		failed[i] = io.ErrUnexpectedEOF // of a panic
 		sides.Go(f.d.cfg.Guard.Func("a spliced connection", func() { failed[i] = f.splice(side.mu, side.into, side.to, side.from) }))
 	}

@@ -16,9 +16,12 @@ import (
 type stream struct {
 	end end
 
-	mu   sync.Mutex
-	fd   int // -1: closed; 0: not made
-	conn *net.TCPConn
+	mu     sync.Mutex
+	fd     int // -1: closed; 0: not made
+	conn   *net.TCPConn
+	lent   int    // the descriptor that others have, or 0
+	revoke func() // has them give it back; may be nil
+	owed   bool   // it is to be closed then
 }
 
 // connect makes the socket.
@@ -33,6 +36,26 @@ func (s *stream) connect(ns *namespace, t Tuple) error {
 	return nil
 }
 
+// lend lends the descriptor to others, until giveBack is called: a close has to wait for that. revoke, if not nil, is called then.
+func (s *stream) lend(revoke func()) (fd int, giveBack func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd <= 0 || s.lent != 0 {
+		return -1, nil, fmt.Errorf("divert: %w", net.ErrClosed)
+	}
+	s.lent, s.revoke = s.fd, revoke
+	return s.fd, s.giveBack, nil
+}
+
+func (s *stream) giveBack() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owed {
+		unix.Close(s.lent)
+	}
+	s.lent, s.revoke, s.owed = 0, nil, false
+}
+
 // dup returns another descriptor of the socket.
 func (s *stream) dup() (fd int, err error) {
 	err = fmt.Errorf("divert: %w", net.ErrClosed)
@@ -45,6 +68,12 @@ func (s *stream) dup() (fd int, err error) {
 
 // tcp returns the socket as a connection of package net, which has a descriptor of its own.
 func (s *stream) tcp() (*net.TCPConn, error) {
+	s.mu.Lock()
+	known := s.conn
+	s.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
 	fd, err := s.dup()
 	if err != nil {
 		return nil, err
@@ -64,20 +93,28 @@ func (s *stream) tcp() (*net.TCPConn, error) {
 	return s.conn, nil
 }
 
-// close closes the socket, which resets the connection unless finish was called, as soon as the caller
-// of Split has closed its descriptor.
+// close closes the socket, which resets the connection unless finish was called, as soon as those have given it back to whom it
+// is lent.
 func (s *stream) close() {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.fd > 0 {
+	revoke := s.revoke
+	switch {
+	case s.fd <= 0:
+	case s.lent != 0:
+		s.owed = true
+	default:
 		unix.Close(s.fd)
 	}
 	s.fd = -1
 	if s.conn != nil {
 		_ = s.conn.Close()
+	}
+	s.mu.Unlock()
+	if revoke != nil {
+		revoke()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 )
 
 // The TCP connection below an SMC-R connection only shows when it ends. The engine watches
@@ -20,6 +21,7 @@ type tcpWatch struct {
 	c  *Conn
 	rc syscall.RawConn
 	w  *engine.Watch
+	of inside.Notifier // has an engine of its own, in place of w; or nil
 }
 
 // watch begins to watch the TCP connection below.
@@ -51,6 +53,18 @@ func (b *tcpWatch) watchByEngine() bool {
 		return false
 	}
 	watched := false
+	if of := inside.NotifierOf(c.tcp); of != nil {
+		over := false
+		c.g.do(func(time.Time) {
+			if over = c.End.over; !over {
+				b.of = of
+			}
+		})
+		if !over {
+			of.Notify(func() { b.lookTCP(rc) })
+		}
+		return true
+	}
 	c.g.do(func(time.Time) {
 		if c.End.over {
 			watched = true // there is nothing more to watch
@@ -72,7 +86,7 @@ func (b *tcpWatch) lookTCP(rc syscall.RawConn) {
 	var one [1]byte
 	n, err := 0, error(nil)
 	if cerr := rc.Control(func(fd uintptr) {
-		n, _, err = unix.Recvfrom(int(fd), one[:], unix.MSG_DONTWAIT)
+		n, err = unix.Read(int(fd), one[:]) // it does not block
 	}); cerr != nil {
 		err = cerr
 	}
@@ -117,6 +131,10 @@ func (b *tcpWatch) sawTCP(n int, err error) {
 
 // stop ends the watch. It is called before the TCP connection is closed.
 func (b *tcpWatch) stop() {
+	if b.of != nil {
+		b.of.Notify(nil)
+		b.of = nil
+	}
 	if b.w != nil {
 		_ = b.rc.Control(func(fd uintptr) { b.w.Stop(int(fd)) })
 		b.w = nil

@@ -22,6 +22,7 @@ type Socket struct {
 	w    *Watch
 	sim  rounds.Stream // replaces fd in a simulation; otherwise nil
 	stop func()        // ends the watch of sim
+	gone func()        // gives fd back, or nil: it is closed
 
 	mu       sync.Mutex
 	fd       int
@@ -45,8 +46,12 @@ const (
 
 // NewSocket makes a Socket of fd, which must be non-blocking. Close closes fd. After an
 // error, fd is still the caller's to close. Errors: see [Loop.Watch].
-func (l *Loop) NewSocket(fd int) (*Socket, error) {
-	s := &Socket{loop: l, fd: fd}
+func (l *Loop) NewSocket(fd int) (*Socket, error) { return l.NewLent(fd, nil, nil) }
+
+// NewLent is NewSocket for a descriptor that stays open: gone is called when the Socket does not use it any more. hook is the
+// first function of Hook; it is called for all events.
+func (l *Loop) NewLent(fd int, hook func(readable, writable, plain bool), gone func()) (*Socket, error) {
+	s := &Socket{loop: l, fd: fd, hook: hook, gone: gone}
 	s.changed.L = &s.mu
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +190,11 @@ func (s *Socket) free() {
 	}
 	if s.fd >= 0 {
 		s.w.Stop(s.fd)
-		_ = unix.Close(s.fd)
+		if s.gone != nil {
+			s.gone()
+		} else {
+			_ = unix.Close(s.fd)
+		}
 		s.fd = -1
 	}
 }

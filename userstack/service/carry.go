@@ -20,13 +20,13 @@ import (
 func (w *boundary) carry(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
 	s := w.s
 	carriage := s.in.Carriage(conn)
-	fd, err := f.Split()
+	fd, giveBack, err := f.Split()
 	if err != nil {
 		s.log.Info("connection lost", "remote", f.Tuple.Remote, "err", err)
 		_ = conn.Abort()
 		return
 	}
-	app, data, err := takeInner(carriage, fd)
+	app, data, err := takeInner(carriage, fd, giveBack)
 	if err != nil {
 		s.log.Error("cannot carry a connection", "remote", f.Tuple.Remote, "err", err)
 		_ = conn.Abort()
@@ -76,13 +76,18 @@ func (w *boundary) learn(f *divert.Flow, began time.Time, made time.Duration, ca
 	}
 }
 
-// takeInner takes over a descriptor of inner, the program's end of a connection. If an engine serves the
+// takeInner takes over the descriptor of inner, the program's end of a connection, which is lent. If an engine serves the
 // connection, the socket belongs to it.
-func takeInner(carriage inside.Carriage, fd int) (app relay.Conn, data *relay.Socket, err error) {
+func takeInner(carriage inside.Carriage, fd int, giveBack func()) (app relay.Conn, data *relay.Socket, err error) {
 	if loop := carriage.Loop(); loop == nil {
-		app = os.NewFile(uintptr(fd), "socket")
-	} else if app, err = loop.NewSocket(fd); err != nil {
-		unix.Close(fd)
+		own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		giveBack()
+		if err != nil {
+			return nil, nil, os.NewSyscallError("fcntl", err)
+		}
+		app = os.NewFile(uintptr(own), "socket")
+	} else if app, err = loop.NewLent(fd, nil, giveBack); err != nil {
+		giveBack()
 		return nil, nil, err
 	}
 	if data, err = relay.NewSocket(app); err != nil {

@@ -10,6 +10,7 @@ import (
 	"smcr/smc"
 	"smcr/userstack"
 	"smcr/userstack/divert"
+	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 )
 
@@ -18,14 +19,22 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 	s := w.s
 	owner := inside.Owner{UID: f.UID}
 	log := s.log.With("remote", f.Tuple.Remote)
-	tcp := &outer{TCPConn: f.Outer(), over: make(chan struct{})}
+	peer, err := nearOf(f, w.loop())
+	if err != nil {
+		log.Info("connection lost", "err", err)
+		f.Reset()
+		return
+	}
+	tcp := &outer{TCPConn: peer, over: make(chan struct{})}
 	ctx = inside.WithOwner(ctx, owner)
 	var conn *userstack.Conn
-	var err error
 	if f.Role == smc.Client {
 		conn, err = s.stack.Client(ctx, tcp)
 	} else {
 		conn, err = s.in.ServeUnsure(ctx, tcp)
+	}
+	if err != nil {
+		_ = tcp.Close() // what follows is up to the Flow
 	}
 	var d, copied *userstack.DeclineError
 	switch {
@@ -52,6 +61,14 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 		log.Info("rendezvous failed", "err", err)
 		f.Reset()
 	}
+}
+
+// loop returns the engine that watches connections with peers, or nil without one.
+func (w *boundary) loop() *engine.Loop {
+	if len(w.s.cfg.Engines) == 0 {
+		return nil
+	}
+	return w.s.cfg.Engines[0]
 }
 
 // declinedFor is how long the connections of a user to a port are TCP from the start, after one that

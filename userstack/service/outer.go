@@ -26,6 +26,17 @@ func (o *outer) SetLinger(sec int) error {
 
 // Close implements inside.TCPConn.
 func (o *outer) Close() error {
-	o.once.Do(func() { close(o.over) })
+	o.once.Do(func() {
+		if n, ok := o.TCPConn.(*near); ok {
+			_ = n.Close()
+		}
+		close(o.over)
+	})
 	return nil
+}
+
+// Notifier is for inside.NotifierOf.
+func (o *outer) Notifier() inside.Notifier {
+	n, _ := o.TCPConn.(inside.Notifier)
+	return n
 }

@@ -24,6 +24,21 @@ type TCPConn interface {
 	SetLinger(sec int) error
 }
 
+// A Notifier tells who reads from a TCP connection when there may be something to read, so that no goroutine has to wait.
+type Notifier interface {
+	// Notify has f called after each event, possibly at once, by the thread of an engine, which f must not keep. After Notify(nil), a
+	// call may still be running.
+	Notify(f func())
+}
+
+// NotifierOf returns the Notifier of a TCP connection, which is a socket then, or nil.
+func NotifierOf(tcp net.Conn) Notifier {
+	if c, ok := tcp.(interface{ Notifier() Notifier }); ok {
+		return c.Notifier()
+	}
+	return nil
+}
+
 // Stack is the part of a stack that carries the connections of other programs. C is
 // *userstack.Conn, which this package cannot name. Package service is its user.
 type Stack[C any] interface {

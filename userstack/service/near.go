@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/divert"
+	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
+)
+
+// near is a Flow's connection with the peer, which an engine watches for its whole life: who reads from it is told of
+// events, and no goroutine waits.
+type near struct {
+	sock          *engine.Socket
+	local, remote *net.TCPAddr
+	writeBy       atomic.Int64 // in nanoseconds, or 0
+
+	mu     sync.Mutex
+	notify func()
+	missed bool // there was an event, of which nobody was told
+}
+
+var (
+	_ inside.TCPConn  = (*near)(nil)
+	_ inside.Notifier = (*near)(nil)
+)
+
+// nearOf returns the connection of a Flow with the peer. loop may be nil.
+func nearOf(f *divert.Flow, loop *engine.Loop) (inside.TCPConn, error) {
+	if loop == nil {
+		return f.Outer()
+	}
+	n := &near{local: net.TCPAddrFromAddrPort(f.Tuple.Local), remote: net.TCPAddrFromAddrPort(f.Tuple.Remote)}
+	made := make(chan struct{})
+	fd, giveBack, err := f.LendOuter(func() {
+		if <-made; n.sock != nil {
+			_ = n.Close()
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer close(made)
+	if n.sock, err = loop.NewLent(fd, n.event, giveBack); err != nil {
+		giveBack()
+		return nil, err
+	}
+	return n, nil
+}
+
+// event is called by the engine.
+func (n *near) event(readable, _, _ bool) {
+	if !readable {
+		return
+	}
+	n.mu.Lock()
+	f := n.notify
+	n.missed = n.missed || f == nil
+	n.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+// Notify implements inside.Notifier.
+func (n *near) Notify(f func()) {
+	n.mu.Lock()
+	n.notify = f
+	missed := n.missed
+	n.missed = f == nil // what was there to read may be there still
+	n.mu.Unlock()
+	if f != nil && missed {
+		f()
+	}
+}
+
+// SyscallConn implements syscall.Conn.
+func (n *near) SyscallConn() (syscall.RawConn, error) { return n.sock.SyscallConn() }
+
+// Read implements net.Conn.
+func (n *near) Read(b []byte) (k int, err error) {
+	rc, _ := n.sock.SyscallConn()
+	cerr := rc.Read(func(fd uintptr) bool {
+		k, err = unix.Read(int(fd), b)
+		return err != unix.EAGAIN && err != unix.EINTR
+	})
+	switch {
+	case cerr != nil:
+		return 0, cerr
+	case err != nil:
+		return 0, os.NewSyscallError("read", err)
+	case k == 0 && len(b) > 0:
+		return 0, io.EOF
+	}
+	return k, nil
+}
+
+// roomEvery is the interval between two looks for room. The messages of a handshake have always had room, unless the system lacks memory.
+const roomEvery = 10 * time.Millisecond
+
+// Write implements net.Conn.
+func (n *near) Write(b []byte) (wrote int, err error) {
+	for len(b) > 0 && err == nil {
+		k := 0
+		if cerr := n.sock.Control(func(fd uintptr) {
+			k, err = unix.SendmsgN(int(fd), b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		}); cerr != nil {
+			return wrote, cerr
+		}
+		switch err {
+		case nil:
+			b, wrote = b[k:], wrote+k
+		case unix.EINTR:
+			err = nil
+		case unix.EAGAIN:
+			if by := n.writeBy.Load(); by != 0 && time.Now().UnixNano() >= by {
+				return wrote, os.ErrDeadlineExceeded
+			}
+			err = nil
+			time.Sleep(roomEvery)
+		}
+	}
+	return wrote, os.NewSyscallError("sendmsg", err)
+}
+
+// Close implements net.Conn: the Flow gets its descriptor back.
+func (n *near) Close() error { return n.sock.Close() }
+
+// LocalAddr implements net.Conn.
+func (n *near) LocalAddr() net.Addr { return n.local }
+
+// RemoteAddr implements net.Conn.
+func (n *near) RemoteAddr() net.Addr { return n.remote }
+
+// SetDeadline implements net.Conn.
+func (n *near) SetDeadline(t time.Time) error {
+	_ = n.SetWriteDeadline(t)
+	return n.SetReadDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn, as an engine.Socket does.
+func (n *near) SetReadDeadline(t time.Time) error { return n.sock.SetReadDeadline(t) }
+
+// SetWriteDeadline implements net.Conn.
+func (n *near) SetWriteDeadline(t time.Time) error {
+	by := int64(0)
+	if !t.IsZero() {
+		by = t.UnixNano()
+	}
+	n.writeBy.Store(by)
+	return nil
+}
+
+// SetLinger implements inside.TCPConn: it is the Flow that ends the connection.
+func (*near) SetLinger(int) error { return nil }
