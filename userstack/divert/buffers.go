@@ -22,7 +22,7 @@ const (
 	// innerReceive is about what the way behind inner takes (userstack.DefaultBuf). The hop between the program and inner needs
 	// no more: it is within the host.
 	innerReceive = 512 << 10
-	// unsent is enough to have something to send while the stack is woken. At half of it, there is room again.
+	// unsent is a setting of the namespace (settings.go). It is enough to have something to send while the stack is woken. At half of it, there is room again.
 	unsent = 128 << 10
 )
 
@@ -36,9 +36,4 @@ func setReceive(fd, bytes int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, value) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, value) // in a user namespace: at most net.core.rmem_max
 	}
-}
-
-// limitUnsent limits what waits in a socket for the window of the other end.
-func limitUnsent(fd int) {
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
 }

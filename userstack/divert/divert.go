@@ -52,6 +52,8 @@ type Diverter struct {
 	sockets *sockets // for one goroutine
 	// neighbours are those of the host.
 	neighbours hostNeighbours
+	// congestion is the name of the host's control of congestion.
+	congestion string
 	// id is the handle of its filters, mark that of packets that come from it.
 	id, mark uint32
 
@@ -99,6 +101,7 @@ func New(cfg Config) (*Diverter, error) {
 }
 
 func (d *Diverter) make() (err error) {
+	d.congestion = hostCongestion()
 	if d.host, err = netlink.NewHandle(); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}

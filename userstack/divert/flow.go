@@ -11,7 +11,6 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"smcr/smc"
 )
@@ -107,6 +106,7 @@ func (f *Flow) open() error {
 	if err := f.outer.connect(f.d.ns, f.Tuple); err != nil {
 		return err
 	}
+	f.outer.control(waitsForAnswers)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.become(wayOuter); err != nil {
@@ -156,13 +156,7 @@ func (f *Flow) Split() (fd int, giveBack func(), err error) {
 	s := &stream{end: f.innerEnd}
 	s.end.tsAge = monotonic() - f.held
 	if err = s.connect(f.d.ns, f.Tuple.reverse()); err == nil {
-		// A hop within the host has no path to find the rate of, as bbr does: what it measures there
-		// is how long threads wait for a processor.
-		s.control(func(fd int) {
-			_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
-			limitReceive(fd)
-			limitUnsent(fd)
-		})
+		s.control(limitReceive)
 		if fd, giveBack, err = s.lend(nil); err == nil {
 			f.mu.Lock()
 			if err = f.become(waySplit); err == nil {

@@ -70,7 +70,7 @@ func (d *Diverter) sweepGiven(now time.Time, up func(dev uint32) bool) {
 // isGiven reports whether nothing is to be done any more for the program to have its packet.
 func (f *Flow) isGiven(g *given, now time.Time, up func(dev uint32) bool) bool {
 	inner := f.program()
-	if f.isOver() || inner.over() {
+	if f.isOver() {
 		return true
 	}
 	if inner.heard() {

@@ -53,7 +53,6 @@ func (n *namespace) connectAs(t Tuple, e end) (fd int, err error) {
 		set.int(unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, q.queue)
 		set.int(unix.IPPROTO_TCP, unix.TCP_QUEUE_SEQ, int(int32(q.seq)))
 	}
-	set.int(unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, 0)
 	if set.err != nil {
 		return -1, set.err
 	}
@@ -87,6 +86,13 @@ func (n *namespace) connectAs(t Tuple, e end) (fd int, err error) {
 		set.err = os.NewSyscallError("setsockopt", unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
 	}
 	return fd, set.err
+}
+
+// waitsForAnswers has outer keep the connection alive, and not acknowledge at once: a message is answered by the next one, or by
+// the end of the connection.
+func waitsForAnswers(fd int) {
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 }
 
 // setter sets options of a socket until one fails.

@@ -6,18 +6,36 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// settings are those of the namespace of inner and outer, all of them 0.
-var settings = []string{
+// settings are those of the namespace of inner and outer. What is set here need not be set for each socket.
+var settings = []struct{ name, value string }{
 	// The addresses of both ends of a connection come and go by one device. A device that comes later has the default.
-	"ipv4/conf/all/rp_filter", "ipv4/conf/default/rp_filter",
+	{"ipv4/conf/all/rp_filter", "0"}, {"ipv4/conf/default/rp_filter", "0"},
 	// A connection that is over leaves nothing: the program, or the peer, may use its ports again.
-	"ipv4/tcp_max_tw_buckets",
+	{"ipv4/tcp_max_tw_buckets", "0"},
 	// The ports are those of others.
-	"ipv4/ip_unprivileged_port_start",
+	{"ipv4/ip_unprivileged_port_start", "0"},
+	// A hop within the host has no path to find the rate of, as bbr does: what it measures there is how long threads wait
+	// for a processor. outer has that of the host, once it carries anything (Splice).
+	{congestion, "reno"},
+	// What waits in a socket for the window of the other end: see buffers.go.
+	{"ipv4/tcp_notsent_lowat", strconv.Itoa(unsent)},
+	// What a router or a firewall on the way knows of outer, which is idle, does not expire.
+	{"ipv4/tcp_keepalive_time", "15"}, {"ipv4/tcp_keepalive_intvl", "15"}, {"ipv4/tcp_keepalive_probes", "9"},
+}
+
+// congestion is the setting that says how connections find the rate of their path.
+const congestion = "ipv4/tcp_congestion_control"
+
+// hostCongestion returns that of the network namespace of the calling thread, or "".
+func hostCongestion() string {
+	b, _ := os.ReadFile("/proc/sys/net/" + congestion)
+	return strings.TrimSpace(string(b))
 }
 
 // setUpNamespace makes the settings of the namespace in which it runs. It comes before the devices.
@@ -37,14 +55,14 @@ func setUpNamespace() error {
 }
 
 func writeSettings(dir int, below string) error {
-	for _, name := range settings {
-		fd, err := unix.Openat(dir, below+name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	for _, s := range settings {
+		fd, err := unix.Openat(dir, below+s.name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err == nil {
-			_, err = unix.Write(fd, []byte("0"))
+			_, err = unix.Write(fd, []byte(s.value))
 			unix.Close(fd)
 		}
 		if err != nil {
-			return fmt.Errorf("divert: %w", &os.PathError{Op: "write", Path: "/proc/sys/net/" + name, Err: err})
+			return fmt.Errorf("divert: %w", &os.PathError{Op: "write", Path: "/proc/sys/net/" + s.name, Err: err})
 		}
 	}
 	return nil

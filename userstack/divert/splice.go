@@ -34,7 +34,10 @@ func (f *Flow) Splice() error {
 		f.Reset()
 		return err
 	}
-	f.outer.control(limitUnsent)
+	f.outer.control(func(fd int) {
+		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, f.d.congestion)
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+	})
 	var p pipes
 	done := make(chan struct{})
 	var sides sync.WaitGroup

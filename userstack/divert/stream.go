@@ -196,11 +196,12 @@ func (s *stream) failed() (failed bool) {
 	return failed
 }
 
-// heard reports whether the other end has sent something.
-func (s *stream) heard() (heard bool) {
+// heard reports whether the other end has sent something, or the kernel has nothing more to do for the connection.
+func (s *stream) heard() bool {
+	heard := true
 	s.control(func(fd int) {
 		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		heard = err != nil || info.Segs_in > 0
+		heard = err != nil || info.Segs_in > 0 || info.State == unix.BPF_TCP_CLOSE
 	})
 	return heard
 }
