@@ -18,10 +18,9 @@ import (
 func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 	s := w.s
 	owner := inside.Owner{UID: f.UID}
-	log := s.log.With("remote", f.Tuple.Remote)
 	peer, err := nearOf(f, w.loop())
 	if err != nil {
-		log.Info("connection lost", "err", err)
+		s.log.Info("connection lost", "remote", f.Tuple.Remote, "err", err)
 		f.Reset()
 		return
 	}
@@ -43,22 +42,22 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 		w.carry(f, tcp, conn)
 	case errors.As(err, &d):
 		w.tallies.count(f.Cgroup, f.Role, d)
-		log.Debug("connection stays TCP", "err", err)
+		s.log.Debug("connection stays TCP", "remote", f.Tuple.Remote, "err", err)
 		s.in.StaysTCP(owner, f.Cookie, f.Role == smc.Client, err)
 		if f.Role == smc.Client && lasts(d) {
 			w.quiet(f, divert.Silence{For: declinedFor, Why: declinedBy(d)})
 		}
 		if err := f.Splice(); err != nil {
-			log.Info("connection lost", "err", err)
+			s.log.Info("connection lost", "remote", f.Tuple.Remote, "err", err)
 		}
 	case f.Role == smc.Client && errors.As(s.in.NoAnswer(f.UID, f.Tuple.Remote, err), &copied):
-		log.Info("connection made again over TCP", "err", err)
+		s.log.Info("connection made again over TCP", "remote", f.Tuple.Remote, "err", err)
 		w.tallies.count(f.Cgroup, f.Role, copied)
 		s.in.StaysTCP(owner, f.Cookie, true, copied)
 		w.quiet(f, divert.Silence{For: s.in.Quiet(f.UID, f.Tuple.Remote), Why: copied.Code})
 		f.Retry()
 	default:
-		log.Info("rendezvous failed", "err", err)
+		s.log.Info("rendezvous failed", "remote", f.Tuple.Remote, "err", err)
 		f.Reset()
 	}
 }
