@@ -267,8 +267,11 @@ func (h *handshake) prepare() (err error) {
 	if err = hasPeer(h.tcp); err != nil {
 		return err
 	}
-	if sc, ok := h.tcp.(syscall.Conn); ok {
-		h.recvBuf = network.RecvBuf(sc)
+	switch c := h.tcp.(type) {
+	case interface{ RecvBuf() int }: // who knows it already
+		h.recvBuf = c.RecvBuf()
+	case syscall.Conn:
+		h.recvBuf = network.RecvBuf(c)
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func (f *Flow) open() error {
 	f.outer.control(waitsForAnswers)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.become(wayOuter); err != nil {
+	if _, err := f.become(wayOuter); err != nil {
 		return err
 	}
 	for _, b := range f.waiting {
@@ -119,20 +119,20 @@ func (f *Flow) open() error {
 	return nil
 }
 
-// become changes where the packets go. mu is held.
-func (f *Flow) become(state int) error {
+// become changes where the packets go. It returns the device by which the program has sent the last one. mu is held.
+func (f *Flow) become(state int) (dev uint32, err error) {
 	if f.over {
-		return fmt.Errorf("divert: %w", net.ErrClosed)
+		return 0, fmt.Errorf("divert: %w", net.ErrClosed)
 	}
 	key := f.Tuple.key()
 	w := bpfWay{Isn: f.isn, Via: f.via}
 	_ = look(f.d.bpf.Ways, key, &w) // the program may have sent by another device since
 	w.State = uint32(state)
 	if err := f.d.bpf.Ways.Update(unsafe.Pointer(&key), unsafe.Pointer(&w), ebpf.UpdateExist); err != nil {
-		return fmt.Errorf("divert: %w", err)
+		return 0, fmt.Errorf("divert: %w", err)
 	}
 	f.state = state
-	return nil
+	return w.Via.Dev, nil
 }
 
 // Outer returns the connection with the peer, as one of package net. Nobody else has it. Its Close does nothing that the peer
@@ -153,13 +153,14 @@ func (f *Flow) Age() time.Duration { return monotonic() - f.began }
 // and then Finish or Reset at the end. Errors: net.ErrClosed after Reset, or one that wraps a
 // syscall.Errno; the connection was reset then.
 func (f *Flow) Split() (fd int, giveBack func(), err error) {
+	var dev uint32
 	s := &stream{end: f.innerEnd}
 	s.end.tsAge = monotonic() - f.held
 	if err = s.connect(f.d.ns, f.Tuple.reverse()); err == nil {
 		s.control(limitReceive)
 		if fd, giveBack, err = s.lend(nil); err == nil {
 			f.mu.Lock()
-			if err = f.become(waySplit); err == nil {
+			if dev, err = f.become(waySplit); err == nil {
 				f.inner = s
 			}
 			f.mu.Unlock()
@@ -173,17 +174,16 @@ func (f *Flow) Split() (fd int, giveBack func(), err error) {
 		f.Reset()
 		return -1, nil, err
 	}
-	f.letGo()
+	f.give(f.first, dev)
 	f.d.gave(f)
 	return fd, giveBack, nil
 }
 
 // letGo gives the program the packet that it waits for. It may be called again if that was lost.
-func (f *Flow) letGo() { f.give(f.first) }
+func (f *Flow) letGo() { f.give(f.first, f.comesBy()) }
 
-// give gives the program a packet, by the device by which it has sent the last one.
-func (f *Flow) give(fr *frame) {
-	dev := f.comesBy()
+// give gives the program a packet, by a device: that by which it has sent the last one.
+func (f *Flow) give(fr *frame, dev uint32) {
 	f.giving.Lock()
 	defer f.giving.Unlock()
 	f.d.write(fr.to(forProgram, dev))
@@ -267,7 +267,7 @@ func (f *Flow) heard(up func(dev uint32) bool) {
 	next, flying := f.next, f.flying
 	f.mu.Unlock()
 	if flying {
-		f.give(f.first.header(next, flagRST|flagACK))
+		f.give(f.first.header(next, flagRST|flagACK), f.comesBy())
 	}
 }
 
@@ -311,7 +311,7 @@ func (f *Flow) refuse() {
 		f.letGo()
 		seq++
 	}
-	f.give(f.first.header(seq, flagRST|flagACK))
+	f.give(f.first.header(seq, flagRST|flagACK), f.comesBy())
 }
 
 func (f *Flow) isOver() bool {

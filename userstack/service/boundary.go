@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"smcr/internal/cgroup"
@@ -26,6 +27,8 @@ type boundary struct {
 	tallies  tallies
 	shorts   shorts
 	places   places
+
+	recvBuf atomic.Int64 // of a new socket of the stack's namespace; 0: not known
 }
 
 // openBoundary begins to take connections. It must be called by a thread of the network namespace. If the process lacks a

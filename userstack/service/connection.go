@@ -24,7 +24,7 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 		f.Reset()
 		return
 	}
-	tcp := &outer{TCPConn: peer, over: make(chan struct{})}
+	tcp := &outer{TCPConn: peer, b: w, over: make(chan struct{})}
 	ctx = inside.WithOwner(ctx, owner)
 	var conn *userstack.Conn
 	if f.Role == smc.Client {

@@ -7,12 +7,14 @@ import (
 	"sync/atomic"
 
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 )
 
 // outer is the TCP connection below an SMC-R connection. The stack closes it when the connection has
 // ended for both sides, and the Flow ends then.
 type outer struct {
 	inside.TCPConn
+	b     *boundary
 	reset atomic.Bool
 	over  chan struct{}
 	once  sync.Once
@@ -33,6 +35,16 @@ func (o *outer) Close() error {
 		close(o.over)
 	})
 	return nil
+}
+
+// RecvBuf returns the receive buffer that the handshake goes by. It is that of all sockets of the stack's namespace, so one is asked.
+func (o *outer) RecvBuf() int {
+	n := int(o.b.recvBuf.Load())
+	if n == 0 {
+		n = network.RecvBuf(o.TCPConn)
+		o.b.recvBuf.Store(int64(n))
+	}
+	return n
 }
 
 // Notifier is for inside.NotifierOf.
