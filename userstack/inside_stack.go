@@ -90,6 +90,9 @@ func (k carriage) Ride(back func()) bool { return k.c.Carried.Ride(back) }
 // Recall implements inside.Carriage.
 func (k carriage) Recall() { k.c.Carried.Recall() }
 
+// Sending implements inside.Carriage.
+func (k carriage) Sending() bool { return k.c.Out.Sending() }
+
 // Bytes implements inside.Carriage.
 func (k carriage) Bytes() uint64 { return k.c.Bytes() }
 

@@ -125,6 +125,12 @@ func (c *Conn) SetNoDelay(now time.Time, on bool) {
 	}
 }
 
+// Sending reports whether there is data that is not sent yet, and the peer has room for it.
+func (c *Conn) Sending() bool {
+	p := &c.p
+	return p.Established() && p.state != smc.StateClosed && !aborting(p.state) && p.out.sendable() > 0
+}
+
 // Push sends what is held back.
 func (c *Conn) Push(now time.Time) {
 	c.p.group.Begin(now)

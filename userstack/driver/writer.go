@@ -23,6 +23,13 @@ func (w *Writer) writable() error {
 	return c.core.WriteErr()
 }
 
+// Sending reports whether there is something to be sent that the peer has room for.
+func (w *Writer) Sending() (is bool) {
+	g := w.c.g
+	g.do(func(time.Time) { is = !g.end.dead && !w.c.End.over && w.c.core.Sending() })
+	return is
+}
+
 // produced tells the core about n more bytes in the send buffer. The group's lock is held.
 func (w *Writer) produced(now time.Time, n int, urgent bool) {
 	c := w.c

@@ -50,6 +50,15 @@ func (p *program) close() {
 	}
 }
 
+// reset closes the connection with a reset.
+func (p *program) reset() {
+	p.t.Helper()
+	if err := unix.SetsockoptLinger(p.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
+		p.t.Fatal(err)
+	}
+	p.close()
+}
+
 // connect makes a program's connection, and returns its two ends. reset has the close of the
 // relay's end reset it.
 func connect(t testing.TB) (p *program, app *Socket, reset func()) {
@@ -82,6 +91,7 @@ type relayBed struct {
 	resets atomic.Int32 // calls of ResetProgram
 
 	drainIdle time.Duration // of the relay
+	sending   func() bool   // likewise
 }
 
 // newRelayBed makes a relay. before is called before it runs.
@@ -94,7 +104,7 @@ func newRelayBed(t *testing.T, before func(*relayBed)) *relayBed {
 	if before != nil {
 		before(b)
 	}
-	b.relay = &Relay{App: app, Net: b.net, ResetProgram: func() { b.resets.Add(1); reset() }, DrainIdle: b.drainIdle}
+	b.relay = &Relay{App: app, Net: b.net, ResetProgram: func() { b.resets.Add(1); reset() }, DrainIdle: b.drainIdle, Sending: b.sending}
 	go func() { b.ended <- b.relay.Run(b.stop) }()
 	return b
 }

@@ -91,6 +91,8 @@ type Relay struct {
 	ResetProgram func()
 	// Detach, if not nil, makes Net stop using App. It is called before App is closed.
 	Detach func()
+	// Sending, if not nil, reports whether Net is about to send something that it has read: the peer has room for it.
+	Sending func() bool
 	// Carried, if not nil, is called when no more bytes are moved, before the
 	// connection is closed.
 	Carried func()
@@ -199,7 +201,7 @@ const (
 	drainTick  = 10 * time.Millisecond
 
 	// restTime is how long what arrived before a reset may take to be written to the
-	// program, which has room for most of it.
+	// program, which has room for most of it, and what the program wrote before one to be sent.
 	restTime = 2 * time.Second
 )
 
@@ -246,6 +248,7 @@ func (r *Relay) up() (reset bool) {
 		// accepts no more data: then the next write of the program must fail.
 		if errors.Is(err, syscall.ECONNRESET) && r.App.HungUp() {
 			r.appHungUp.Store(true)
+			r.awaitSent()
 		} else {
 			r.awaitRest()
 		}
@@ -263,6 +266,7 @@ func (r *Relay) up() (reset bool) {
 	}
 	r.appHungUp.Store(true)
 	if r.undelivered.Load() || r.resetAfterEnd() {
+		r.awaitSent()
 		_ = r.Net.Abort()
 		return true
 	}
@@ -278,6 +282,19 @@ func (r *Relay) awaitRest() {
 	select {
 	case <-r.downOver:
 	case <-t.C:
+	}
+}
+
+// awaitSent waits until what the program wrote before it reset the connection is sent, as far as the peer has room for it:
+// the peer reads that first over TCP.
+func (r *Relay) awaitSent() {
+	if r.Sending == nil {
+		return
+	}
+	const first, last = 20 * time.Microsecond, 5 * time.Millisecond
+	began := time.Now()
+	for wait := first; r.Sending() && time.Since(began) < restTime; wait = min(2*wait, last) {
+		time.Sleep(wait)
 	}
 }
 

@@ -123,6 +123,8 @@ type Carriage interface {
 	Ride(back func()) bool
 	// Recall ends the ride for good: goroutines carry the bytes from then on.
 	Recall()
+	// Sending reports whether there is something to be sent that the peer has room for.
+	Sending() bool
 	// Bytes returns how many bytes the connection has carried, in both directions
 	// together.
 	Bytes() uint64
