@@ -29,6 +29,7 @@ func TestSystemdRun(t *testing.T) {
 				s.failure()
 				s.watchdog()
 				s.socket()
+				s.accepted()
 			})
 		}
 	}
@@ -145,4 +146,32 @@ func (s *unitTest) socket() {
 	}
 	s.must("systemctl", "stop", "t.socket")
 	s.stop()
+}
+
+// acceptedServer is a program of a unit with Accept=yes: its standard input is a connection.
+const acceptedServer = `
+import socket
+c = socket.socket(fileno=0)
+c.sendall(b'got ' + c.recv(4096))
+`
+
+// accepted has systemd accept the connections, each for a program of its own. They are made before the program is, so smcr run
+// changes nothing. If the socket's unit is attached, they use SMC-R.
+func (s *unitTest) accepted() {
+	s.t.Helper()
+	s.write("t.socket", fmt.Sprintf("[Socket]\nListenStream=%s:7\nAccept=yes\n", s.lab.A.Addr()))
+	s.write("server.py", acceptedServer)
+	s.write("t@.service", fmt.Sprintf("[Service]\nUser=%s\nStandardInput=socket\nStandardError=null\nExecStart=%s /usr/bin/python3 /run/systemd/system/server.py\n", s.user, s.run))
+	s.must("systemctl", "start", "t.socket")
+	for _, attached := range []bool{false, true} {
+		if attached {
+			s.must("smcr", "attach", "--unit", "t.socket")
+		}
+		s.ask(false)
+		if log := s.ask(true); overSMC(log) != attached {
+			s.t.Errorf("attached %t:\n%s", attached, log)
+		}
+	}
+	s.must("smcr", "detach", "--unit", "t.socket")
+	s.must("systemctl", "stop", "t.socket")
 }
