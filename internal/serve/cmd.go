@@ -4,6 +4,7 @@ package serve
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -107,6 +108,11 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if prepare != "" {
 				return prepareFor(prepare)
+			}
+			if o.Start.OnDemand {
+				if err := closeInherited(readyFD); err != nil {
+					return fmt.Errorf("descriptors of the program that has started this process: %w", err)
+				}
 			}
 			if runs {
 				return serveRuns(cmd.Context(), o)

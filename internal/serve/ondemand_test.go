@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -189,8 +190,30 @@ func TestStartOnDemand(t *testing.T) {
 			}
 			defer manager.Close()
 			t.Setenv("NOTIFY_SOCKET", name)
+			// What the program has inherited: it stays open until the last process has closed it.
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer r.Close()
+			kept, err := unix.FcntlInt(w.Fd(), unix.F_DUPFD, 20)
+			if err != nil {
+				t.Error(err)
+			}
+			w.Close()
 			t.Setenv("WATCHDOG_USEC", "100000")
-			end(t, start(t), unix.SIGTERM)
+			pid := start(t)
+			if err := unix.Close(kept); err != nil {
+				t.Error(err)
+			}
+			if err := r.SetReadDeadline(time.Now().Add(startTimeout)); err != nil {
+				t.Error(err)
+			}
+			if n, err := r.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("the stack has a descriptor of the program: %d, %v", n, err)
+			}
+			end(t, pid, unix.SIGTERM)
 			// What the stack has sent is there already, since it has ended.
 			if err := manager.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 				t.Error(err)
