@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -54,6 +55,9 @@ type Diverter struct {
 	neighbours hostNeighbours
 	// congestion is the name of the host's control of congestion.
 	congestion string
+	changes    changes
+	changed    atomic.Bool // something that changes reports
+	moved      time.Time   // when sweepMoves has looked
 	// id is the handle of its filters, mark that of packets that come from it.
 	id, mark uint32
 
@@ -97,6 +101,7 @@ func New(cfg Config) (*Diverter, error) {
 	d.run("held packets", d.readFrames)
 	d.run("ends of flows", d.sweep)
 	d.run("the addresses of neighbours", d.keepNeighbours)
+	d.run("changes of routes", d.watchChanges)
 	return d, nil
 }
 
@@ -106,6 +111,9 @@ func (d *Diverter) make() (err error) {
 		return fmt.Errorf("divert: %w", err)
 	}
 	if d.neighbours, err = openNeighbours(d.host); err != nil {
+		return err
+	}
+	if d.changes, err = openChanges(); err != nil {
 		return err
 	}
 	if d.sockets, err = openSockets(); err != nil {
@@ -186,6 +194,7 @@ func (d *Diverter) AddDevice(index int) error {
 		return errors.Join(err, detach(d.host, index, ingress, d.id))
 	}
 	d.devices[index] = true
+	d.changed.Store(true) // it may be what connections wait for
 	return nil
 }
 
@@ -339,6 +348,7 @@ func (d *Diverter) Close() (err error) {
 		}
 		_ = d.held.socket.Close()
 		d.neighbours.close()
+		d.changes.close()
 		d.running.Wait()
 		d.lastResets()
 		err = d.release()
@@ -363,6 +373,7 @@ func (d *Diverter) release() error {
 	clear(d.earlier)
 	d.mu.Unlock()
 	d.neighbours.close()
+	d.changes.close()
 	d.sockets.close()
 	if d.bpf != nil {
 		errs = append(errs, d.bpf.Close())

@@ -59,7 +59,11 @@ type Flow struct {
 	flying  bool // the program was reset with the sequence number next before it had acknowledged all
 	next    uint32
 	renewed bool // a new connection of the tuple waits for the end of this one
+	own     own
 }
+
+// own is the device by which a program has sent last, and that by which its packets come since the stack has moved them.
+type own struct{ dev, moved uint32 }
 
 // maxWaiting bounds the frames that wait for outer: a peer has sent no more than its first window.
 const maxWaiting = 64

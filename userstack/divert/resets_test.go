@@ -18,7 +18,7 @@ import (
 	"smcr/smc"
 )
 
-// A fate is what becomes of the device of a program's connection, by lines of ip. PEER is the other host, V4, V6 and PEER4 are
+// A fate is what becomes of the device of a program's connection, by lines of ip. PEER is the other host, V4, V6, PEER4 and PEER6 are
 // addresses of this one and of the other.
 type fate struct {
 	name  string
@@ -55,7 +55,7 @@ func (b *bed) befall(of smc.Role, lines []string) {
 	if of == smc.Server {
 		h, peer = peer, h
 	}
-	words := strings.NewReplacer("PEER4", peer.Addr(), "PEER", peer.Name, "V4", h.Addr(), "V6", h.Addr6())
+	words := strings.NewReplacer("PEER4", peer.Addr(), "PEER6", peer.Addr6(), "PEER", peer.Name, "V4", h.Addr(), "V6", h.Addr6())
 	for _, line := range lines {
 		argv := strings.Fields(words.Replace(line))
 		if out, err := h.Command(b.t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {

@@ -211,6 +211,7 @@ func (d *Diverter) sweepEnding(now time.Time) {
 		}
 		return is
 	}
+	d.sweepMoves(now, up)
 	d.sweepGiven(now, up)
 	d.sweepResets(now)
 	d.mu.Lock()
