@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/smc"
 )
 
 // A program hears what became of its connection within the time that SMC-R needs to find it, whatever became of the device. inner's
@@ -20,6 +22,8 @@ import (
 //	is not there, or another one is   | it has heard, or the program has closed it
 //	is in TIME_WAIT                   | likewise: nothing is to be heard
 //	connects, and inner was not made  | nothing: TCP sends SYN again, and what comes of that is TCP
+//	is the request of a server        | is dropped: what the peer has said to the stack, and says again, would make it a
+//	                                  | connection, and be data for the program
 //	is anything else                  | is aborted: ECONNABORTED, as no packet has come that says ECONNRESET
 //
 // Where the kernel cannot abort (sockets.aborts), inner stays until the device is there and up: see Flow.resetInner.
@@ -35,13 +39,13 @@ const (
 type reset struct {
 	tuple Tuple
 	devs  [2]uint32 // the program's socket may be bound to one of these devices
-	split bool      // inner was made
+	split bool      // inner was made, or the program is a server
 	due   time.Time
 }
 
 // resets has the program of f hear of its reset.
 func (d *Diverter) resets(f *Flow) {
-	r := reset{tuple: f.Tuple, devs: [2]uint32{f.via.Dev, f.comesBy()}, split: f.program() != nil, due: time.Now().Add(resetTime)}
+	r := reset{tuple: f.Tuple, devs: [2]uint32{f.via.Dev, f.comesBy()}, split: f.Role == smc.Server || f.program() != nil, due: time.Now().Add(resetTime)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, known := d.unsure[f.Cookie]; !known {

@@ -257,3 +257,70 @@ func TestResetHeardAfterKill(t *testing.T) {
 	resetsHeard(t, []program{{"client", client, nil, func(*Flow) {}}}, syscall.ECONNABORTED)
 	_ = server
 }
+
+// TestRefusedUnheard has the stack of a server reset a connection before it was agreed on, while its device is down: when that is up
+// again, what the peer repeats to the stack is no data for the program.
+func TestRefusedUnheard(t *testing.T) {
+	testkind.System(t)
+	for family, address := range addresses {
+		t.Run(family, func(t *testing.T) {
+			t.Parallel()
+			asked, refused := make(chan struct{}), make(chan struct{})
+			b := newBed(t, func(b *bed, f *Flow) {
+				if f.Role == smc.Server {
+					if err := b.B.SetLink(0, false); err != nil {
+						b.t.Error(err)
+					}
+					close(asked)
+					f.Reset()
+					close(refused)
+					return
+				}
+				<-asked
+				if err := agree(f); err == nil {
+					b.t.Error("the client's stack has an answer")
+				}
+				f.Reset()
+			})
+			keepAddresses(t, b.B)
+			l := b.listen(address(b.B))
+			hears := make(chan string, 1)
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						hears <- ""
+						return
+					}
+					got := make([]byte, 9)
+					if n, _ := c.Read(got); n > 0 {
+						hears <- string(got[:n])
+					}
+					c.Close()
+				}
+			}()
+			dialled := make(chan error, 1)
+			go func() {
+				dialled <- b.A.Do(func() error {
+					c, err := net.DialTimeout("tcp", l.Addr().String(), testkind.Patience)
+					if err == nil {
+						_ = c.SetReadDeadline(time.Now().Add(testkind.Patience))
+						_, err = c.Read(make([]byte, 1))
+						c.Close()
+					}
+					return err
+				})
+			}()
+			<-refused
+			time.Sleep(2 * linger) // Real time: the stack has forgotten the connection.
+			b.must(b.B.SetLink(0, true))
+			if err := <-dialled; err == nil {
+				t.Error("the client has a connection")
+			}
+			l.Close()
+			if got := <-hears; got != "" {
+				t.Errorf("the server's program got %q", got)
+			}
+		})
+	}
+}
