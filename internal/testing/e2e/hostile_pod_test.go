@@ -70,7 +70,7 @@ func TestPodVolume(t *testing.T) {
 		"a file":               "touch " + dir,
 		"a pipe":               "mkfifo " + dir,
 		"a lock":               "mkdir " + dir + " && ln -s /etc/passwd " + dir + "/lock",
-		"links for sockets":    "mkdir " + dir + " && ln -s /etc/passwd " + dir + "/nl && ln -s /etc/passwd " + dir + "/run",
+		"links for sockets":    "mkdir " + dir + " && ln -s /etc/passwd " + dir + "/nl && ln -s /etc/passwd " + dir + "/takeover",
 		"state for the stack":  "mkdir " + dir + " && echo 'ueids: [EVIL]' >" + dir + "/state.yaml",
 		"files of others only": "mkdir /run/smcr/1 && touch /run/smcr/1/addresses",
 	} {
@@ -116,8 +116,8 @@ func TestPodUser(t *testing.T) {
 	stack := p.stack()
 	dir := "/run/smcr/" + filepath.Base(l.dirOf(l.A))
 	for _, script := range []string{
-		"rm -f %s/nl && ! test -e %s/nl", "rm -f %s/run && ! test -e %s/run", "rm -f %s/lock && ! test -e %s/lock", "mv %s/nl %s/nl.old",
-		"ln -sf /tmp %s/run", "ln -f %s/takeover /run/smcr/takeover", "chmod 0777 %s", "chmod 0777 %s/takeover", "chown " + hostileUser + " %s/nl", "touch %s/new", "mkdir %s/state",
+		"rm -f %s/nl && ! test -e %s/nl", "rm -f %s/takeover && ! test -e %s/takeover", "rm -f %s/lock && ! test -e %s/lock", "mv %s/nl %s/nl.old",
+		"ln -sfT /tmp %s/nl", "ln -f %s/takeover /run/smcr/takeover", "chmod 0777 %s", "chmod 0777 %s/takeover", "chown " + hostileUser + " %s/nl", "touch %s/new", "mkdir %s/state",
 		"mv %s /run/smcr/other", "mkdir /run/smcr/other", "ln -s /tmp /run/smcr/other", "chmod 0777 /run/smcr", "cat %s/lock", "echo x >%s/addresses", "mount -t tmpfs none %s",
 		"setfattr -n user.x -v y %s",
 	} {
