@@ -65,6 +65,34 @@ func (l *lab) footprint(h *netnstest.Host, stack *netnstest.Process) (footprint,
 	return f, err
 }
 
+// stocked is how many descriptors more a stack may have than before: it has 16 to 32 sockets of a family in stock.
+const stocked = 16
+
+// more returns an error if there is more than before. base has the fewest descriptors that there were, so that a leak adds up.
+func (f *footprint) more(base *footprint) error {
+	base.descriptors = min(base.descriptors, f.descriptors)
+	if f.descriptors > base.descriptors+stocked || f.links != base.links || f.linkGroups != base.linkGroups {
+		return fmt.Errorf("%+v, %+v before", *f, *base)
+	}
+	return nil
+}
+
+// TestFootprint: a leak of one descriptor in 60 connections is seen after 1,000 of them.
+func TestFootprint(t *testing.T) {
+	base := footprint{descriptors: 100, links: 1, linkGroups: 1}
+	for _, c := range []struct {
+		now  footprint
+		more bool
+	}{
+		{footprint{116, 1, 1}, false}, {footprint{117, 1, 1}, true}, {footprint{90, 1, 1}, false}, {footprint{107, 1, 1}, true},
+		{footprint{90, 2, 1}, true}, {footprint{90, 1, 0}, true},
+	} {
+		if err := c.now.more(&base); (err != nil) != c.more {
+			t.Errorf("%+v: %v", c.now, err)
+		}
+	}
+}
+
 func TestManyConnections(t *testing.T) {
 	const n = 200
 	l := newLab(t)
@@ -74,7 +102,7 @@ func TestManyConnections(t *testing.T) {
 	// The first connection makes the link group, which remains.
 	release(t, l.held(1))
 	l.wantNoConnections(l.A, l.B)
-	base := map[*netnstest.Host]footprint{}
+	base := map[*netnstest.Host]*footprint{}
 	for h, stack := range stacks {
 		f, err := l.footprint(h, stack)
 		if err != nil {
@@ -83,7 +111,7 @@ func TestManyConnections(t *testing.T) {
 		if f.linkGroups != 1 {
 			t.Errorf("%d link groups on %s, want one", f.linkGroups, h.Name)
 		}
-		base[h] = f
+		base[h] = &f
 	}
 	for round := range 2 {
 		w := l.watch()
@@ -102,23 +130,7 @@ func TestManyConnections(t *testing.T) {
 		l.wantNoConnections(l.A, l.B)
 		w.stop(t).wantSMC(t, n, 2*n*1024)
 
-		// Nothing remains: there are no more descriptors, links or groups than before.
-		for h, stack := range stacks {
-			err := netnstest.Until(settleTime, func() error {
-				f, err := l.footprint(h, stack)
-				if err != nil {
-					return netnstest.Stop(err)
-				}
-				if b := base[h]; f.descriptors > b.descriptors || f.links != b.links || f.linkGroups != b.linkGroups {
-					return fmt.Errorf("round %d: the stack of %s holds %+v, %+v before", round, h.Name, f, b)
-				}
-				base[h] = f // the first one may have been while a connection lingered
-				return nil
-			})
-			if err != nil {
-				t.Error(err)
-			}
-		}
+		l.noMore(stacks, base, fmt.Sprint("round ", round))
 	}
 	// RMBs are kept for reuse, so the second round needs no more memory than the first. A
 	// leak of 200 elements of 256 KiB in each round would be visible.
@@ -140,7 +152,28 @@ func TestManyConnections(t *testing.T) {
 			t.Errorf("the stack of %s grew from %d to %d MiB over 600 connections", h.Name, before>>20, after>>20)
 		}
 	}
+	l.noMore(stacks, base, "at the end")
 	terminate(t, server)
+}
+
+// noMore waits until nothing of connections remains: there are no more descriptors, links or groups than before.
+func (l *lab) noMore(stacks map[*netnstest.Host]*netnstest.Process, base map[*netnstest.Host]*footprint, when string) {
+	l.t.Helper()
+	for h, stack := range stacks {
+		err := netnstest.Until(settleTime, func() error {
+			f, err := l.footprint(h, stack)
+			if err != nil {
+				return netnstest.Stop(err)
+			}
+			if err := f.more(base[h]); err != nil {
+				return fmt.Errorf("%s: the stack of %s holds %w", when, h.Name, err)
+			}
+			return nil
+		})
+		if err != nil {
+			l.t.Error(err)
+		}
+	}
 }
 
 // resident returns the resident memory of a process in bytes.
