@@ -362,6 +362,12 @@ func TestFind(t *testing.T) {
 	b.mkdir(over)
 	other := "/" + newRun(b.ns+1) // of another network namespace
 	b.mkdir(other)
+	busy := "/" + newRun(b.ns+1)
+	b.mkdir(busy)
+	otherPID, otherStop := b.process(0)
+	if err := cgroup.Enter(b.tree.dir(b.part+busy), otherPID); err != nil {
+		t.Fatal(err)
+	}
 	next := b.table()
 	if err := next.Find(); err != nil {
 		t.Fatal(err)
@@ -369,15 +375,16 @@ func TestFind(t *testing.T) {
 	if got := next.Entries(); len(got) != 1 || got[0] != e {
 		t.Errorf("%+v, want %+v", got, e)
 	}
-	for p, want := range map[string]error{over: fs.ErrNotExist, other: nil} {
+	for p, want := range map[string]error{over: fs.ErrNotExist, other: fs.ErrNotExist, busy: nil} {
 		if _, err := os.Stat(next.dir(b.part + p)); !errors.Is(err, want) {
 			t.Errorf("%s: %v", p, err)
 		}
 	}
 	stop()
+	otherStop()
 	b.want(e.Cgroup, "")
-	sweep(next.dir(b.part))
 	eventually(t, "no cgroup of a run is left", func() error {
+		sweep(next.dir(b.part))
 		all, err := filepath.Glob(next.dir(b.part) + "/" + cgroup.RunPrefix + "*")
 		if len(all) > 0 {
 			return fmt.Errorf("%q", all)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,23 +40,29 @@ func newRun(namespace uint64) string {
 }
 
 // below is the cgroup below which the runs of processes are that are in the topmost one: without a service manager, many are.
-// The folder of that one gives nobody a right to write, so only root with all rights can make a cgroup there.
+// The folder of that one gives nobody a right to write, so only root with all rights can make a cgroup there, or remove it.
 const below = "/smcr"
 
 // makeBelow makes it, if that is needed and possible: a stack has the right to at its start only.
-func (t *Table) makeBelow() {
-	st, err := os.Stat(t.cfg.Top)
+func makeBelow(top string) error {
+	st, err := os.Stat(top)
 	if err != nil || st.Mode().Perm()&0o200 != 0 {
-		return // a part of the tree, as in a container
+		return nil // a part of the tree, as in a container
 	}
-	if err := os.Mkdir(t.dir(below), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		t.cfg.Log.Debug("programs of the topmost cgroup stay TCP", "err", err)
+	if err := os.Mkdir(filepath.Join(top, below), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
+	return nil
 }
 
-func (t *Table) hasBelow() bool {
-	_, err := cgroup.ID(t.dir(below))
-	return err == nil
+// parentOf returns the cgroup below which that of a run is for a process in own.
+func parentOf(top, own string) string {
+	if own == "/" {
+		if _, err := cgroup.ID(filepath.Join(top, below)); err == nil {
+			return below
+		}
+	}
+	return own
 }
 
 // EnterOwn has this process be in a new cgroup for a run, below its own, without the help of the stack. It is
@@ -77,27 +84,41 @@ func EnterOwn() (undo func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if own == "/" {
+		_ = makeBelow(top) // or it is below own, if anywhere
+	}
 	before := filepath.Join(top, own)
-	sweep(before)
-	dir := filepath.Join(before, newRun(ns))
-	for try := 0; ; try++ {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			if errors.Is(err, unix.EROFS) { // in most containers
-				err = errors.Join(err, os.ErrPermission)
-			}
-			return nil, err
+	parent := filepath.Join(top, parentOf(top, own))
+	for _, dir := range slices.Compact([]string{parent, before}) {
+		sweep(dir)
+	}
+	dir := filepath.Join(parent, newRun(ns))
+	if err := makeFor(dir, func() error { return cgroup.Enter(dir, 0) }); err != nil {
+		if errors.Is(err, unix.EROFS) { // in most containers
+			err = errors.Join(err, os.ErrPermission)
 		}
-		err := cgroup.Enter(dir, 0)
-		if err == nil {
-			break
-		}
-		_ = os.Remove(dir)
-		if try > 2 || !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		// Another process has swept.
+		return nil, err
 	}
 	return func() error { return errors.Join(cgroup.Enter(before, 0), os.Remove(dir)) }, nil
+}
+
+// makeFor makes a cgroup, and calls enter, which has a process be in it. Another process may sweep before it is.
+func makeFor(dir string, enter func() error) error {
+	for try := 0; ; try++ {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		err := enter()
+		if err == nil {
+			return nil
+		}
+		if rerr := os.Remove(dir); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+			return errors.Join(err, rerr)
+		}
+		if try > 2 || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+			return err
+		}
+	}
 }
 
 // sweep removes the cgroups of runs that are over: where EnterOwn makes them, the stack often has no right to.
@@ -152,20 +173,14 @@ func (t *Table) Enter(who *Process, always bool) (Entry, error) {
 	if err := t.mayAdd(&e); err != nil {
 		return Entry{}, err
 	}
-	parent := own
-	if own == "/" && t.hasBelow() {
-		parent = below
-	}
-	e.Path = path.Join(parent, newRun(who.Namespace))
+	e.Path = path.Join(parentOf(t.cfg.Top, own), newRun(who.Namespace))
 	dir := t.dir(e.Path)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {
+	entering := false
+	if err := makeFor(dir, func() error { entering = true; return who.move(t.cfg.Top, dir) }); err != nil {
+		if !entering && (errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS)) {
 			err = fmt.Errorf("%w: %w", ErrNoRight, err)
 		}
 		return Entry{}, err
-	}
-	if err := who.move(t.cfg.Top, dir); err != nil {
-		return Entry{}, errors.Join(err, os.Remove(dir))
 	}
 	noteUser(dir, e.UID)
 	e, err = t.enter(e)
@@ -211,8 +226,8 @@ func (t *Table) enter(e Entry) (Entry, error) {
 	return t.entries[e.Path].Entry, nil
 }
 
-// Find adds the cgroups of runs that another stack of the network namespace has left, and removes those without
-// programs. Its cost is that of a look at each cgroup of the host.
+// Find adds the cgroups of runs that another stack of the network namespace has left, and removes those without programs, also of
+// other namespaces: their stack may be gone with its namespace. Its cost is that of a look at each cgroup of the host.
 func (t *Table) Find() error {
 	return filepath.WalkDir(t.cfg.Top, func(dir string, d fs.DirEntry, err error) error {
 		switch {
@@ -221,6 +236,9 @@ func (t *Table) Find() error {
 		case err != nil || !d.IsDir(): // gone meanwhile, or not for this process
 			return nil
 		case !ofNamespace(d.Name(), t.cfg.Namespace):
+			if ofNamespace(d.Name(), AnyNamespace) {
+				_ = unix.Rmdir(dir) // EBUSY: it has programs
+			}
 			return nil
 		}
 		st, err := d.Info()
@@ -230,6 +248,7 @@ func (t *Table) Find() error {
 		p := strings.TrimPrefix(dir, path.Clean(t.cfg.Top))
 		uid, noted := userOf(dir, st.Sys().(*syscall.Stat_t).Uid)
 		if t.cfg.Namespace == AnyNamespace && !noted {
+			_ = unix.Rmdir(dir)
 			return nil // somebody has made it for himself
 		}
 		e := Entry{Path: p, UID: uid, Run: true, Does: divert.Does{Connect: true, Accept: true}}

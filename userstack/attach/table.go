@@ -89,7 +89,9 @@ func New(cfg Config) (*Table, error) {
 	if t.watch, err = newWatch(); err != nil {
 		return nil, err
 	}
-	t.makeBelow()
+	if err := makeBelow(cfg.Top); err != nil {
+		cfg.Log.Debug("programs of the topmost cgroup stay TCP", "err", err)
+	}
 	go cfg.Guard.Func("the watch on cgroups", func() { t.watch.run(t.changed, cfg.Log) })()
 	return t, nil
 }

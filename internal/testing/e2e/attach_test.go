@@ -58,7 +58,7 @@ func (l *lab) wireHalf(carried bool, argv ...string) (errs string) {
 	return stderr.String()
 }
 
-// wantNoRuns waits until no cgroup of smcr run is left.
+// wantNoRuns waits until no cgroup of smcr run of the two hosts is left.
 func (l *lab) wantNoRuns() {
 	l.t.Helper()
 	if err := netnstest.Until(settleTime, func() error {
