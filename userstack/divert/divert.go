@@ -3,7 +3,6 @@
 package divert
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,7 +139,7 @@ func (d *Diverter) make() (err error) {
 	for _, m := range shared {
 		defer m.Close()
 	}
-	if d.bpf, err = loadPrograms(d.veth, hold, d.mark, shareOf(cmp.Or(d.cfg.Flows, flows()), cmp.Or(d.cfg.PerUser, perUserFlows)), shared); err != nil {
+	if d.bpf, err = loadPrograms(d.veth, hold, d.mark, d.cfg.Flows, d.cfg.PerUser, shared); err != nil {
 		return err
 	}
 	if err := tryRemoveAll(d.bpf.Ways); err != nil {

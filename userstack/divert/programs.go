@@ -3,6 +3,7 @@
 package divert
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -36,28 +37,33 @@ const (
 
 // Bounds of the connections that are announced or taken. Each has descriptors: outer, inner, and the stack's of both.
 const (
-	mostFlows    = 65536 // what the tables take
-	flowFiles    = 4     // descriptors of a connection
-	otherFiles   = 512   // what else the process may have open
+	flowFiles    = 4   // descriptors of a connection
+	otherFiles   = 512 // what else the process may have open
 	perUserFlows = 4096
 )
 
-// flowsFor returns how many connections a process can have that may have a number of files open: a connection that is taken
-// without a descriptor left could only be reset, and one that is not announced is TCP.
-func flowsFor(files uint64) int {
+// flowsFor returns how many connections a process can have that may have a number of files open, if the tables take most: a connection
+// that is taken without a descriptor left could only be reset, and one that is not announced is TCP.
+func flowsFor(files uint64, most int) int {
 	if files < otherFiles+flowFiles {
 		return 1
 	}
-	return int(min((files-otherFiles)/flowFiles, mostFlows))
+	return int(min((files-otherFiles)/flowFiles, uint64(most)))
 }
 
-// flows is flowsFor for this process.
-func flows() int {
+// flows is flowsFor for this process and the tables of the programs.
+func flows(spec *ebpf.CollectionSpec) int {
+	most := mostFlows(spec)
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
-		return mostFlows
+		return most
 	}
-	return flowsFor(l.Cur)
+	return flowsFor(l.Cur, most)
+}
+
+// mostFlows returns how many connections the tables of the programs take.
+func mostFlows(spec *ebpf.CollectionSpec) int {
+	return int(min(spec.Maps[bpfMapFlows].MaxEntries, spec.Maps[bpfMapWays].MaxEntries))
 }
 
 // A share says how many of all connections root may have, and each other user: root leaves a sixteenth to others, and they leave
@@ -68,13 +74,15 @@ func shareOf(all, perUser int) share {
 	return share{all: all, root: max(all-all/16, 1), user: max(min(perUser, all/2), 1)}
 }
 
-// loadPrograms loads the programs with their constants. They go on with shared maps of another stack, by their names, if all are alike.
-func loadPrograms(veth, hold int, mark uint32, most share, shared map[string]*ebpf.Map) (*bpfObjects, error) {
+// loadPrograms loads the programs with their constants. all and perUser are Flows and PerUser of Config. They go on with shared maps
+// of another stack, by their names, if all are alike.
+func loadPrograms(veth, hold int, mark uint32, all, perUser int, shared map[string]*ebpf.Map) (*bpfObjects, error) {
 	spec, err := loadBpf()
 	if err != nil {
 		return nil, fmt.Errorf("divert: %w", err)
 	}
-	spec.Maps["flows"].MaxEntries = uint32(most.all)
+	most := shareOf(cmp.Or(all, flows(spec)), cmp.Or(perUser, perUserFlows))
+	spec.Maps[bpfMapFlows].MaxEntries = uint32(most.all)
 	var errs []error
 	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarHold: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(most.user), bpfVarOfRoot: uint32(most.root)} {
 		errs = append(errs, spec.Variables[name].Set(value))
