@@ -84,11 +84,16 @@ func TestKernel(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := server.WaitStdout(ctx, "ready"); err != nil {
-		t.Fatal(err)
+	// await waits for a line of a program: an emulated guest may take a minute for each.
+	await := func(c *guest.Cmd, line string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if err := c.WaitStdout(ctx, line); err != nil {
+			t.Fatal(err)
+		}
 	}
+	await(server, "ready")
 
 	// The kernel has no enterprise ID, and these devices do not support version 1.
 	status, out := run(a, "", "check", "10.0.0.2:7001")
@@ -144,9 +149,10 @@ handshake_limitation: true
 	talk := []string{"python3", "-c", "import socket, time\nc = socket.create_connection(('10.0.0.2', 7001))\nprint('connected', flush=True)\nwhile True: c.sendall(b'x'); time.sleep(0.1)"}
 	for _, argv := range [][]string{append([]string{program[a], "run", "--mode", "kernel", "--"}, talk...), talk} {
 		c := a.Command(argv...)
-		if err := errors.Join(c.Start(), c.WaitStdout(ctx, "connected")); err != nil {
+		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
+		await(c, "connected")
 	}
 	status, out = run(a, "", "why", "10.0.0.2:7001")
 	expect(status, out, 0, "Carried by:   SMC-R by the kernel, RDMA device rxe0\n", "user root\n", "Why:          both sides speak SMC",
