@@ -36,10 +36,11 @@ func (n *namespace) connectAs(t Tuple, e end) (fd int, err error) {
 	if fd, err = n.socket(family); err != nil {
 		return -1, err
 	}
-	set := setter{fd: fd}
+	set, made := setter{fd: fd}, fd
 	defer func() {
 		if err != nil {
-			unix.Close(fd)
+			unix.Close(made)
+			fd = -1
 		}
 	}()
 	set.int(ip, transparent, 1)

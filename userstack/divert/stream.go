@@ -24,7 +24,7 @@ type stream struct {
 	owed   bool   // it is to be closed then
 }
 
-// connect makes the socket.
+// connect makes the socket. The error matches net.ErrClosed after close.
 func (s *stream) connect(ns *namespace, t Tuple) error {
 	fd, err := ns.connectAs(t, s.end)
 	if err != nil {
@@ -32,6 +32,10 @@ func (s *stream) connect(ns *namespace, t Tuple) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.fd < 0 { // or nobody would close it
+		unix.Close(fd)
+		return fmt.Errorf("divert: %w", net.ErrClosed)
+	}
 	s.fd = fd
 	return nil
 }
