@@ -29,7 +29,7 @@ const maxSubIDs = 1 << 20
 func Account(uid uint32) uint32 { return accountIn(ranges(), uid) }
 
 // ranges are those of the file, in order and without overlap.
-var ranges = sync.OnceValue(func() []idRange {
+var ranges = sync.OnceValue(func() []IDs {
 	f, err := os.Open(subIDs)
 	if err != nil {
 		return nil
@@ -63,14 +63,17 @@ func readUsers() map[string]uint32 {
 	return users
 }
 
-// An idRange is the user IDs from first to last, which belong to owner.
-type idRange struct{ first, last, owner uint32 }
+// IDs are the user IDs from First to Last, for whom Owner answers.
+type IDs struct{ First, Last, Owner uint32 }
 
-func (r idRange) has(uid uint32) bool { return r.first <= uid && uid <= r.last }
+// Subordinates returns the users that [Account] charges to another one, in order and without overlap.
+func Subordinates() []IDs { return slices.Clone(ranges()) }
+
+func (r IDs) has(uid uint32) bool { return r.First <= uid && uid <= r.Last }
 
 // readRanges reads the lines OWNER:FIRST:COUNT. It leaves out those that are not valid, those of
 // root, and those that overlap with one before. number returns the number of a user.
-func readRanges(r io.Reader, number func(name string) (uint32, bool)) (all []idRange) {
+func readRanges(r io.Reader, number func(name string) (uint32, bool)) (all []IDs) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		f := strings.Split(strings.TrimSpace(lines.Text()), ":")
 		if len(f) != 3 {
@@ -87,26 +90,26 @@ func readRanges(r io.Reader, number func(name string) (uint32, bool)) (all []idR
 		if owner == 0 || ferr != nil || cerr != nil || first == 0 || count == 0 || first+count > 1<<32-1 { // the last number is nobody's
 			continue
 		}
-		x := idRange{uint32(first), uint32(first + count - 1), owner}
-		if !slices.ContainsFunc(all, func(y idRange) bool { return x.first <= y.last && y.first <= x.last }) {
+		x := IDs{uint32(first), uint32(first + count - 1), owner}
+		if !slices.ContainsFunc(all, func(y IDs) bool { return x.First <= y.Last && y.First <= x.Last }) {
 			all = append(all, x)
 		}
 	}
 	// The account of an account must be itself.
 	whole := slices.Clone(all)
-	all = slices.DeleteFunc(all, func(x idRange) bool {
-		return slices.ContainsFunc(whole, func(y idRange) bool { return y.has(x.owner) })
+	all = slices.DeleteFunc(all, func(x IDs) bool {
+		return slices.ContainsFunc(whole, func(y IDs) bool { return y.has(x.Owner) })
 	})
-	slices.SortFunc(all, func(x, y idRange) int { return cmp.Compare(x.first, y.first) })
+	slices.SortFunc(all, func(x, y IDs) int { return cmp.Compare(x.First, y.First) })
 	return all
 }
 
-func accountIn(all []idRange, uid uint32) uint32 {
-	i, found := slices.BinarySearchFunc(all, uid, func(r idRange, uid uint32) int {
+func accountIn(all []IDs, uid uint32) uint32 {
+	i, found := slices.BinarySearchFunc(all, uid, func(r IDs, uid uint32) int {
 		switch {
-		case r.last < uid:
+		case r.Last < uid:
 			return -1
-		case r.first > uid:
+		case r.First > uid:
 			return 1
 		}
 		return 0
@@ -114,5 +117,5 @@ func accountIn(all []idRange, uid uint32) uint32 {
 	if !found {
 		return uid
 	}
-	return all[i].owner
+	return all[i].Owner
 }

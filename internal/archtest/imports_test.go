@@ -59,7 +59,7 @@ var edges = []struct {
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/rounds", "guard"}},
 	{"userstack/tcpopt", []string{"userstack/wire", "internal/cgroup"}},
-	{"userstack/divert", []string{"smc", "guard"}},
+	{"userstack/divert", []string{"smc", "guard", "quota"}},
 	{"userstack/attach", []string{"userstack/divert", "guard", "quota", "internal/cgroup", "internal/place"}},
 	{"userstack/conn", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "userstack/conn", "rdmaverbs"}},

@@ -15,12 +15,19 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type bpfCount struct {
+	_     structs.HostLayout
+	All   uint64
+	Waits [2]uint64
+}
+
 type bpfFlow struct {
 	_       structs.HostLayout
 	Id      uint64
 	Cookie  uint64
 	Cgroup  uint64
 	Uid     uint32
+	Account uint32
 	Via     bpfHop
 	Isn     uint32
 	PeerIsn uint32
@@ -36,13 +43,18 @@ type bpfFlow struct {
 		Len uint8
 		B   [64]uint8
 	}
-	_ [4]byte
 }
 
 type bpfHop struct {
 	_   structs.HostLayout
 	Dev uint32
 	Mac [8]uint8
+}
+
+type bpfIds struct {
+	_    structs.HostLayout
+	Bits uint32
+	Uid  uint32
 }
 
 type bpfOwners struct {
@@ -162,6 +174,7 @@ type bpfWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	bpfMapAccounts  = "accounts"
 	bpfMapCgroups   = "cgroups"
 	bpfMapEarlier   = "earlier"
 	bpfMapFlows     = "flows"
@@ -177,6 +190,7 @@ const (
 	bpfMapStates    = "states"
 	bpfMapSyns      = "syns"
 	bpfMapTallies   = "tallies"
+	bpfMapTotal     = "total"
 	bpfMapUsers     = "users"
 	bpfMapWays      = "ways"
 	bpfProgArriving = "arriving"
@@ -185,7 +199,9 @@ const (
 	bpfProgReceived = "received"
 	bpfProgSent     = "sent"
 	bpfVarHold      = "hold"
+	bpfVarLast      = "last"
 	bpfVarMark      = "mark"
+	bpfVarOfAll     = "of_all"
 	bpfVarOfRoot    = "of_root"
 	bpfVarPerUser   = "per_user"
 	bpfVarVeth      = "veth"
@@ -244,6 +260,7 @@ type bpfProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfMapSpecs struct {
+	Accounts  *ebpf.MapSpec `ebpf:"accounts"`
 	Cgroups   *ebpf.MapSpec `ebpf:"cgroups"`
 	Earlier   *ebpf.MapSpec `ebpf:"earlier"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
@@ -259,6 +276,7 @@ type bpfMapSpecs struct {
 	States    *ebpf.MapSpec `ebpf:"states"`
 	Syns      *ebpf.MapSpec `ebpf:"syns"`
 	Tallies   *ebpf.MapSpec `ebpf:"tallies"`
+	Total     *ebpf.MapSpec `ebpf:"total"`
 	Users     *ebpf.MapSpec `ebpf:"users"`
 	Ways      *ebpf.MapSpec `ebpf:"ways"`
 }
@@ -268,7 +286,9 @@ type bpfMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfVariableSpecs struct {
 	Hold    *ebpf.VariableSpec `ebpf:"hold"`
+	Last    *ebpf.VariableSpec `ebpf:"last"`
 	Mark    *ebpf.VariableSpec `ebpf:"mark"`
+	OfAll   *ebpf.VariableSpec `ebpf:"of_all"`
 	OfRoot  *ebpf.VariableSpec `ebpf:"of_root"`
 	PerUser *ebpf.VariableSpec `ebpf:"per_user"`
 	Veth    *ebpf.VariableSpec `ebpf:"veth"`
@@ -294,6 +314,7 @@ func (o *bpfObjects) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfMaps struct {
+	Accounts  *ebpf.Map `ebpf:"accounts"`
 	Cgroups   *ebpf.Map `ebpf:"cgroups"`
 	Earlier   *ebpf.Map `ebpf:"earlier"`
 	Flows     *ebpf.Map `ebpf:"flows"`
@@ -309,12 +330,14 @@ type bpfMaps struct {
 	States    *ebpf.Map `ebpf:"states"`
 	Syns      *ebpf.Map `ebpf:"syns"`
 	Tallies   *ebpf.Map `ebpf:"tallies"`
+	Total     *ebpf.Map `ebpf:"total"`
 	Users     *ebpf.Map `ebpf:"users"`
 	Ways      *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *bpfMaps) Close() error {
 	return _BpfClose(
+		m.Accounts,
 		m.Cgroups,
 		m.Earlier,
 		m.Flows,
@@ -330,6 +353,7 @@ func (m *bpfMaps) Close() error {
 		m.States,
 		m.Syns,
 		m.Tallies,
+		m.Total,
 		m.Users,
 		m.Ways,
 	)
@@ -340,7 +364,9 @@ func (m *bpfMaps) Close() error {
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfVariables struct {
 	Hold    *ebpf.Variable `ebpf:"hold"`
+	Last    *ebpf.Variable `ebpf:"last"`
 	Mark    *ebpf.Variable `ebpf:"mark"`
+	OfAll   *ebpf.Variable `ebpf:"of_all"`
 	OfRoot  *ebpf.Variable `ebpf:"of_root"`
 	PerUser *ebpf.Variable `ebpf:"per_user"`
 	Veth    *ebpf.Variable `ebpf:"veth"`

@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"smcr/guard"
+	"smcr/quota"
 	"smcr/smc"
 )
 
@@ -33,8 +34,11 @@ type Config struct {
 	// Flows bounds the connections that are announced or taken. Beyond it, a connection is TCP. 0 means as many as the
 	// process may have files open for, at most 65,536.
 	Flows int
-	// PerUser bounds those of each user other than root, who may have no more than half of all. 0 means 4096.
+	// PerUser bounds those of each user other than root, who may have no more than half of all. 0 means 4096. Half of it may be
+	// of clients, and half of servers, that are only announced.
 	PerUser int
+	// Subordinates are users whose connections are charged to another one.
+	Subordinates []quota.IDs
 	// Log and Guard are those of the stack. Guard may be nil.
 	Log   *slog.Logger
 	Guard *guard.Guard
@@ -77,6 +81,7 @@ type Diverter struct {
 	attached map[uint64]bool
 	past     map[outcome]uint64
 	places   map[bpfPlace]uint32 // map places
+	removed  uint64              // what stateRemoved says
 	listened []listened          // the latest one last
 	shifted  map[uint32]int      // how many connections of a user were let go
 	followed bool                // its programs are at all devices
@@ -148,7 +153,7 @@ func (d *Diverter) make() (err error) {
 	if err := d.bpf.Holder.Put(uint32(0), uint32(hold)); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
-	if err := d.live(); err != nil {
+	if err := errors.Join(d.live(), d.setAccounts(d.cfg.Subordinates)); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
 	if err := d.begin(); err != nil {

@@ -70,11 +70,20 @@ func left(d *Diverter) (left string) {
 	for all := d.bpf.Ways.Iterate(); all.Next(&key, &w); {
 		left += "[" + tupleOf(key).String() + "] "
 	}
-	var had, removed uint64
-	_ = d.bpf.Users.Lookup(uint32(0), &had)
-	_ = d.bpf.Removed.Lookup(uint32(0), &removed)
-	if had != removed {
-		left += "a count "
+	var uid uint32
+	var had bpfCount
+	for all := d.bpf.Users.Iterate(); all.Next(&uid, &had); {
+		var removed bpfCount
+		_ = d.bpf.Removed.Lookup(uid, &removed)
+		if had != removed {
+			left += fmt.Sprintf("a count of user %d: %v-%v ", uid, had, removed)
+		}
+	}
+	var total, removed uint64
+	_ = d.bpf.Total.Lookup(uint32(0), &total)
+	_ = d.bpf.States.Lookup(stateRemoved, &removed)
+	if total != removed {
+		left += fmt.Sprintf("a count of all: %d-%d ", total, removed)
 	}
 	return left
 }
@@ -460,7 +469,8 @@ func TestBound(t *testing.T) {
 	give = func(fd uintptr) { _ = unix.Fchown(int(fd), 0, -1) }
 	b.must(rc.Control(give))
 	for range 4 {
-		b.connect(l)
+		client, server := b.connect(l)
+		b.exchanges(client, server) // not before do both stacks carry it
 	}
 	b.wantTaken(7, 7)
 }

@@ -39,6 +39,7 @@ type Flow struct {
 	Cgroup uint64
 
 	d        *Diverter
+	account  uint32 // the user to whom it is charged
 	via      bpfHop // by which it was announced
 	isn      uint32
 	innerEnd end
@@ -80,7 +81,7 @@ func (d *Diverter) newFlow(fr frame) (*Flow, error) {
 	}
 	f := &Flow{
 		Tuple: fr.tuple, Role: smc.Client, UID: k.Uid, Cookie: k.Cookie, Cgroup: k.Cgroup,
-		d: d, via: k.Via, isn: k.Isn, began: time.Duration(k.Id >> 1), held: monotonic(),
+		d: d, account: k.Account, via: k.Via, isn: k.Isn, began: time.Duration(k.Id >> 1), held: monotonic(),
 	}
 	fr.b = slices.Clone(fr.b)
 	var inner, outer end

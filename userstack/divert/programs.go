@@ -24,8 +24,9 @@ const (
 
 // Keys of map states, as in divert.bpf.c.
 const (
-	stateAlive = uint32(iota) // until when the stack counts as alive, as monotonic has it
-	stateTakes                // 1 if it takes new connections
+	stateAlive   = uint32(iota) // until when the stack counts as alive, as monotonic has it
+	stateTakes                  // 1 if it takes new connections
+	stateRemoved                // how many connections the stack has removed from the table
 )
 
 // Bits of the values of map cgroups, as in divert.bpf.c.
@@ -67,11 +68,12 @@ func mostFlows(spec *ebpf.CollectionSpec) int {
 }
 
 // A share says how many of all connections root may have, and each other user: root leaves a sixteenth to others, and they leave
-// half to each other.
-type share struct{ all, root, user int }
+// half to each other. last are those of all that are for users who have few: divert.bpf.c says how many that is.
+type share struct{ all, root, user, last int }
 
 func shareOf(all, perUser int) share {
-	return share{all: all, root: max(all-all/16, 1), user: max(min(perUser, all/2), 1)}
+	last := all / 16
+	return share{all: all, root: max(all-last, 1), user: max(min(perUser, all/2), 1), last: last}
 }
 
 // loadPrograms loads the programs with their constants. all and perUser are Flows and PerUser of Config. They go on with shared maps
@@ -84,7 +86,7 @@ func loadPrograms(veth, hold int, mark uint32, all, perUser int, shared map[stri
 	most := shareOf(cmp.Or(all, flows(spec)), cmp.Or(perUser, perUserFlows))
 	spec.Maps[bpfMapFlows].MaxEntries = uint32(most.all)
 	var errs []error
-	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarHold: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(most.user), bpfVarOfRoot: uint32(most.root)} {
+	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarHold: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(most.user), bpfVarOfRoot: uint32(most.root), bpfVarOfAll: uint32(most.all), bpfVarLast: uint32(most.last)} {
 		errs = append(errs, spec.Variables[name].Set(value))
 	}
 	if err := errors.Join(errs...); err != nil {

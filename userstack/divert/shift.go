@@ -76,9 +76,9 @@ func (f *Flow) shift(done <-chan struct{}, p *pipes) (shifted bool) {
 func (d *Diverter) shifts(f *Flow) bool {
 	d.mu.Lock()
 	waits := d.given[f] != nil
-	users := d.shifted[f.UID]
+	users := d.shifted[f.account]
 	d.mu.Unlock()
-	return !waits && d.sockets.diag != nil && d.owns() && (f.UID == 0 || users < userShifts) && d.passesOnce(f.comesBy())
+	return !waits && d.sockets.diag != nil && d.owns() && (f.account == 0 || users < userShifts) && d.passesOnce(f.comesBy())
 }
 
 // passesOnce reports whether the eBPF programs see each packet of a device once. The packets of a macvlan device are those of the
@@ -212,7 +212,7 @@ func (f *Flow) letRest(p *pipes) bool {
 	if !ok1 || !ok2 || f.d.bpf.Ways.Lookup(key, &w) != nil {
 		return false
 	}
-	by := bpfShift{Out: outer.sent - inner.received, In: inner.sent - outer.received, Isn: f.isn, Uid: f.UID, Dev: w.Via.Dev}
+	by := bpfShift{Out: outer.sent - inner.received, In: inner.sent - outer.received, Isn: f.isn, Uid: f.account, Dev: w.Via.Dev}
 	by.OutClock.Begin, by.InClock.Begin = f.outer.clock(), f.inner.clock()
 	if f.d.bpf.Shifter.Put(shifterAny, uint32(1)) != nil || f.d.bpf.Shifts.Update(key, by, ebpf.UpdateNoExist) != nil {
 		return false
@@ -241,11 +241,11 @@ func (d *Diverter) leave(f *Flow) {
 	f.program().close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.shifted[f.UID]++
+	d.shifted[f.account]++
 	delete(d.given, f)
 	if d.flows[f.Tuple] == f {
 		delete(d.flows, f.Tuple)
-		d.remove([]bpfTuple{f.Tuple.key()}, []uint32{f.UID})
+		d.remove([]bpfTuple{f.Tuple.key()}, []bpfFlow{{Account: f.account, Held: 1}})
 	}
 }
 

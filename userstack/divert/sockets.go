@@ -103,6 +103,39 @@ func (s *sockets) ask(what uint16, flags int, id socketID) ([][]byte, error) {
 	return req.Execute(unix.NETLINK_INET_DIAG, vnl.SOCK_DIAG_BY_FAMILY)
 }
 
+// Bits of the states of sockets whose handshake has not ended, and where a cookie is in struct inet_diag_msg.
+const (
+	handshakeStates = 1<<unix.BPF_TCP_SYN_SENT | 1<<unix.BPF_TCP_SYN_RECV | 1<<unix.BPF_TCP_NEW_SYN_RECV
+	diagCookie      = 44
+)
+
+// handshakes returns the cookies of the sockets whose handshake has not ended. The kernel looks at all sockets.
+func (s *sockets) handshakes() (map[uint64]bool, error) {
+	if s.diag == nil {
+		return nil, fmt.Errorf("divert: list TCP sockets: %w", errors.ErrUnsupported)
+	}
+	all := map[uint64]bool{}
+	ne := binary.NativeEndian
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		b := make(diagRequest, inetDiagRequest)
+		b[0], b[1] = family, unix.IPPROTO_TCP
+		ne.PutUint32(b[4:], handshakeStates)
+		req := vnl.NewNetlinkRequest(vnl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+		req.AddData(b)
+		req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_INET_DIAG: s.diag}
+		out, err := req.Execute(unix.NETLINK_INET_DIAG, vnl.SOCK_DIAG_BY_FAMILY)
+		if err != nil {
+			return nil, fmt.Errorf("divert: list TCP sockets: %w", err)
+		}
+		for _, m := range out {
+			if len(m) >= inetDiagAnswer {
+				all[ne.Uint64(m[diagCookie:])] = true
+			}
+		}
+	}
+	return all, nil
+}
+
 // diagRequest is an encoded request.
 type diagRequest []byte
 

@@ -4,6 +4,7 @@ package divert
 
 import (
 	"errors"
+	"net"
 	"os"
 	"time"
 
@@ -68,7 +69,9 @@ func (d *Diverter) frame(fr frame) {
 	}
 	f, err := d.newFlow(fr)
 	if err != nil {
-		return // it came to its end meanwhile
+		// It came to its end meanwhile: what holds its packets must not stay.
+		_ = d.bpf.Ways.Delete(fr.tuple.key())
+		return
 	}
 	d.mu.Lock()
 	closed := d.ctx.Err() != nil
@@ -116,7 +119,9 @@ func (d *Diverter) handle(f *Flow) {
 		}
 	}()
 	if err := f.open(); err != nil {
-		d.cfg.Log.Warn("cannot take a connection", "connection", f.Tuple, "err", err)
+		if !errors.Is(err, net.ErrClosed) { // it has ended meanwhile
+			d.cfg.Log.Warn("cannot take a connection", "connection", f.Tuple, "err", err)
+		}
 		f.Reset()
 	} else {
 		d.cfg.Handle(d.ctx, f)
@@ -146,29 +151,16 @@ func (d *Diverter) forget(flows ...*Flow) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var keys []bpfTuple
-	var users []uint32
+	var were []bpfFlow
 	for _, f := range flows {
 		delete(d.ending, f)
 		if d.flows[f.Tuple] == f {
 			delete(d.flows, f.Tuple)
-			keys, users = append(keys, f.Tuple.key()), append(users, f.UID)
+			keys, were = append(keys, f.Tuple.key()), append(were, bpfFlow{Account: f.account, Held: 1})
 		}
 	}
 	removeAll(d.bpf.Ways, keys, nil)
-	d.remove(keys, users)
-}
-
-// remove removes connections of these users from the table of the programs. mu is held: the count has one writer.
-func (d *Diverter) remove(keys []bpfTuple, users []uint32) {
-	were := map[uint32]uint64{}
-	removeAll(d.bpf.Flows, keys, func(i int) { were[users[i]]++ })
-	for uid, more := range were {
-		var n uint64
-		_ = d.bpf.Removed.Lookup(uid, &n)
-		if err := d.bpf.Removed.Put(uid, n+more); err != nil {
-			d.cfg.Log.Error("cannot count the connections of a user", "user", uid, "err", err)
-		}
-	}
+	d.remove(keys, were)
 }
 
 // sweep removes what has come to its end.
@@ -237,29 +229,6 @@ func (d *Diverter) sweepEnding(now time.Time) {
 	if len(over) > 0 {
 		d.forget(over...)
 	}
-}
-
-// expire removes connections that were announced and never came into being.
-func (d *Diverter) expire() {
-	now := monotonic()
-	var key bpfTuple
-	var k bpfFlow
-	var old []bpfTuple
-	var users []uint32
-	for all := d.bpf.Flows.Iterate(); all.Next(&key, &k); {
-		if k.Held == 0 && now-time.Duration(k.Id>>1) > handshakeMost {
-			old, users = append(old, key), append(users, k.Uid)
-		}
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, key := range old {
-		var w bpfWay
-		if d.bpf.Ways.Lookup(key, &w) == nil && w.State == wayProbed {
-			_ = d.bpf.Ways.Delete(key)
-		}
-	}
-	d.remove(old, users)
 }
 
 // monotonic returns the clock of the programs, which is that of CLOCK_MONOTONIC. Package time has it as well, and needs no system

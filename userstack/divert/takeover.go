@@ -267,13 +267,11 @@ func (d *Diverter) inherit(e earlier) {
 		if k.Server == 0 || known && w.State != wayHeld {
 			continue
 		}
-		var n uint64
-		_ = d.bpf.Users.Lookup(k.Uid, &n)
 		k.Held = 0
 		if d.bpf.Flows.Update(key, k, ebpf.UpdateNoExist) == nil {
-			if err := d.bpf.Users.Put(k.Uid, n+1); err != nil {
-				d.cfg.Log.Error("cannot count the connections of a user", "user", k.Uid, "err", err)
-			}
+			of := map[uint32]bpfCount{}
+			add(of, &k, -1)
+			d.recount(of)
 		}
 	}
 }

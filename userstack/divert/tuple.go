@@ -37,3 +37,10 @@ func swapped(port uint16) uint16 {
 	binary.BigEndian.PutUint16(b[:], port)
 	return binary.NativeEndian.Uint16(b[:])
 }
+
+// swapped32 does likewise.
+func swapped32(n uint32) uint32 {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], n)
+	return binary.NativeEndian.Uint32(b[:])
+}

@@ -26,6 +26,8 @@ volatile const __u32 hold;	/* ifindex of the device of held packets */
 volatile const __u32 mark;	/* of packets that come from the stack, until the device has seen them */
 volatile const __u32 per_user;	/* how many flows a user other than root may have */
 volatile const __u32 of_root;	/* how many root may have */
+volatile const __u32 of_all;	/* how many all may have */
+volatile const __u32 last;	/* how many of these are for users who have few */
 
 /* What a socket of a cgroup does: the bits of the values of cgroups. */
 #define CONNECTS 1
@@ -56,6 +58,7 @@ struct flow {
 	__u64 cookie;	/* of the socket; of a server, that of the socket that accept() will return */
 	__u64 cgroup;	/* the one in cgroups that the socket is in or below */
 	__u32 uid;
+	__u32 account;	/* the user to whom it is charged */
 	struct hop via;	/* of the packet that announced it */
 	__u32 isn;	/* sequence numbers of the SYN of this side and of the other one */
 	__u32 peer_isn;	/* of a client: not known */
@@ -129,6 +132,18 @@ struct owners {
 	struct owner of[OWNERS];	/* the latest one first */
 };
 
+/* What is charged to a user: flows, and those of clients and of servers that are only announced. */
+struct count {
+	__u64 all;
+	__u64 waits[2];
+};
+
+/* Users whose flows are charged to another one. */
+struct ids {
+	__u32 bits;	/* of what follows */
+	__be32 uid;
+};
+
 /* Where SMC-R is possible: a device, or 0 for any, and addresses of peers by it. IPv4 addresses are IPv4-mapped. */
 struct place {
 	__u32 bits;	/* of what follows */
@@ -151,8 +166,10 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS); __uint(max_entries, STACKS); 
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct way); } ways SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct tuple); __type(value, struct syn); } syns SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 4096); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u64); __type(value, __u32); } cgroups SEC(".maps");
-struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, __u64); } users SEC(".maps"); /* flows of a user that were ever announced; of these, what programs forgot is taken off */
-struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, __u64); } removed SEC(".maps"); /* those that user space has removed */
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, struct count); } users SEC(".maps"); /* what was ever charged to a user; of these, what programs forgot is taken off. User space deletes those of users who have nothing */
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, struct count); } removed SEC(".maps"); /* what user space has removed of it */
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } total SEC(".maps"); /* what was charged to all, likewise; user space has the rest in states */
+struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct ids); __type(value, __u32); } accounts SEC(".maps"); /* who answers for subordinate users; user space writes it */
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tally); __type(value, __u64); } tallies SEC(".maps"); /* how often; user space deletes those of cgroups that are not attached any more */
 
 struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, __u64); __type(value, struct plain); } plains SEC(".maps"); /* why the connection of a socket, by its cookie, is TCP: for listings */
@@ -168,8 +185,8 @@ struct found {
 
 struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct peer); __type(value, struct silence); } quiet SEC(".maps"); /* both sides write it */
 struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 16384); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct place); __type(value, __u32); } places SEC(".maps"); /* why SMC-R is not possible there, or 0; user space writes it */
-/* Until when the stack counts as alive, as bpf_ktime_get_ns has it, which it writes again and again; and whether it takes new connections. */
-enum { ALIVE, TAKES, STATES };
+/* Until when the stack counts as alive, as bpf_ktime_get_ns has it, which it writes again and again; whether it takes new connections; and how many flows it has removed. */
+enum { ALIVE, TAKES, REMOVED, STATES };
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, STATES); __type(key, __u32); __type(value, __u64); } states SEC(".maps");
 
 /* The device of held packets: the kernel removes it, and this entry, when the process that has it ends. */
@@ -585,37 +602,88 @@ static __always_inline __u64 inherited(struct __sk_buff *skb, __u32 *does, __u32
 	return 0;
 }
 
-/* charge counts a flow of a user. It returns 0 if that has as many as it may have. */
-static __always_inline int charge(__u32 uid)
+/* account returns the user who answers for another one. */
+static __always_inline __u32 account(__u32 uid)
 {
-	__u64 *n = bpf_map_lookup_elem(&users, &uid);
-	if (!n) {
-		__u64 zero = 0;
-		bpf_map_update_elem(&users, &uid, &zero, BPF_NOEXIST);
-		n = bpf_map_lookup_elem(&users, &uid);
-		if (!n)
-			return 0;
-	}
-	__u64 *gone = bpf_map_lookup_elem(&removed, &uid);
-	if (*n - (gone ? *gone : 0) >= (uid ? per_user : of_root))
+	struct ids k = { .bits = 32, .uid = bpf_htonl(uid) };
+	__u32 *owner = bpf_map_lookup_elem(&accounts, &k);
+	return owner ? *owner : uid;
+}
+
+/* rest returns what there is of n if gone was removed. An entry that user space deletes while a program writes it may lack one. */
+static __always_inline __u64 rest(__u64 n, __u64 gone)
+{
+	__s64 is = n - gone;
+	return is > 0 ? is : 0;
+}
+
+/* left returns how many flows can still be announced. */
+static __always_inline __u64 left(void)
+{
+	__u32 zero = 0, key = REMOVED;
+	__u64 *n = bpf_map_lookup_elem(&total, &zero), *gone = bpf_map_lookup_elem(&states, &key);
+	if (!n || !gone)
 		return 0;
-	__sync_fetch_and_add(n, 1);
+	return rest(of_all, rest(*n, *gone));
+}
+
+/*
+ * may reports whether a user may have one more flow. Who takes all that there is leaves some for the next user, whoever comes
+ * last: from the second one on, a user has no more than is then left for all others, above the last places. Of these, a user
+ * has no more than a small part, or one. Those that are only announced are half of what a user may have: so a peer that floods a
+ * server, or hosts that do not answer, leave the rest.
+ */
+#define PART 256
+static __always_inline int may(__u32 uid, int server)
+{
+	__u64 most = uid ? per_user : of_root, all, waits, free = left();
+	struct count *n = bpf_map_lookup_elem(&users, &uid), *gone = bpf_map_lookup_elem(&removed, &uid);
+	all = rest(n ? n->all : 0, gone ? gone->all : 0);
+	if (server)
+		waits = rest(n ? n->waits[1] : 0, gone ? gone->waits[1] : 0);
+	else
+		waits = rest(n ? n->waits[0] : 0, gone ? gone->waits[0] : 0);
+	if (!free || all >= most || waits >= (most + 1) / 2)
+		return 0;
+	return !uid || !all || all + 1 < rest(free, last) || all < free / PART;
+}
+
+/* count_in adds to what is charged to a user, and to all. It returns 0 if there is no room to note that. */
+static __always_inline int count_in(__u32 uid, int server, __s64 all, __s64 waits)
+{
+	__u32 zero = 0;
+	__u64 *sum = bpf_map_lookup_elem(&total, &zero);
+	struct count *n = bpf_map_lookup_elem(&users, &uid);
+	if (!n && all > 0) {
+		struct count none = {};
+		bpf_map_update_elem(&users, &uid, &none, BPF_NOEXIST);
+		n = bpf_map_lookup_elem(&users, &uid);
+	}
+	if (!sum || (!n && all > 0))
+		return 0;
+	__sync_fetch_and_add(sum, all);
+	if (!n)
+		return 1;
+	__sync_fetch_and_add(&n->all, all);
+	if (server)
+		__sync_fetch_and_add(&n->waits[1], waits);
+	else
+		__sync_fetch_and_add(&n->waits[0], waits);
 	return 1;
 }
 
-/* uncharge takes a charge back. */
-static __always_inline void uncharge(__u32 uid)
+/* charge counts a flow of a user. It returns 0 if that may have no more. */
+static __always_inline int charge(__u32 uid, int server)
 {
-	__u64 *n = bpf_map_lookup_elem(&users, &uid);
-	if (n)
-		__sync_fetch_and_add(n, -1);
+	return may(uid, server) && count_in(uid, server, 1, 1);
 }
 
 /* forget removes a flow that user space has nothing of. */
-static __always_inline void forget(const struct tuple *t, __u32 uid)
+static __always_inline void forget(const struct tuple *t, const struct flow *f)
 {
+	__u32 uid = f->account, server = f->server, held = f->held; /* the kernel may use it for another one at once */
 	if (!bpf_map_delete_elem(&flows, t))
-		uncharge(uid);
+		count_in(uid, server, -1, held ? 0 : -1);
 }
 
 /* told reports why nothing is to be announced to a peer, by what one user knows of it, or all. 0: nothing is known. */
@@ -688,7 +756,7 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	struct syn *syn = 0;
 	if (server) {
 		syn = bpf_map_lookup_elem(&syns, &p->t);
-		if (!syn || syn->seq + 1 != bpf_ntohl(p->h.ack_seq))
+		if (syn && syn->seq + 1 != bpf_ntohl(p->h.ack_seq))
 			syn = 0;
 	}
 	__u32 does = 0;
@@ -711,12 +779,13 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	__u32 why = has & UNFIT ? UNFIT_SOCKET : impossible(skb->ifindex, &p->t);
 	if (!why && !server)
 		why = silent(f->uid, &p->t);
-	if (why && !(why == SHORT && does & ALWAYS)) {
+	f->account = account(f->uid);
+	if (why == SHORT && does & ALWAYS)
+		why = 0;
+	if (!why && !charge(f->account, server))
+		why = NO_MEMORY;
+	if (why) {
 		count(f, why);
-		return;
-	}
-	if (!charge(f->uid)) {
-		count(f, NO_MEMORY);
 		return;
 	}
 	f->id = bpf_ktime_get_ns() << 1 | server; /* never 0, and another one for the next flow of the tuple */
@@ -727,12 +796,12 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		f->peer = syn->h;
 	}
 	if (bpf_map_update_elem(&flows, &p->t, f, BPF_NOEXIST)) {
-		uncharge(f->uid);
+		count_in(f->account, server, -1, -1);
 		count(f, NO_MEMORY);
 		return;
 	}
 	if (!announce(skb, p, server))
-		forget(&p->t, f->uid);
+		forget(&p->t, f);
 }
 
 /* went notes by which way a packet of a program went, if that is another one than before. */
@@ -773,7 +842,7 @@ static __always_inline void probed(struct __sk_buff *skb, const struct packet *p
 	struct flow *f = bpf_map_lookup_elem(&flows, &p->t);
 	bpf_map_delete_elem(&ways, &p->t);
 	if (f)
-		forget(&p->t, f->uid);
+		forget(&p->t, f);
 	if (p->h.ack && !p->h.syn && !p->h.rst && !p->h.fin && bpf_ntohl(p->h.seq) == isn + 1)
 		append(skb, p, of_probe, sizeof(of_probe));
 }
@@ -801,7 +870,7 @@ int leaving(struct __sk_buff *skb)
 		if (f && f->server && p.h.syn && bpf_ntohl(p.h.seq) == f->isn)
 			reject(skb, &p);
 		if (f)
-			forget(&p.t, f->uid);
+			forget(&p.t, f);
 		return TC_ACT_UNSPEC;
 	}
 	if (w) {
@@ -834,7 +903,7 @@ int leaving(struct __sk_buff *skb)
 				hop(skb, &f->via);
 			return TC_ACT_UNSPEC;
 		}
-		forget(&p.t, f->uid);
+		forget(&p.t, f);
 	}
 	begin(skb, &p, s, p.h.ack);
 	return TC_ACT_UNSPEC;
@@ -853,6 +922,7 @@ static __always_inline int holds(const struct tuple *t, struct flow *f)
 	if (!passes(t, f, HELD))
 		return 0;
 	f->held = 1;
+	count_in(f->account, f->server, 0, -1);
 	return 1;
 }
 
@@ -869,7 +939,7 @@ static __always_inline void came_syn(struct __sk_buff *skb, const struct packet 
 		int server = f->server;
 		if (server && announces && f->peer_isn == bpf_ntohl(p->h.seq))
 			return; /* sent again */
-		forget(&p->t, f->uid);
+		forget(&p->t, f);
 		if (!server) /* both connect at once */
 			return;
 	}
@@ -904,7 +974,7 @@ static __always_inline int came_synack(struct __sk_buff *skb, const struct packe
 	} else {
 		count(f, NO_OPTION);
 	}
-	forget(&p->t, f->uid);
+	forget(&p->t, f);
 	return 0;
 }
 
@@ -919,7 +989,7 @@ static __always_inline int came_end(struct __sk_buff *skb, const struct packet *
 		return holds(&p->t, f);
 	/* Options are copied on the way: the client has taken the connection for TCP. */
 	count(f, COPIED);
-	forget(&p->t, f->uid);
+	forget(&p->t, f);
 	return 0;
 }
 
@@ -958,7 +1028,7 @@ int arriving(struct __sk_buff *skb)
 		if (!f->server && bpf_ntohl(p.h.ack_seq) != f->isn + 1)
 			return TC_ACT_UNSPEC;
 		count(f, REFUSED);
-		forget(&p.t, f->uid);
+		forget(&p.t, f);
 		return TC_ACT_UNSPEC;
 	}
 	if (p.h.syn)

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package divert
+
+import (
+	"time"
+)
+
+// A connection that was announced, and of which nothing is held, is remembered while it can still come into being: the answer may
+// be slow, and must not reach a program that knows nothing of SMC. So it is not forgotten by its age alone before the kernel gives
+// up, but as soon as its socket has: who closes it, or whose peer resets it, does not keep the place.
+
+const (
+	// youngMost is the age at which an announced connection is looked at, and waitingMost how many of that age there may be
+	// before that: one look is through all sockets of the host.
+	youngMost   = 3 * time.Second
+	waitingMost = 64
+)
+
+// waiting is a connection that was announced, and of which nothing was held.
+type waiting struct {
+	key  bpfTuple
+	flow bpfFlow
+}
+
+// expire removes connections that were announced and never came into being, and users without connections.
+func (d *Diverter) expire() {
+	now := monotonic()
+	var key bpfTuple
+	var k bpfFlow
+	var old, some []waiting
+	for all := d.bpf.Flows.Iterate(); all.Next(&key, &k); {
+		switch age := now - time.Duration(k.Id>>1); {
+		case k.Held != 0:
+		case age > handshakeMost:
+			old = append(old, waiting{key, k})
+		case age > youngMost:
+			some = append(some, waiting{key, k})
+		}
+	}
+	if len(some) >= waitingMost {
+		// After the table: a socket does not begin the same handshake again.
+		if there, err := d.sockets.handshakes(); err == nil {
+			for _, w := range some {
+				if !there[w.flow.Cookie] {
+					old = append(old, w)
+				}
+			}
+		} else {
+			d.cfg.Log.Debug("cannot list the sockets of handshakes", "err", err)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var keys []bpfTuple
+	var were []bpfFlow
+	for _, w := range old {
+		if d.bpf.Flows.Lookup(w.key, &k) != nil || k.Id != w.flow.Id || k.Held != 0 {
+			continue
+		}
+		var is bpfWay
+		if d.bpf.Ways.Lookup(w.key, &is) == nil && is.State == wayProbed {
+			_ = d.bpf.Ways.Delete(w.key)
+		}
+		keys, were = append(keys, w.key), append(were, k)
+	}
+	d.remove(keys, were)
+	d.forgetUsers()
+}
