@@ -106,6 +106,7 @@ type bpfScratch struct {
 		Was [64]uint8
 		Now [68]uint8
 	}
+	_ [4]byte
 }
 
 type bpfShift struct {
@@ -138,9 +139,10 @@ type bpfSilence struct {
 }
 
 type bpfSyn struct {
-	_   structs.HostLayout
-	Seq uint32
-	H   struct {
+	_     structs.HostLayout
+	Seq   uint32
+	Plain uint32
+	H     struct {
 		_   structs.HostLayout
 		Len uint8
 		B   [64]uint8
@@ -168,6 +170,8 @@ type bpfWay struct {
 	State uint32
 	Isn   uint32
 	Via   bpfHop
+	_     [4]byte
+	Asked [2]uint64
 }
 
 // Names of all BPF objects in the ELF.

@@ -78,11 +78,19 @@ struct way {
 	__u32 state;
 	__u32 isn;
 	struct hop via;	/* of the last packet of the program; what it receives comes as if by this device, and what outer sends goes by it */
+	__u64 asked[2];	/* when a SYN last went to the stack: of the program, and of the peer */
 };
+
+/*
+ * How long the next SYNs with the addresses of a connection that there is do not go to the stack, in nanoseconds: a flood would keep it
+ * from the packets of others. It is less than until TCP repeats one.
+ */
+#define ASKED_FOR (300ull * 1000 * 1000)
 
 /* A SYN of a peer with the option. */
 struct syn {
 	__u32 seq;
+	__u32 plain;	/* it was answered without the option, and stays so */
 	struct header h;
 };
 
@@ -742,6 +750,13 @@ static __always_inline int elsewhere(const struct tuple *t, __u32 isn)
 	return 0;
 }
 
+/* stays_plain has a SYN-ACK that is sent again go without the option, as the first one did: the client may have had that. */
+static __always_inline void stays_plain(struct syn *syn)
+{
+	if (syn)
+		syn->plain = 1;
+}
+
 /*
  * begin announces a connection: its SYN, or SYN-ACK, has the option from now on. The option of a packet that is of no
  * connecting socket is erased. That of one that is was announced by another stack at this device, or by the kernel.
@@ -754,10 +769,12 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		return;
 	int has = options(&f->own, &s->found);
 	struct syn *syn = 0;
+	int plain = 0;
 	if (server) {
 		syn = bpf_map_lookup_elem(&syns, &p->t);
 		if (syn && syn->seq + 1 != bpf_ntohl(p->h.ack_seq))
 			syn = 0;
+		plain = syn && syn->plain;
 	}
 	__u32 does = 0;
 	int mine = takes(), real = connecting(skb, server);
@@ -769,7 +786,7 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		f->cgroup = attached(skb, &does);
 	if (has & ANNOUNCES && mine && !real)
 		erase(skb, p, s->found.where);
-	if (!(does & (server ? ACCEPTS : CONNECTS)) || has & ANNOUNCES || elsewhere(&p->t, bpf_ntohl(p->h.seq)))
+	if (plain || !(does & (server ? ACCEPTS : CONNECTS)) || has & ANNOUNCES || elsewhere(&p->t, bpf_ntohl(p->h.seq)))
 		return;
 	f->cookie = bpf_get_socket_cookie(skb);
 	if (server && !syn) {
@@ -786,6 +803,7 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		why = NO_MEMORY;
 	if (why) {
 		count(f, why);
+		stays_plain(syn);
 		return;
 	}
 	f->id = bpf_ktime_get_ns() << 1 | server; /* never 0, and another one for the next flow of the tuple */
@@ -798,10 +816,13 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	if (bpf_map_update_elem(&flows, &p->t, f, BPF_NOEXIST)) {
 		count_in(f->account, server, -1, -1);
 		count(f, NO_MEMORY);
+		stays_plain(syn);
 		return;
 	}
-	if (!announce(skb, p, server))
+	if (!announce(skb, p, server)) {
 		forget(&p->t, f);
+		stays_plain(syn);
+	}
 }
 
 /* went notes by which way a packet of a program went, if that is another one than before. */
@@ -847,6 +868,16 @@ static __always_inline void probed(struct __sk_buff *skb, const struct packet *p
 		append(skb, p, of_probe, sizeof(of_probe));
 }
 
+/* asks has the stack see a SYN with the addresses of a connection that there is, unless it has just seen one. */
+static __always_inline int asks(__u64 *last_time)
+{
+	__u64 now = bpf_ktime_get_ns();
+	if (now - *last_time < ASKED_FOR)
+		return TC_ACT_STOLEN;
+	*last_time = now;
+	return bpf_redirect(hold, 0);
+}
+
 /* leaving sees what leaves the host by a device, but for what the stack sends. */
 SEC("tc")
 int leaving(struct __sk_buff *skb)
@@ -854,7 +885,11 @@ int leaving(struct __sk_buff *skb)
 	struct packet p;
 	if (skb->ingress_ifindex == veth || skb->ingress_ifindex == hold || !parse(skb, 1, &p))
 		return TC_ACT_UNSPEC;
+	/* What did not come from a socket of this host, as what a container sends with its address, has to do with no connection of it. */
+	int foreign = skb->ingress_ifindex != 0;
 	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
+	if (w && foreign)
+		return TC_ACT_SHOT;
 	if (w && w->state == PROBED && (!p.h.syn || bpf_ntohl(p.h.seq) != w->isn)) {
 		probed(skb, &p, w);
 		if (!p.h.syn)
@@ -876,15 +911,17 @@ int leaving(struct __sk_buff *skb)
 	if (w) {
 		/* A SYN, or SYN-ACK, that is sent again waits for what the stack holds, or what it let go was lost. Any other one is of a new connection. */
 		if (p.h.syn && bpf_ntohl(p.h.seq) != w->isn)
-			return bpf_redirect(hold, 0);
+			return asks(&w->asked[0]);
 		went(skb, w);
 		if (p.h.syn && is_split(w))
-			return bpf_redirect(hold, 0);
+			return asks(&w->asked[0]);
 		if (!is_split(w) || (w->state == FROZEN && has_data(&p) && !empty(skb, &p)))
 			return TC_ACT_STOLEN; /* that it is lost must not be known: TCP forgets a connection whose SYN-ACK cannot be sent again */
 		return bpf_redirect(veth, 0);
 	}
 	struct shift *by = shift_of(&p.t);
+	if (by && foreign)
+		return TC_ACT_SHOT;
 	if (by && !p.h.syn)
 		return shifted(skb, &p, by, 1);
 	if (by && bpf_ntohl(p.h.seq) != by->isn)
@@ -896,7 +933,7 @@ int leaving(struct __sk_buff *skb)
 	if (!s)
 		return TC_ACT_UNSPEC;
 	struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
-	if (f) {
+	if (f && !foreign) {
 		if (f->isn == bpf_ntohl(p.h.seq) && f->server == p.h.ack && !dead()) {
 			/* Sent again, perhaps by another device; or this is a device below the one that has announced it; or an earlier stack has held it. */
 			if (load(skb, &p, &s->flow.own) && !(options(&s->flow.own, &s->found) & ANNOUNCES) && announce(skb, &p, f->server))
@@ -934,20 +971,27 @@ static __always_inline void came_syn(struct __sk_buff *skb, const struct packet 
 	if (s && load(skb, p, &s->syn.h) && p->len == s->syn.h.len)
 		has = options(&s->syn.h, &s->found);
 	int announces = has & ANNOUNCES && !(has & UNFIT);
+	__u32 seq = bpf_ntohl(p->h.seq);
 	struct flow *f = bpf_map_lookup_elem(&flows, &p->t);
-	if (f) {
-		int server = f->server;
-		if (server && announces && f->peer_isn == bpf_ntohl(p->h.seq))
+	if (f && !f->server) { /* both connect at once */
+		forget(&p->t, f);
+		return;
+	}
+	if (f && f->peer_isn == seq) {
+		if (announces)
 			return; /* sent again */
 		forget(&p->t, f);
-		if (!server) /* both connect at once */
-			return;
 	}
+	/* One with another number may be forged: what was announced is forgotten when the kernel answers it. */
+	struct syn *known = bpf_map_lookup_elem(&syns, &p->t);
+	if (known && known->seq == seq && known->plain)
+		return;
 	if (!announces || !s || !takes()) {
 		bpf_map_delete_elem(&syns, &p->t); /* the same one may have come with the option before */
 		return;
 	}
-	s->syn.seq = bpf_ntohl(p->h.seq);
+	s->syn.seq = seq;
+	s->syn.plain = 0;
 	bpf_map_update_elem(&syns, &p->t, &s->syn, BPF_ANY);
 }
 
@@ -1008,11 +1052,12 @@ int arriving(struct __sk_buff *skb)
 	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
 	if (w && w->state == PROBED)
 		return TC_ACT_UNSPEC;
+	if (w && p.h.syn && !p.h.ack)
+		return asks(&w->asked[1]); /* whether it is of a new connection, the stack has to find out */
 	if (w && w->state == FROZEN && !p.h.syn && has_data(&p) && !empty(skb, &p))
 		return TC_ACT_SHOT;
 	if (w)
-		/* Whether a SYN is of a new connection, the stack has to find out. */
-		return bpf_redirect(w->state == HELD || (p.h.syn && !p.h.ack) ? hold : veth, 0);
+		return bpf_redirect(w->state == HELD ? hold : veth, 0);
 	if (p.h.syn && !p.h.ack) {
 		came_syn(skb, &p);
 		return TC_ACT_UNSPEC;
@@ -1024,8 +1069,8 @@ int arriving(struct __sk_buff *skb)
 	if (!f)
 		return TC_ACT_UNSPEC;
 	if (p.h.rst) {
-		/* The end of an earlier stack's connection with the same ports is not that of this one. */
-		if (!f->server && bpf_ntohl(p.h.ack_seq) != f->isn + 1)
+		/* The end of an earlier stack's connection with the same ports is not that of this one, nor is a forged one. */
+		if (f->server ? bpf_ntohl(p.h.seq) != f->peer_isn + 1 : bpf_ntohl(p.h.ack_seq) != f->isn + 1)
 			return TC_ACT_UNSPEC;
 		count(f, REFUSED);
 		forget(&p.t, f);
