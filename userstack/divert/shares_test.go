@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
@@ -178,27 +179,57 @@ func TestAnnouncedApart(t *testing.T) {
 	b.exchanges(client, server)
 }
 
-// TestClosedEarly has a user who closes sockets whose SYN was announced: the places are free long before a handshake would end, and those
-// of sockets that still wait are kept.
+// TestClosedEarly has a user who closes sockets whose SYN was announced: the places are free long before a handshake would end, but for
+// a few, and those of sockets that still wait are kept.
 func TestClosedEarly(t *testing.T) {
 	testkind.System(t)
 	b := newBed(t, splice)
 	to := b.nowhere(9)
-	kept := b.announce(60000, to)
-	defer unix.Close(kept)
+	const others = 10
+	var kept []int
+	for range others {
+		kept = append(kept, b.announce(60000, to))
+	}
+	defer closeAll(kept)
 	for range 2 * waitingMost {
 		unix.Close(b.announce(60001, to))
 	}
-	testkind.Eventually(t, "only what still waits is left", func() (any, bool) {
-		n := b.d[0].halfOpen()
-		return n, n == 1
+	testkind.Eventually(t, "what still waits is left, and few others", func() (any, bool) {
+		n := map[uint32]int{}
+		var key bpfTuple
+		var k bpfFlow
+		for all := b.d[0].bpf.Flows.Iterate(); all.Next(&key, &k); {
+			n[k.Uid]++
+		}
+		return n, n[60000] == others && n[60001] < waitingMost
 	})
-	var n bpfCount
-	if err := b.d[0].bpf.Users.Lookup(uint32(60001), &n); err == nil {
-		t.Errorf("the user who has nothing is remembered: %v", n)
-	}
 	b.connect(b.listen(b.B.Addr()))
 	b.wantTaken(1, 1)
+}
+
+// TestUsersForgotten: who can become many users fills no table with them.
+func TestUsersForgotten(t *testing.T) {
+	testkind.System(t)
+	b := newBed(t, splice)
+	l := b.listen(b.B.Addr())
+	for uid := range 5 {
+		b.control = chowned(50000 + uid)
+		client, server := b.connect(l)
+		b.exchanges(client, server)
+		client.Close()
+		server.Close()
+	}
+	b.gone()
+	b.d[0].expire()
+	var uid uint32
+	var n bpfCount
+	for _, m := range []*ebpf.Map{b.d[0].bpf.Users, b.d[0].bpf.Removed} {
+		for all := m.Iterate(); all.Next(&uid, &n); {
+			t.Errorf("user %d is remembered: %v", uid, n)
+		}
+	}
+	b.connect(l)
+	b.wantTaken(6, 6)
 }
 
 // TestPrefixes: the keys of a range stand for it, and for nothing else.
