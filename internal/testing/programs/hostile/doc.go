@@ -6,6 +6,8 @@
 //	hostile squat
 //	hostile forge ADDRESS N
 //	hostile forge-accepted ADDRESS PORTS
+//	hostile stages ADDRESS PORTS N
+//	hostile stages-accepted ADDRESS PORTS
 //	hostile sweep FROM TO QPN PSN N
 //	hostile replay FROM TO PORT QPN PSN N
 //
@@ -32,6 +34,10 @@
 // them, with the peer ID "FORGED!!", as early as it can, and reads
 // what the peer sends. It prints the results. forge-accepted does the same with the
 // connections that it accepts at ADDRESS and as many ports; it prints "listening".
+//
+// stages makes N connections to ADDRESS and the ports after it, and does to each socket, at one moment of its handshake or after it, one of
+// the things that a program without rights can do. It prints how many there were. stages-accepted does likewise with connections that it
+// accepts, and prints "listening".
 //
 // sweep sends N RoCE packets with an ordinary UDP socket to queue pair QPN of host TO, in
 // the name of the stack of host FROM, on which it runs. Their PSNs are consecutive, from

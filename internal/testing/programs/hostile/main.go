@@ -56,10 +56,13 @@ func main() {
 	if len(os.Args) == 8 && os.Args[1] == "replay" {
 		fatal(replayArgs(os.Args[2:]))
 	}
+	if len(os.Args) == 5 && os.Args[1] == "stages" || len(os.Args) == 4 && os.Args[1] == "stages-accepted" {
+		fatal(stagesArgs(os.Args[1:]))
+	}
 	if len(os.Args) == 2 && os.Args[1] == "squat" {
 		fatal(squat())
 	}
-	fmt.Fprintln(os.Stderr, "usage: hostile exhaust KIND ADDRESS:PORT | hostile forge ADDRESS:PORT N | hostile forge-accepted ADDRESS:PORT PORTS | hostile squat | hostile sweep FROM TO QPN PSN N | hostile replay FROM TO PORT QPN PSN N")
+	fmt.Fprintln(os.Stderr, "usage: hostile exhaust KIND ADDRESS:PORT | hostile forge ADDRESS:PORT N | hostile forge-accepted ADDRESS:PORT PORTS | hostile stages ADDRESS:PORT PORTS N | hostile stages-accepted ADDRESS:PORT PORTS | hostile squat | hostile sweep FROM TO QPN PSN N | hostile replay FROM TO PORT QPN PSN N")
 	os.Exit(2)
 }
 
