@@ -116,6 +116,9 @@ type bpfShift struct {
 	Isn      uint32
 	Uid      uint32
 	Dev      uint32
+	Sent     uint32
+	Received uint32
+	Most     uint32
 	OutClock struct {
 		_     structs.HostLayout
 		Begin uint32

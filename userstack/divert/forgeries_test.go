@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/gopacket/gopacket/layers"
 
@@ -101,6 +102,47 @@ func TestForgedAtEachStage(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestForgedWhenLetGo has another host forge packets of a connection that the stack has let go, and of which nothing has come since.
+func TestForgedWhenLetGo(t *testing.T) {
+	testkind.System(t)
+	for _, clock := range []uint32{0, 1 << 20} {
+		t.Run(map[bool]string{true: "with", false: "without"}[clock != 0]+" timestamps", func(t *testing.T) {
+			b := newShiftBed(t)
+			s := b.scripted(b.B, b.A, false, 3001)
+			s.clock = clock
+			program := b.scriptedServer(s)
+			defer program.Close()
+			s.says("hello")
+			got := make([]byte, 5)
+			if _, err := io.ReadFull(program, got); err != nil || string(got) != "hello" {
+				t.Fatalf("the program got %q, %v", got, err)
+			}
+			testkind.Eventually(t, "the connection is let go", func() (any, bool) { n := shifts(b.d[0]); return n, n == 1 && left(b.d[0]) == "" })
+			forger := *s
+			for _, off := range []uint32{1 << 30, 3 << 30} {
+				if clock != 0 {
+					forger.clock = clock + off
+				}
+				forger.forges(true)
+			}
+			b.must(program.SetReadDeadline(time.Now().Add(10 * time.Second)))
+			for range 3 {
+				if clock != 0 {
+					s.clock++
+				}
+				s.says("world")
+				if _, err := io.ReadFull(program, got); err != nil || string(got) != "world" {
+					t.Fatalf("the program got %q, %v", got, err)
+				}
+				if _, err := io.WriteString(program, "again"); err != nil {
+					t.Fatal(err)
+				}
+				s.wants("again")
+			}
+		})
 	}
 }
 

@@ -212,7 +212,7 @@ func (f *Flow) letRest(p *pipes) bool {
 	if !ok1 || !ok2 || f.d.bpf.Ways.Lookup(key, &w) != nil {
 		return false
 	}
-	by := bpfShift{Out: outer.sent - inner.received, In: inner.sent - outer.received, Isn: f.isn, Uid: f.account, Dev: w.Via.Dev}
+	by := bpfShift{Out: outer.sent - inner.received, In: inner.sent - outer.received, Isn: f.isn, Uid: f.account, Dev: w.Via.Dev, Sent: outer.sent, Most: outer.sent, Received: outer.received}
 	by.OutClock.Begin, by.InClock.Begin = f.outer.clock(), f.inner.clock()
 	if f.d.bpf.Shifter.Put(shifterAny, uint32(1)) != nil || f.d.bpf.Shifts.Update(key, by, ebpf.UpdateNoExist) != nil {
 		return false

@@ -4,8 +4,10 @@ package divert
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -64,6 +66,8 @@ type scripted struct {
 	*wire
 	at, peer netip.AddrPort
 	snd, rcv uint32 // the next sequence numbers
+	// clock is the timestamp of what it sends, and echo that of what it has heard. 0: it has none.
+	clock, echo uint32
 }
 
 // scripted returns an endpoint on the wire of h, with which other can talk.
@@ -97,6 +101,10 @@ func withOption() []layers.TCPOption {
 func (s *scripted) frame(flags layers.TCP, seq, ack uint32, options []layers.TCPOption, payload string) []byte {
 	s.t.Helper()
 	tcp := flags
+	if s.clock != 0 {
+		stamps := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, s.clock), s.echo)
+		options = append(slices.Clone(options), layers.TCPOption{OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: stamps})
+	}
 	tcp.SrcPort, tcp.DstPort, tcp.Seq, tcp.Ack, tcp.Window, tcp.Options = layers.TCPPort(s.at.Port()), layers.TCPPort(s.peer.Port()), seq, ack, windows, options
 	b := packet(s.t, s.at.Addr().String(), s.peer.Addr().String(), tcp, payload)
 	copy(b[0:], s.to)
@@ -145,6 +153,11 @@ func (s *scripted) hears(what string, is func(*layers.TCP) bool) *layers.TCP {
 		}
 		if is(tcp) {
 			s.peer = netip.AddrPortFrom(src, uint16(tcp.SrcPort))
+			for _, o := range tcp.Options {
+				if o.OptionType == layers.TCPOptionKindTimestamps {
+					s.echo = binary.BigEndian.Uint32(o.OptionData)
+				}
+			}
 			return tcp
 		}
 	}

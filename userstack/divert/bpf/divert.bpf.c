@@ -494,6 +494,11 @@ static __always_inline int shifted(struct __sk_buff *skb, const struct packet *p
 				add(m, at + i, acks);
 	}
 	at = x->found.stamps;
+	if (at && !leaves && !starts(s, &p->h))
+		return TC_ACT_SHOT;
+	__u32 end = bpf_ntohl(p->h.seq) + s->out + (skb->len - p->tcp - n) + p->h.fin;
+	if (leaves && (__s32)(end - s->most) > 0)
+		s->most = end;
 	if (at)
 		stamp(m, s, at + 2, leaves);
 	if (bpf_skb_store_bytes(skb, p->tcp, m->now, n, 0))

@@ -25,13 +25,15 @@ struct shift {
 	__u32 isn;	/* of the SYN, or SYN-ACK, of this host */
 	__u32 uid;	/* of the socket */
 	__u32 dev;	/* by which the program has sent */
+	__u32 sent, received;	/* the next sequence numbers of this side and of the peer, as the peer knows them, when it was let go */
+	__u32 most;	/* sent, with what the program has sent since */
 	struct clock out_clock, in_clock;
 };
 
 /* The mark of the stack that changes the packets; and 0 if there is no such connection. */
 enum { OWNER, ANY, SHIFTER };
 
-struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 16384); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct shift); } shifts SEC(".maps"); /* user space writes it, but for the timestamps */
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 16384); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct shift); } shifts SEC(".maps"); /* user space writes it, but for the timestamps, and most */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, SHIFTER); __type(key, __u32); __type(value, __u32); } shifter SEC(".maps"); /* user space writes it */
 
 /* shift_of returns how this stack changes the packets of a connection, or 0. */
@@ -72,6 +74,18 @@ static __always_inline void add(struct image *m, __u32 i, __u32 d)
 	b[1] = v >> 16;
 	b[2] = v >> 8;
 	b[3] = v;
+}
+
+/*
+ * starts reports whether a packet of the peer may be the one by which its timestamps go on: everybody can send one with these addresses
+ * and ports, and all later ones would be wrong. The peer has acknowledged all that was sent by then. What it sends is near what it had sent,
+ * or, if its acknowledgement was lost, behind that.
+ */
+#define NEAR (1u << 24)
+static __always_inline int starts(const struct shift *s, const struct tcphdr *h)
+{
+	__u32 acked = bpf_ntohl(h->ack_seq) - s->sent, at = bpf_ntohl(h->seq) - s->received;
+	return s->in_clock.runs || (h->ack && acked <= s->most - s->sent && at + NEAR <= 2 * NEAR);
 }
 
 /* stamp changes the two timestamps at an offset. One that answers what the program has not sent itself says nothing to it. */
