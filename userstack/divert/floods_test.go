@@ -52,8 +52,8 @@ func TestStaysPlain(t *testing.T) {
 	}
 }
 
-// floodMost is how long a connection beside a flood may take to be made: much less than until TCP repeats what was lost.
-const floodMost = 500 * time.Millisecond
+// floodMost is how long a connection beside a flood may take to be made on a busy machine: less than what TCP waits when it repeats twice.
+const floodMost = 3 * time.Second
 
 // TestFloodOfTaken has a peer send SYNs on its connection that was taken, without end and as fast as it can. Others connect beside it.
 func TestFloodOfTaken(t *testing.T) {
