@@ -107,7 +107,7 @@ func TestReaderEvents(t *testing.T) {
 					select {
 					case res := <-r.got:
 						return r.finish(res)
-					case <-time.After(30 * time.Second):
+					case <-time.After(testkind.Patience):
 						t.Fatal("nothing is read")
 						return readResult{}
 					}
@@ -119,7 +119,7 @@ func TestReaderEvents(t *testing.T) {
 							t.Error(err)
 						}
 						b = b[n:]
-						time.Sleep(time.Millisecond)
+						time.Sleep(time.Millisecond) // Real time: the pieces shall come apart.
 					}
 				}()
 				seen := 0

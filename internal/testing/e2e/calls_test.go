@@ -78,12 +78,12 @@ func TestCallsOfConnection(t *testing.T) {
 	// round returns how many calls a number of connections has made, on each host.
 	round := func(n int) map[*netnstest.Host]map[int]uint64 {
 		before, made := map[*netnstest.Host]map[int]uint64{}, map[*netnstest.Host]map[int]uint64{}
-		time.Sleep(forgotten)
+		time.Sleep(forgotten) // Real time: nothing tells that a connection is forgotten.
 		for h := range stacks {
 			before[h] = each(h)
 		}
 		release(t, l.held(n))
-		time.Sleep(forgotten)
+		time.Sleep(forgotten) // Real time: likewise.
 		for h := range stacks {
 			made[h] = each(h)
 			for nr := range made[h] {
