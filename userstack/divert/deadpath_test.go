@@ -72,6 +72,7 @@ func (w *neighbourLog) awaitFailed(t *testing.T, n int) {
 // the programs go on.
 func TestDeadPath(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for family, address := range addresses {
 		t.Run(family, func(t *testing.T) {
 			c := newCarriedBed(t, address)
@@ -98,6 +99,7 @@ func TestDeadPath(t *testing.T) {
 // TestDeadPathDeclined: the neighbour of a connection that is TCP for the peer is given up, as without a stack.
 func TestDeadPathDeclined(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	hasty(t, b.A)
 	client, _ := b.connect(b.listen(b.B.Addr()))
@@ -121,6 +123,7 @@ func TestDeadPathDeclined(t *testing.T) {
 // TestNeighbourMoves has a peer whose hardware address changes without a word: the kernel finds it by asking all hosts.
 func TestNeighbourMoves(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for family, address := range addresses {
 		t.Run(family, func(t *testing.T) {
 			c := newCarriedBed(t, address)

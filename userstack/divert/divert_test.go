@@ -156,6 +156,14 @@ func (b *bed) dial(l net.Listener) (c *net.TCPConn) {
 	return c
 }
 
+// cases counts the cases of a test that has very many. The short form has every fourth.
+type cases int
+
+func (c *cases) skips() bool {
+	*c++
+	return testing.Short() && *c%4 != 1
+}
+
 // splice is what a stack does that declines.
 func splice(b *bed, f *Flow) {
 	if err := agree(f); err != nil {

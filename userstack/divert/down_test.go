@@ -16,6 +16,7 @@ import (
 // that, as with TCP, until the device is up.
 func TestDown(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		reset func(*Flow)

@@ -47,9 +47,13 @@ var movedFates = []fate{
 // TestMoves has programs that only receive, whose device meets its fate: they go on.
 func TestMoves(t *testing.T) {
 	testkind.System(t)
+	var n cases
 	for family, address := range addresses {
 		for _, of := range []smc.Role{smc.Client, smc.Server} {
 			for _, f := range movedFates {
+				if n.skips() {
+					continue
+				}
 				t.Run(fmt.Sprint(family, "/", of, "/", f.name), func(t *testing.T) {
 					t.Parallel()
 					c := newCarriedBed(t, address)
@@ -70,6 +74,7 @@ func TestMoves(t *testing.T) {
 // waits for its own, and is not reset by what comes by the other one.
 func TestMovesNotBound(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	flows, fds := make(chan *Flow, 1), make(chan int, 1)
 	b := newBed(t, func(b *bed, f *Flow) {
 		if err := agree(f); err != nil {

@@ -163,8 +163,12 @@ func resetsHeard(t *testing.T, all []program, wanted ...error) {
 // TestResetHeard has a stack reset connections whose device has met any fate: the programs hear of it.
 func TestResetHeard(t *testing.T) {
 	testkind.System(t)
+	var c cases
 	for _, of := range []smc.Role{smc.Client, smc.Server} {
 		for _, f := range fates {
+			if c.skips() {
+				continue
+			}
 			t.Run(fmt.Sprint(of, "/", f.name), func(t *testing.T) {
 				t.Parallel()
 				b, all := resetBed(t, of)
@@ -182,7 +186,11 @@ func TestResetHeard(t *testing.T) {
 // TestResetHeardBound has the socket bound to its device, so that packets by no other one are for it.
 func TestResetHeardBound(t *testing.T) {
 	testkind.System(t)
+	var c cases
 	for _, f := range fates {
+		if c.skips() {
+			continue
+		}
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			flows := make(chan *Flow, 1)

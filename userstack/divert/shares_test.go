@@ -183,6 +183,7 @@ func TestAnnouncedApart(t *testing.T) {
 // a few, and those of sockets that still wait are kept.
 func TestClosedEarly(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	to := b.nowhere(9)
 	const others = 10

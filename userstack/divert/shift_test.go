@@ -257,6 +257,7 @@ func TestShiftBusy(t *testing.T) {
 // TestShiftOutlives has a connection that was let go outlive the stack, which the next one goes on with.
 func TestShiftOutlives(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newShiftBed(t)
 	client, server := b.connect(b.listen(b.B.Addr()))
 	echoed(t, client, server)
@@ -283,6 +284,7 @@ func TestShiftOutlives(t *testing.T) {
 // TestShiftTakeover has a connection that was let go pass to another stack of both hosts that takes over.
 func TestShiftTakeover(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for _, older := range []bool{false, true} {
 		t.Run(fmt.Sprintf("older %v", older), func(t *testing.T) {
 			b := newShiftBed(t)
@@ -312,6 +314,7 @@ func TestShiftTakeover(t *testing.T) {
 // TestShiftReset has a program reset a connection that was let go: the other one sees that.
 func TestShiftReset(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newShiftBed(t)
 	l := b.listen(b.B.Addr())
 	for i := range 2 {

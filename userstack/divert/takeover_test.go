@@ -109,6 +109,7 @@ func (d *Diverter) wantOnly(t *testing.T) {
 // and everything else is that of the others, whichever of them sees packets first.
 func TestTakeover(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		older [2]bool
