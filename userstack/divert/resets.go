@@ -24,7 +24,8 @@ import (
 //	connects, and inner was not made  | nothing: TCP sends SYN again, and what comes of that is TCP
 //	is the request of a server        | is dropped: what the peer has said to the stack, and says again, would make it a
 //	                                  | connection, and be data for the program
-//	is anything else                  | is aborted: ECONNABORTED, as no packet has come that says ECONNRESET
+//	is anything else                  | inner's reset comes once more, if the device takes packets now; later, or if it
+//	                                  | does not, the connection is aborted: ECONNABORTED, as no packet says ECONNRESET
 //
 // Where the kernel cannot abort (sockets.aborts), inner stays until the device is there and up: see Flow.resetInner.
 
@@ -40,12 +41,16 @@ type reset struct {
 	tuple Tuple
 	devs  [2]uint32 // the program's socket may be bound to one of these devices
 	split bool      // inner was made, or the program is a server
+	again *frame    // inner's reset, to be sent once more, or nil
 	due   time.Time
 }
 
 // resets has the program of f hear of its reset.
 func (d *Diverter) resets(f *Flow) {
 	r := reset{tuple: f.Tuple, devs: [2]uint32{f.via.Dev, f.comesBy()}, split: f.Role == smc.Server || f.program() != nil, due: time.Now().Add(resetTime)}
+	if next, _ := f.program().flying(); next != 0 {
+		r.again = f.first.header(next, flagRST|flagACK)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, known := d.unsure[f.Cookie]; !known {
@@ -90,12 +95,24 @@ func (d *Diverter) hasHeard(cookie uint64, r reset) bool {
 			return false // it is asked again
 		case !r.waits(state):
 			return true
+		case r.again != nil && d.delivers(r.devs[1]):
+			d.resetAgain(cookie, r)
+			return false
 		}
 		err := d.sockets.abort(id)
 		d.cfg.Log.Debug("a reset does not reach its program, whose connection is aborted", "connection", r.tuple, "err", err)
 		return err == nil
 	}
 	return true
+}
+
+// resetAgain sends a reset that has not reached its program once more.
+func (d *Diverter) resetAgain(cookie uint64, r reset) {
+	d.write(r.again.to(forProgram, r.devs[1]))
+	r.again, r.due = nil, time.Now().Add(resetTime)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.unsure[cookie] = r
 }
 
 // waits reports whether a program waits whose socket is in a TCP state.
@@ -113,6 +130,10 @@ func (r *reset) waits(state uint8) bool {
 func (d *Diverter) lastResets() {
 	d.mu.Lock()
 	n := len(d.unsure)
+	for cookie, r := range d.unsure {
+		r.again = nil
+		d.unsure[cookie] = r
+	}
 	d.mu.Unlock()
 	if n == 0 {
 		return

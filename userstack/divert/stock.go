@@ -16,11 +16,12 @@ const stockSize = 32
 // A family of which nobody has wanted a socket has none.
 type stock struct {
 	v4, v6 chan int
-	wanted chan int // families of which there are few
+	wanted chan int    // families of which there are few
+	seen   map[int]int // by topUp, of each family
 }
 
 func newStock() stock {
-	return stock{v4: make(chan int, stockSize), v6: make(chan int, stockSize), wanted: make(chan int, 2)}
+	return stock{v4: make(chan int, stockSize), v6: make(chan int, stockSize), wanted: make(chan int, 2), seen: map[int]int{}}
 }
 
 func (s *stock) of(family int) chan int {
@@ -44,6 +45,21 @@ func (s *stock) take(family int) (fd int, ok bool) {
 		return fd, true
 	default:
 		return -1, false
+	}
+}
+
+// topUp has the families filled of which no socket was taken since the last call: at rest, a stack has as many sockets as before. One
+// goroutine calls it.
+func (s *stock) topUp() {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		n := len(s.of(family))
+		if n > 0 && n < stockSize && n == s.seen[family] {
+			select {
+			case s.wanted <- family:
+			default:
+			}
+		}
+		s.seen[family] = n
 	}
 }
 

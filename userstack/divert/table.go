@@ -178,6 +178,7 @@ func (d *Diverter) sweep() {
 				return
 			}
 			d.sweepEnding(now)
+			d.ns.stock.topUp()
 			if now.Sub(expired) >= expireEvery {
 				expired = now
 				d.expire()
