@@ -35,7 +35,7 @@ type part struct {
 // partLimit ends what hangs, and packageLimit a package that hangs, so that the others have their
 // time. They are several times what a part and a package take, also on a slow machine. Packages that
 // boot kernels wait for their turns, so each may take as long as its part.
-const partLimit, packageLimit = time.Hour, 20 * time.Minute
+const partLimit, packageLimit = time.Hour, 45 * time.Minute
 
 // Folders and packages, as paths within the module.
 const (
