@@ -85,7 +85,8 @@ help:
 	  'mutants    PKG="./userstack/wire …": changes of the code that its tests do not notice;' \
 	  '           SAMPLE=n tries n of each package, MUTANTFLAGS="-judge PACKAGE" and others' \
 	  'bench      SMC-R in user space beside kernel TCP, then the listings;' \
-	  '           BENCHFLAGS="-rows iperf3 -rounds 2 -time 1s" for a quick look' \
+	  '           BENCHFLAGS="-rows iperf3 -rounds 2 -time 1s" for a quick look,' \
+  '           BENCHFLAGS="-against FILE" in turn with another build of smcr' \
 	  'bench-plots docs/performance.md: table and plots of the newest result' \
 	  'bench-rdma software RoCE in user space beside that of the kernel, in QEMU' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \

@@ -31,6 +31,8 @@ type Result struct {
 	// Seconds of each measurement.
 	Seconds    float64 `json:"seconds"`
 	ServeFlags string  `json:"serve_flags,omitempty"`
+	// Against is the version of another build of smcr that was measured in turn with this one.
+	Against string `json:"against,omitempty"`
 	// Forced: measured with -force although others used the CPU.
 	Forced bool `json:"forced,omitempty"`
 	// OthersMax is the largest share of the machine's CPU, 0 to 1, that others used

@@ -39,6 +39,15 @@ type Row struct {
 	Met string `json:"met,omitempty"`
 	// TCPScatter is the largest value of TCP as a multiple of the smallest.
 	TCPScatter float64 `json:"tcp_scatter"`
+	// Against has the values over SMC-R of another build of smcr, one for each round, if it was measured
+	// beside this one, and ToOther the median of the quotients SMC/Against of the rounds.
+	Against []float64 `json:"against,omitempty"`
+	ToOther float64   `json:"to_other,omitempty"`
+	// CostUnit is the unit of the costs. It is empty for rows without.
+	CostUnit    string `json:"cost_unit,omitempty"`
+	CostTCP     *Cost  `json:"cost_tcp,omitempty"`
+	CostSMC     *Cost  `json:"cost_smc,omitempty"`
+	CostAgainst *Cost  `json:"cost_against,omitempty"`
 }
 
 // Rows returns the rows of the table in their order, without values. The targets are
@@ -127,6 +136,7 @@ func (r *Row) Finish() {
 		r.Ratios = nil
 	}
 	r.TCPScatter = Round(Scatter(r.TCP))
+	r.ToOther = Round(Median(Ratios(r.Against, r.SMC)))
 	r.Met = ""
 	if r.Target != 0 && len(r.SMC) > 0 {
 		switch {

@@ -19,6 +19,9 @@ func (r *Result) Print(w io.Writer) error {
 		if err := r.printRows(w); err != nil {
 			return err
 		}
+		if err := r.printCosts(w); err != nil {
+			return err
+		}
 	}
 	if len(r.Connections) > 0 {
 		if err := r.printConnections(w); err != nil {
@@ -33,11 +36,19 @@ func (r *Result) Print(w io.Writer) error {
 
 func (r *Result) printRows(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "row\tMTU\tkernel TCP\t(min-max)\tSMC-R\t(min-max)\tunit\tratio\tat least\taim\tmet\t")
+	other, blank := "", ""
+	if r.Against != "" {
+		other, blank = "\tother\t(min-max)\tSMC-R/other", "\t-\t\t-"
+	}
+	fmt.Fprintf(tw, "row\tMTU\tkernel TCP\t(min-max)\tSMC-R\t(min-max)\tunit\tratio\tat least\taim\tmet%s\t\n", other)
 	for _, row := range r.Rows {
-		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", row.ID, row.MTU,
+		other := blank
+		if len(row.Against) > 0 {
+			other = fmt.Sprintf("\t%s\t%s\t%s", format(Median(row.Against)), spread(row.Against), format(row.ToOther))
+		}
+		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s%s\t\n", row.ID, row.MTU,
 			format(Median(row.TCP)), spread(row.TCP), format(Median(row.SMC)), spread(row.SMC), row.Unit,
-			row.value(), row.mark(row.Target), row.mark(row.Aim), row.met())
+			row.value(), row.mark(row.Target), row.mark(row.Aim), row.met(), other)
 	}
 	return tw.Flush()
 }
@@ -65,6 +76,9 @@ func (r *Result) origin() string {
 	flags := ""
 	if r.ServeFlags != "" {
 		flags = ", smcr serve " + r.ServeFlags
+	}
+	if r.Against != "" {
+		flags += ", beside another build: " + r.Against
 	}
 	return fmt.Sprintf("%s, commit %s; %d cores of %s, Linux %s, %s, %s; %d rounds of %g s%s; medians (min-max).",
 		r.Date.UTC().Format("2006-01-02"), r.Commit, r.Machine.Cores, r.Machine.CPU, r.Machine.Kernel, r.Machine.Arch, r.Machine.Go,

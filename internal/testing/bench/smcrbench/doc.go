@@ -10,8 +10,12 @@
 // on both hosts. The rows of the Go API embed a stack instead. A measurement over SMC-R
 // is an error if not all connections used SMC-R.
 //
-// CPU is the time of all processes of a measurement on both hosts, with stacks, as the kernel counts it. Memory of a connection is a slope: what 300 more
+// CPU is the time of all processes of a measurement on both hosts, with stacks, as the kernel counts it. A second table
+// has it for one unit of work of each row: a GiB, a request, a connection. Memory of a connection is a slope: what 300 more
 // connections need, divided by 300, without what the programs need over TCP.
+//
+// -against FILE measures another build of smcr in turn with the first, on hosts of its own, so that what a change costs is seen
+// whatever the machine does meanwhile. The two change places from round to round.
 //
 // The sweep of connections goes up to -max-connections. If the limit of open files is too
 // small for one pair of hosts, it uses more pairs.

@@ -21,6 +21,7 @@ import (
 // options are the flags.
 type options struct {
 	smcr       string
+	against    string
 	rows       string
 	rounds     int
 	time       time.Duration
@@ -33,6 +34,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.smcr, "smcr", "bin/smcr", "the smcr `program`")
+	flag.StringVar(&o.against, "against", "", "another smcr `program`, measured in turn with the first")
 	flag.StringVar(&o.rows, "rows", "all", "measure only these rows and sweeps: `names`, comma-separated; a name selects those that begin with it, too")
 	flag.IntVar(&o.rounds, "rounds", 5, "`number` of rounds")
 	flag.DurationVar(&o.time, "time", 2*time.Second, "`duration` of each measurement; whole seconds for iperf3 and wrk")
@@ -68,9 +70,17 @@ func run(ctx context.Context, o options) (err error) {
 	if err := adoptOrphans(); err != nil {
 		return err
 	}
-	r := &runner{options: o, chosen: chosen, beds: make(map[string]*bed), look: bench.ReadSnapshot, pause: sleep}
+	r := &runner{
+		options: o, chosen: chosen, beds: make(map[string]*bed), redisRequests: make(map[string]int),
+		look: bench.ReadSnapshot, pause: sleep,
+	}
 	if r.smcr, err = filepath.Abs(o.smcr); err != nil {
 		return err
+	}
+	if o.against != "" {
+		if err := r.useOther(ctx); err != nil {
+			return err
+		}
 	}
 	if err := r.needTools(); err != nil {
 		return err
@@ -93,6 +103,9 @@ func run(ctx context.Context, o options) (err error) {
 		return fmt.Errorf("build load: %w\n%s", err, out)
 	}
 
+	if r.other != nil {
+		r.other.dir, r.other.load = r.dir, r.load
+	}
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.quiet(ctx); err != nil {
 		return err
@@ -124,7 +137,7 @@ func run(ctx context.Context, o options) (err error) {
 func (r *runner) all(ctx context.Context) (*bench.Result, error) {
 	result := &bench.Result{
 		Schema: bench.Schema, Commit: commit(ctx), Command: command(r.options), Machine: machine(),
-		Rounds: r.rounds, Seconds: r.time.Seconds(), ServeFlags: r.serveFlags,
+		Rounds: r.rounds, Seconds: r.time.Seconds(), ServeFlags: r.serveFlags, Against: r.version,
 	}
 	var err error
 	if result.Rows, err = r.rowRounds(ctx); err != nil {
@@ -151,6 +164,9 @@ func command(o options) string {
 	argv := []string{"smcrbench", "-rows", o.rows, "-rounds", fmt.Sprint(o.rounds), "-time", o.time.String()}
 	if o.serveFlags != "" {
 		argv = append(argv, "-serve-flags", fmt.Sprintf("%q", o.serveFlags))
+	}
+	if o.against != "" {
+		argv = append(argv, "-against", filepath.Base(o.against))
 	}
 	if o.force {
 		argv = append(argv, "-force")

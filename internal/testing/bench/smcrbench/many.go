@@ -158,25 +158,25 @@ const (
 
 // memory returns the memory of one more connection, in KiB, in all processes of both
 // hosts. The stacks are new, because used ones have memory for reuse.
-func memory(ctx context.Context, r *runner, _ *bed, smc bool) (values []float64, err error) {
+func memory(ctx context.Context, r *runner, _ *bed, smc bool) (values []float64, work float64, err error) {
 	c, done, err := r.newCrowd(ctx, smc)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
 	var size [2]int64
 	for i, n := range []int{fewConns, manyConns} {
 		if got, err := c.open(n); err != nil {
-			return nil, err
+			return nil, 0, err
 		} else if got != n {
-			return nil, fmt.Errorf("load: only %d of %d connections in %v", got, n, openTime)
+			return nil, 0, fmt.Errorf("load: only %d of %d connections in %v", got, n, openTime)
 		}
 		if size[i], err = c.memory(); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	if err := c.end(manyConns); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return []float64{max(0, float64(size[1]-size[0])/1024/(manyConns-fewConns))}, nil
+	return []float64{max(0, float64(size[1]-size[0])/1024/(manyConns-fewConns))}, 0, nil
 }

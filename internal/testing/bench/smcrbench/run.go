@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +26,11 @@ type runner struct {
 
 	redisRequests map[string]int
 
+	// other measures with another build of smcr, on hosts of its own, and version is what that build says that it is. Both are empty
+	// without -against.
+	other   *runner
+	version string
+
 	// look and pause are bench.ReadSnapshot and sleep, except in tests.
 	look  func() (bench.Snapshot, error)
 	pause func(context.Context, time.Duration) error
@@ -35,7 +43,100 @@ func (r *runner) close() (err error) {
 	for _, b := range r.beds {
 		err = errors.Join(err, b.Close())
 	}
+	if r.other != nil {
+		err = errors.Join(err, r.other.close())
+	}
 	return err
+}
+
+// useOther makes the runner for the program of -against.
+func (r *runner) useOther(ctx context.Context) error {
+	other := *r
+	var err error
+	if other.smcr, err = filepath.Abs(r.against); err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, other.smcr, "--version").Output()
+	if err != nil {
+		return fmt.Errorf("-against: %w", err)
+	}
+	other.beds, r.other, r.version = make(map[string]*bed), &other, strings.TrimSpace(string(out))
+	return nil
+}
+
+// A measurement has one value for each row of a workload, the work that was done meanwhile, in the unit of the workload, or 0, and the CPU time
+// that it took.
+type measurement struct {
+	values []float64
+	work   float64
+	used   bench.Used
+}
+
+// measured makes a measurement, over TCP or with the runner's smcr.
+func (r *runner) measured(ctx context.Context, w workload, smc bool) (m measurement, err error) {
+	var b *bed
+	var stacks []int
+	if w.bed != "" {
+		if b, err = r.bed(ctx, w.bed); err != nil {
+			return m, err
+		}
+		for _, p := range b.stacks {
+			stacks = append(stacks, p.Pid())
+		}
+	}
+	before, err := r.look()
+	if err != nil {
+		return m, err
+	}
+	if m.values, m.work, err = w.measure(ctx, r, b, smc); err != nil {
+		return m, err
+	}
+	after, err := r.look()
+	if err != nil {
+		return m, err
+	}
+	m.used = bench.UsedBetween(before, after, os.Getpid(), stacks...)
+	return m, nil
+}
+
+// round measures one workload once, and adds the values to its rows: over TCP, over SMC-R, and with the other build, which is
+// before this one in every second round.
+func (r *runner) round(ctx context.Context, n int, w workload, rows map[string]*bench.Row) error {
+	var tcp, smc, against measurement
+	sides := []struct {
+		r    *runner
+		smc  bool
+		what string
+		to   *measurement
+	}{{r, false, transport(false), &tcp}, {r, true, transport(true), &smc}}
+	compares := r.other != nil && !strings.HasSuffix(w.bed, "-api") // programs embed the stack of this tree
+	if compares {
+		sides = append(sides, sides[1])
+		i := 2 - n%2
+		sides[i].r, sides[i].what, sides[i].to = r.other, "SMC-R of the other build", &against
+	}
+	for _, side := range sides {
+		err := r.undisturbed(ctx, w.rows[0]+" over "+side.what, func() (err error) {
+			*side.to, err = side.r.measured(ctx, w, side.smc)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for i, id := range w.rows {
+		row := rows[id]
+		if row == nil {
+			continue
+		}
+		row.Add(tcp.values[i], smc.values[i])
+		row.CostTCP, row.CostSMC, row.CostUnit = row.CostTCP.Each(tcp.used, tcp.work, w.unit), row.CostSMC.Each(smc.used, smc.work, w.unit), w.unit
+		if compares {
+			row.Against = append(row.Against, bench.Round(against.values[i]))
+			row.CostAgainst = row.CostAgainst.Each(against.used, against.work, w.unit)
+		}
+	}
+	return nil
 }
 
 // tries is the largest number of attempts to measure without others.
@@ -150,23 +251,8 @@ func (r *runner) rowRounds(ctx context.Context) ([]*bench.Row, error) {
 			if !wanted {
 				continue
 			}
-			tcp, smc, err := r.both(ctx, w.rows[0], func(smc bool) ([]float64, error) {
-				if w.bed == "" {
-					return w.measure(ctx, r, nil, smc)
-				}
-				b, err := r.bed(ctx, w.bed)
-				if err != nil {
-					return nil, err
-				}
-				return w.measure(ctx, r, b, smc)
-			})
-			if err != nil {
+			if err := r.round(ctx, round, w, rows); err != nil {
 				return nil, err
-			}
-			for i, id := range w.rows {
-				if row := rows[id]; row != nil {
-					row.Add(tcp[i], smc[i])
-				}
 			}
 		}
 	}
