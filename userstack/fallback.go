@@ -33,7 +33,7 @@ func (s *Stack) canAnnounce(local, remote netip.Addr) error {
 	if s.opt.marker == nil && !s.opt.assumed(remote) {
 		return ErrNoOption
 	}
-	return s.tryPath(&rt, remote)
+	return s.tryPath(&rt, local, remote)
 }
 
 // fallbackFor returns why a connection stays TCP, with the numbers of Linux. It returns 0 if

@@ -79,7 +79,7 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 		return rendezvous.Host{}, err
 	}
 	h.host.lan = driver.LAN{Route: rt, Local: local.Addr(), Remote: remote.Addr(), PNETID: pnetID}
-	h.path.is = pathOf(&rt, remote.Addr())
+	h.path.is = pathOf(&rt, local.Addr(), remote.Addr())
 	host := rendezvous.Host{Local: local.Addr(), Subnets: rt.Local, Release: s.cfg.release()}
 	host.MaxConns, host.MaxLinks = s.cfg.limits()
 	if !s.cfg.NoVersion2 {

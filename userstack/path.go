@@ -67,15 +67,19 @@ type pathTable struct {
 	log   *quota.Log // one line for many events
 }
 
-func pathOf(rt *network.Route, remote netip.Addr) pathmemory.Path {
-	return pathmemory.Path{IfIndex: rt.IfIndex, Remote: remote.Unmap()}
+// pathOf returns the path of a connection. local is invalid or unspecified if the kernel chooses the address.
+func pathOf(rt *network.Route, local, remote netip.Addr) pathmemory.Path {
+	if !local.IsValid() || local.IsUnspecified() {
+		local = rt.Source
+	}
+	return pathmemory.Path{IfIndex: rt.IfIndex, Local: local.Unmap().WithZone(""), Remote: remote.Unmap()}
 }
 
-// tryPath returns why a connection to remote must not try SMC-R now, or nil.
-func (s *Stack) tryPath(rt *network.Route, remote netip.Addr) error {
+// tryPath returns why a connection to remote must not try SMC-R now, or nil. For local, see pathOf.
+func (s *Stack) tryPath(rt *network.Route, local, remote netip.Addr) error {
 	s.paths.mu.Lock()
 	defer s.paths.mu.Unlock()
-	if s.paths.known.Try(time.Now(), pathOf(rt, remote)) != pathmemory.Blocked {
+	if s.paths.known.Try(time.Now(), pathOf(rt, local, remote)) != pathmemory.Blocked {
 		return nil
 	}
 	why := noPath()
@@ -96,12 +100,12 @@ func (s *Stack) tryPathTo(local, remote netip.Addr) error {
 	if err != nil {
 		return nil
 	}
-	return s.tryPath(&rt, remote)
+	return s.tryPath(&rt, local, remote)
 }
 
 // pathDied takes the end of a link group over which nothing passes any more. Perhaps TCP does not
 // pass either: the peer was without power. So the next connection finds out, in little time.
-func (s *Stack) pathDied(lan driver.LAN) { s.suspectPath(pathOf(&lan.Route, lan.Remote)) }
+func (s *Stack) pathDied(lan driver.LAN) { s.suspectPath(pathOf(&lan.Route, lan.Local, lan.Remote)) }
 
 // suspectPath has the next connection find out, in little time, whether RoCE passes.
 func (s *Stack) suspectPath(p pathmemory.Path) {
@@ -115,7 +119,7 @@ func (s *Stack) pathFailed(p pathmemory.Path, longest time.Duration, err error) 
 	first := s.paths.known.Failed(time.Now(), p, longest)
 	s.paths.mu.Unlock()
 	if first {
-		s.paths.log.Warn("RoCE does not pass to a peer, although TCP does: connections with it stay TCP. Is UDP port 4791 open in both directions, and is the MTU right on the whole path?", "peer", p.Remote, "err", err)
+		s.paths.log.Warn("RoCE does not pass to a peer, although TCP does: connections with it stay TCP. Is UDP port 4791 open in both directions, and is the MTU right on the whole path?", "peer", p.Remote, "address", p.Local, "err", err)
 	}
 }
 
@@ -257,6 +261,6 @@ func (u *pathUse) works() {
 	again := u.s.paths.known.Works(u.is)
 	u.s.paths.mu.Unlock()
 	if again {
-		u.s.log.Info("RoCE passes to a peer again", "peer", u.is.Remote)
+		u.s.log.Info("RoCE passes to a peer again", "peer", u.is.Remote, "address", u.is.Local)
 	}
 }

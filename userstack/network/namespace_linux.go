@@ -256,6 +256,9 @@ func (n *Namespace) route(local, remote netip.Addr) (Route, error) {
 		return Route{}, err
 	}
 	rt := Route{IfIndex: r.LinkIndex, Gateway: gateway}
+	if source, ok := netip.AddrFromSlice(r.Src); ok {
+		rt.Source = source.Unmap()
+	}
 	i := slices.IndexFunc(seen.links, func(l netlink.Link) bool { return l.Attrs().Index == r.LinkIndex })
 	if i < 0 {
 		return Route{}, fmt.Errorf("network: netdev %d of the route to %s is gone", r.LinkIndex, remote)

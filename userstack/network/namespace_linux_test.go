@@ -126,6 +126,9 @@ func TestHostRoutes(t *testing.T) {
 			if err != nil || rt.NetDev != tt.netdev || rt.Gateway != tt.gateway {
 				t.Errorf("%s: %+v, %v", tt.name, rt, err)
 			}
+			if tt.name == "NoSource" && rt.Source != own {
+				t.Errorf("the kernel would use %v, want %v", rt.Source, own)
+			}
 		}
 
 		// What is kept of addresses and netdevs follows them.

@@ -57,6 +57,7 @@ type Route struct {
 	NetDev  string         // outgoing netdev
 	IfIndex int            // its index
 	VLAN    uint16         // its VLAN id, 0 if it is none
+	Source  netip.Addr     // the address of this host, if the kernel chooses it; the zero Addr if that is not known
 	Gateway netip.Addr     // next hop; the zero Addr for a neighbour
 	Local   []netip.Prefix // addresses of the netdev with their prefix lengths; also the source address if a netdev of Peers has it
 	Peers   []string       // other netdevs of the same VLAN with an address in the same subnet: alternates for a second link

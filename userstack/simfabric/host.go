@@ -54,6 +54,7 @@ type Route struct {
 	NetDev  string
 	IfIndex int
 	VLAN    uint16
+	Source  netip.Addr     // the address of the netdev in the subnet of the remote address
 	Gateway netip.Addr     // always zero: there are no routers
 	Local   []netip.Prefix // addresses of the netdev
 	Peers   []string       // other netdevs in the same subnet
@@ -168,7 +169,7 @@ func (h *Host) Route(_, remote netip.Addr) (Route, error) {
 }
 
 func (h *Host) route(n *netdev, via netip.Prefix) Route {
-	rt := Route{NetDev: n.Name, IfIndex: n.index, VLAN: n.VLAN, Local: n.Addrs}
+	rt := Route{NetDev: n.Name, IfIndex: n.index, VLAN: n.VLAN, Source: via.Addr(), Local: n.Addrs}
 	for _, o := range h.devs {
 		if o == n || o.gone || o.VLAN != n.VLAN {
 			continue

@@ -6,7 +6,7 @@
 // and one of them tries SMC-R again from time to time.
 //
 // A [Memory] is a table and nothing else: it reads no clock and takes no lock. A [Path] is the
-// netdev of this host and the address of the peer on the TCP connection. TCP has proved this
-// address, so what a host does has no effect on the paths to other hosts; and nothing that
+// netdev of this host and the two addresses of the TCP connection. TCP has proved the peer's,
+// so what a host does has no effect on the paths to other hosts; and nothing that
 // arrives over RoCE is asked.
 package pathmemory

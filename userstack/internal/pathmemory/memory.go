@@ -3,6 +3,7 @@
 package pathmemory
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -28,10 +29,11 @@ const (
 	forgetAfter = time.Hour
 )
 
-// Path is a way on which RoCE packets go.
+// Path is a way on which RoCE packets go. Whoever connects chooses one of the addresses of both hosts, and RoCE packets
+// have the address that belongs to it. So what one pair of addresses shows is nothing that holds for another one.
 type Path struct {
-	IfIndex int        // of the netdev of this host
-	Remote  netip.Addr // of the peer on the TCP connection
+	IfIndex       int        // of the netdev of this host
+	Local, Remote netip.Addr // of this host and of the peer on the TCP connection
 }
 
 // Verdict says what a connection over a path is to do.
@@ -204,7 +206,7 @@ func (m *Memory) removeOldest(host netip.Addr) {
 }
 
 func (p Path) less(o Path) bool {
-	return p.Remote.Less(o.Remote) || p.Remote == o.Remote && p.IfIndex < o.IfIndex
+	return cmp.Or(p.Remote.Compare(o.Remote), p.Local.Compare(o.Local), cmp.Compare(p.IfIndex, o.IfIndex)) < 0
 }
 
 func (m *Memory) remove(p Path) {

@@ -14,7 +14,9 @@ import (
 
 var start = time.Unix(1_000_000, 0)
 
-func path(remote string) Path { return Path{IfIndex: 2, Remote: netip.MustParseAddr(remote)} }
+func path(remote string) Path {
+	return Path{IfIndex: 2, Local: netip.MustParseAddr("10.0.0.1"), Remote: netip.MustParseAddr(remote)}
+}
 
 // TestVerdicts: the rows of the table at Memory.
 func TestVerdicts(t *testing.T) {
@@ -56,8 +58,8 @@ func TestVerdicts(t *testing.T) {
 		}
 		pause = min(2*pause, longest)
 	}
-	// The path to another host, or over another netdev, is open.
-	for _, o := range []Path{path("10.0.0.3"), {IfIndex: 3, Remote: p.Remote}} {
+	// The path to another host, over another netdev, or from another address, is open.
+	for _, o := range []Path{path("10.0.0.3"), {IfIndex: 3, Local: p.Local, Remote: p.Remote}, {IfIndex: 2, Local: p.Remote, Remote: p.Remote}} {
 		if v := m.Try(now, o); v != Open {
 			t.Errorf("%v: verdict %d", o, v)
 		}
