@@ -46,21 +46,19 @@ const (
 	maxCopiesUser = 128
 )
 
-// anyUser is the user of what the SYN-ACK of a host shows: no user of this host can forge it.
-const anyUser = ^uint32(0)
-
 // copyKey names what is remembered. A user has the sockets of the user's connections, and can
-// spoil their rendezvous. So what a rendezvous shows is for the connections of this user alone.
+// spoil their rendezvous. Behind one address there may be many hosts, one at each port, and who has one of them
+// decides what it answers. So what a connection shows is for this port alone, and for the connections of its user.
 type copyKey struct {
 	uid uint32
-	at  netip.AddrPort // port 0: each port of the host
+	at  netip.AddrPort
 }
 
 // copies has the addresses at which the option of SMC in a SYN-ACK means nothing. The zero value
 // is ready for use.
 //
 //	event                             | key, of a user   | then
-//	the SYN-ACK has the probe         | the host, of all | nothing is announced to it for a time
+//	the SYN-ACK has the probe         | address and port | nothing is announced to it for a time
 //	data instead of an answer to CLC  | address and port | the same
 //	silence instead of it             | address and port | the same
 //	the end instead of it             | address and port | the same, from the second in a row on, and
@@ -78,11 +76,6 @@ type copying struct {
 	until  time.Time
 }
 
-// hostOf returns the key for each port of a host.
-func hostOf(remote netip.AddrPort) copyKey {
-	return copyKey{anyUser, netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), 0)}
-}
-
 // portOf returns the key for one port and the connections of a user.
 func portOf(uid uint32, remote netip.AddrPort) copyKey {
 	return copyKey{uid, netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())}
@@ -92,12 +85,8 @@ func portOf(uid uint32, remote netip.AddrPort) copyKey {
 func (c *copies) known(now time.Time, uid uint32, remote netip.AddrPort) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, key := range [...]copyKey{hostOf(remote), portOf(uid, remote)} {
-		if x := c.at[key]; x != nil && now.Before(x.until) {
-			return true
-		}
-	}
-	return false
+	x := c.at[portOf(uid, remote)]
+	return x != nil && now.Before(x.until)
 }
 
 // left returns for how long a connection of a user must not be announced to a port of remote, by what
@@ -182,9 +171,9 @@ func (c *copies) noAnswer(now time.Time, uid uint32, remote netip.AddrPort, err 
 	c.found(now, portOf(uid, remote), errors.Is(err, rendezvous.ErrProtocol) || errors.Is(err, os.ErrDeadlineExceeded))
 }
 
-// copiedSYN is the reason why the connection tcp, whose peer did not announce SMC, is TCP, if the
+// copiedSYN is the reason why the connection tcp of a user, whose peer did not announce SMC, is TCP, if the
 // SYN-ACK had a copy of the option; or nil.
-func (s *Stack) copiedSYN(tcp *net.TCPConn) (why *DeclineError) {
+func (s *Stack) copiedSYN(uid uint32, tcp *net.TCPConn) (why *DeclineError) {
 	if s.opt.marker == nil {
 		return nil
 	}
@@ -193,20 +182,20 @@ func (s *Stack) copiedSYN(tcp *net.TCPConn) (why *DeclineError) {
 		return nil
 	}
 	_ = rc.Control(func(fd uintptr) { // an error means that it is closed
-		if s.synAck(int(fd), addrPort(tcp.RemoteAddr())) {
+		if s.synAck(uid, int(fd), addrPort(tcp.RemoteAddr())) {
 			why = copied()
 		}
 	})
 	return why
 }
 
-// synAck tells whether the option in the SYN-ACK of a connected socket is a copy, and remembers
+// synAck tells whether the option in the SYN-ACK of a connected socket of a user is a copy, and remembers
 // that.
-func (s *Stack) synAck(fd int, remote netip.AddrPort) bool {
+func (s *Stack) synAck(uid uint32, fd int, remote netip.AddrPort) bool {
 	d, ok := s.opt.marker.(network.CopyDetector)
 	if !ok || !d.Copied(fd) {
 		return false
 	}
-	s.copies.found(time.Now(), hostOf(remote), true)
+	s.copies.found(time.Now(), portOf(uid, remote), true)
 	return true
 }

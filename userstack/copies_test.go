@@ -24,18 +24,18 @@ func TestCopies(t *testing.T) {
 		none  = fmt.Errorf("%w: %w", rendezvous.ErrNoAnswer, os.ErrDeadlineExceeded)
 	)
 	for _, test := range []struct {
-		name        string
-		events      []error // nil: an answer
-		host, other bool    // whether nothing is announced to these addresses then
+		name   string
+		events []error // nil: an answer
+		known  bool    // whether nothing is announced to this port then
 	}{
-		{"data", []error{data}, true, false},
-		{"silence", []error{none}, true, false},
-		{"one end", []error{end}, false, false},
-		{"two ends", []error{end, end}, true, false},
-		{"an answer between two ends", []error{end, nil, end}, false, false},
-		{"an answer", []error{data, nil}, false, false},
-		{"a copied probe", []error{errCopied}, true, true},
-		{"an answer at one port", []error{errCopied, nil}, true, true},
+		{"data", []error{data}, true},
+		{"silence", []error{none}, true},
+		{"one end", []error{end}, false},
+		{"two ends", []error{end, end}, true},
+		{"an answer between two ends", []error{end, nil, end}, false},
+		{"an answer", []error{data, nil}, false},
+		{"a copied probe", []error{errCopied}, true},
+		{"an answer after a copied probe", []error{errCopied, nil}, false},
 	} {
 		var c copies
 		now := time.Unix(1e9, 0)
@@ -44,19 +44,16 @@ func TestCopies(t *testing.T) {
 			case nil:
 				c.answered(user, host)
 			case errCopied:
-				c.found(now, hostOf(host), true)
+				c.found(now, portOf(user, host), true)
 			default:
 				c.noAnswer(now, user, host, err)
 			}
 		}
-		if got := c.known(now, user, host); got != test.host {
+		if got := c.known(now, user, host); got != test.known {
 			t.Errorf("%s: known %v", test.name, got)
 		}
-		if got := c.known(now, user, other); got != test.other {
-			t.Errorf("%s: another port known %v", test.name, got)
-		}
-		if got := c.known(now, user+1, host); got != test.other {
-			t.Errorf("%s: to another user known %v", test.name, got)
+		if c.known(now, user, other) || c.known(now, user+1, host) {
+			t.Errorf("%s: known at another port, or to another user", test.name)
 		}
 		if c.known(now.Add(copyFirst), user, host) {
 			t.Errorf("%s: still known after the time", test.name)
@@ -67,7 +64,7 @@ func TestCopies(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for want := copyFirst; ; want = min(2*want, copyLast) {
 		for range 3 {
-			c.found(now, hostOf(host), true)
+			c.found(now, portOf(user, host), true)
 		}
 		if !c.known(now.Add(want-1), user, host) || c.known(now.Add(want), user, host) {
 			t.Fatalf("not known for %v", want)

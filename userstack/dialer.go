@@ -114,7 +114,7 @@ func (d *Dialer) dial(ctx context.Context, nd net.Dialer, network, address strin
 			s.copies.noAnswer(time.Now(), uid, addrPort(tcp.RemoteAddr()), err)
 		}
 	default:
-		why := cmp.Or(unmarked.Load(), s.copiedSYN(tcp))
+		why := cmp.Or(unmarked.Load(), s.copiedSYN(uid, tcp))
 		if why == nil {
 			why = s.opt.notAnnounced()
 		}

@@ -233,7 +233,7 @@ var codes = []Reason{
 	},
 	{
 		Code: smc.DiagCopied, Name: "option-replayed", Text: "TCP options are copied back", Also: []string{"copies the TCP option of SMC into its answer", "does not answer PROPOSAL"},
-		Cause: "The answer to the SYN had the TCP option of SMC, but the peer does not speak SMC: the peer, or a load balancer, firewall or proxy on the path, copies options that it does not know. Or the server has passed its listening socket to a process that does not run under 'smcr run'. The connection is TCP, and SMC is not announced to this address for a time: a minute at first, an hour at most.",
+		Cause: "The answer to the SYN had the TCP option of SMC, but the peer does not speak SMC: the peer, or a load balancer, firewall or proxy on the path, copies options that it does not know. Or the server has passed its listening socket to a process that does not run under 'smcr run'. The connection is TCP, and SMC is not announced to this port, for this user, for a time: a minute at first, an hour at most.",
 		Cure: []string{
 			"Nothing has to be done for TCP.",
 			"To see who copies: capture the SYN and the SYN-ACK on both hosts with 'tcpdump -v'. An option with the experiment id 0x534d4372 in the SYN-ACK is a copy.",

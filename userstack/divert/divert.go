@@ -249,9 +249,6 @@ func (d *Diverter) Detach(cgroup uint64) error {
 	return err
 }
 
-// Anybody stands for all users in [Diverter.Quiet].
-const Anybody = ^uint32(0)
-
 // A Silence says how long connections to a peer are not announced.
 type Silence struct {
 	// For is how long. With 0, they are announced again.
@@ -263,7 +260,7 @@ type Silence struct {
 	Why smc.Diagnosis
 }
 
-// Quiet has connections of a user to a peer not announced for a time. Port 0 stands for all ports of the peer. A
+// Quiet has connections of a user to a port of a peer not announced for a time. A
 // later call replaces an earlier one. The table is bounded: what was asked for longest ago may be forgotten.
 func (d *Diverter) Quiet(uid uint32, peer netip.AddrPort, s Silence) error {
 	key := bpfPeer{Uid: uid, Addr: peer.Addr().As16(), Port: swapped(peer.Port())}

@@ -4,11 +4,11 @@ package divert
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -20,7 +20,7 @@ import (
 	"smcr/smc"
 )
 
-// TestQuiet has peers to which nothing is announced.
+// TestQuiet has peers to which nothing is announced: one port, by one user.
 func TestQuiet(t *testing.T) {
 	testkind.System(t)
 	b := newBed(t, splice)
@@ -35,10 +35,11 @@ func TestQuiet(t *testing.T) {
 		{"a user, a port", func() error { return b.d[0].Quiet(uid, at, Silence{For: time.Hour, Why: smc.DiagNoPath}) }, [2]int64{0, 1}},
 		{"no more", func() error { return b.d[0].Quiet(uid, at, Silence{For: 0, Why: smc.DiagNoPath}) }, [2]int64{1, 1}},
 		{"another user", func() error { return b.d[0].Quiet(uid+1, at, Silence{For: time.Hour, Why: smc.DiagNoPath}) }, [2]int64{1, 1}},
-		{"all users, a port", func() error { return b.d[0].Quiet(Anybody, at, Silence{For: time.Hour, Why: smc.DiagNoPath}) }, [2]int64{0, 1}},
-		{"all users, all ports", func() error {
-			return b.d[0].Quiet(Anybody, netip.AddrPortFrom(at.Addr(), 0), Silence{For: time.Hour, Why: smc.DiagNoPath})
-		}, [2]int64{0, 0}},
+		{"all users and no port, which are nothing", func() error {
+			return errors.Join(
+				b.d[0].Quiet(^uint32(0), at, Silence{For: time.Hour, Why: smc.DiagNoPath}),
+				b.d[0].Quiet(uid, netip.AddrPortFrom(at.Addr(), 0), Silence{For: time.Hour, Why: smc.DiagNoPath}))
+		}, [2]int64{1, 1}},
 	} {
 		b.must(step.quiet())
 		for i, l := range []net.Listener{l, other} {
@@ -49,7 +50,7 @@ func TestQuiet(t *testing.T) {
 			}
 		}
 	}
-	b.wantCount(smc.DiagNoPath, 4)
+	b.wantCount(smc.DiagNoPath, 1)
 }
 
 // TestQuietTry: when a silence with a try is over, one connection is announced, until something is known of it.
@@ -70,34 +71,46 @@ func TestQuietTry(t *testing.T) {
 }
 
 // TestCopied has a device on the way that copies options from SYN to SYN-ACK: the connection is TCP, and
-// the next ones are not announced to this host. The end of the handshake says so to a server behind that device.
+// the next ones of this user are not announced to this port. The end of the handshake says so to a server behind that device.
+// Other ports of the host may be those of other hosts, and other users have their own experience.
 func TestCopied(t *testing.T) {
 	testkind.System(t)
 	b := newBed(t, splice)
 	b.must(b.d[1].Close())
-	address, ends := copier(t, b)
-	for _, probed := range []bool{true, false} {
+	host, ends := copier(t, b)
+	for _, step := range []struct {
+		name   string
+		uid    int
+		port   string
+		probed bool
+	}{
+		{"the first", os.Geteuid(), "9998", true},
+		{"the next", os.Geteuid(), "9998", false},
+		{"another port", os.Geteuid(), "9999", true},
+		{"another user", 1000, "9998", true},
+		{"the next of that user", 1000, "9998", false},
+	} {
 		b.must(b.A.Do(func() error {
-			c, err := net.Dial("tcp", address)
+			c, err := (&net.Dialer{Control: chowned(step.uid)}).Dial("tcp", net.JoinHostPort(host, step.port))
 			if err != nil {
 				return fmt.Errorf("dial: %w", err)
 			}
 			return c.Close()
 		}))
-		if got := bytes.Contains((<-ends).Contents, []byte{254, 6, 0x53, 0x4d, 0x43, 0x72}); got != probed {
-			t.Errorf("the end of the handshake has the probe: %t, want %t", got, probed)
+		if got := bytes.Contains((<-ends).Contents, []byte{254, 6, 0x53, 0x4d, 0x43, 0x72}); got != step.probed {
+			t.Errorf("%s: the end of the handshake has the probe: %t, want %t", step.name, got, step.probed)
 		}
 	}
-	b.wantCount(smc.DiagCopied, 2) // the one that found it, and the next one
+	b.wantCount(smc.DiagCopied, 5)
 	b.wantTaken(0, 0)
 	b.gone()
 }
 
-// copier answers SYNs to an address that no host has with SYN-ACKs of the same options, on host B. ends has the first
-// answers to those.
-func copier(t *testing.T, b *bed) (address string, ends <-chan *layers.TCP) {
+// copier answers SYNs to an address that no host has, at ports 9998 and 9999, with SYN-ACKs of the same options, on host B.
+// ends has the first answers to those.
+func copier(t *testing.T, b *bed) (host string, ends <-chan *layers.TCP) {
 	t.Helper()
-	const host, port = "10.77.0.77", 9998
+	host = "10.77.0.77"
 	link := b.B.Links[0]
 	out, err := b.A.Command(t.Context(), "ip", "neigh", "replace", host, "lladdr", link.MAC.String(), "dev", b.A.Links[0].Name).CombinedOutput()
 	if err != nil {
@@ -126,7 +139,7 @@ func copier(t *testing.T, b *bed) (address string, ends <-chan *layers.TCP) {
 				return
 			}
 			f, err := parseFrame(buf[:n])
-			if err != nil || f.tuple.Local.Port() != port || f.flags != flagSYN && (f.flags != flagACK || made[f.tuple.Remote]) {
+			if err != nil || f.tuple.Local.Port()|1 != 9999 || f.flags != flagSYN && (f.flags != flagACK || made[f.tuple.Remote]) {
 				continue
 			}
 			syn, ok := gopacket.NewPacket(f.b, layers.LayerTypeEthernet, gopacket.Default).Layer(layers.LayerTypeTCP).(*layers.TCP)
@@ -146,5 +159,5 @@ func copier(t *testing.T, b *bed) (address string, ends <-chan *layers.TCP) {
 			}
 		}
 	}()
-	return net.JoinHostPort(host, strconv.Itoa(port)), answers
+	return host, answers
 }

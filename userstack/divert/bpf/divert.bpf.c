@@ -94,8 +94,7 @@ struct syn {
 	struct header h;
 };
 
-/* A peer, at one of its ports or, with 0, at all; and one user of this host, or all. */
-#define ANYBODY 0xffffffff
+/* A peer at one of its ports, as one user of this host knows it: what the connections of a user have shown holds for that user alone. */
 struct peer {
 	__u32 uid;
 	__u8 addr[16];
@@ -103,7 +102,7 @@ struct peer {
 	__u16 unused;
 };
 
-/* How long nothing is announced to a host that copies options, in nanoseconds. */
+/* How long nothing is announced where options are copied, in nanoseconds. */
 #define COPIED_FOR (60ull * 1000 * 1000 * 1000)
 
 /* Why the connections of the sockets of an attached cgroup are TCP: peer diagnosis codes (RFC 7609, appendix A.3), and those of package smc. */
@@ -699,32 +698,18 @@ static __always_inline void forget(const struct tuple *t, const struct flow *f)
 		count_in(uid, server, -1, held ? 0 : -1);
 }
 
-/* told reports why nothing is to be announced to a peer, by what one user knows of it, or all. 0: nothing is known. */
-static __always_inline __u32 told(struct peer *p)
+/* silent reports why a connection of a user is not announced to its peer, or 0: nothing is known against it. */
+static __always_inline __u32 silent(__u32 uid, const struct tuple *t)
 {
-	struct silence *s = bpf_map_lookup_elem(&quiet, p);
+	struct peer p = { .uid = uid, .port = t->rport };
+	__builtin_memcpy(p.addr, t->remote, sizeof(p.addr));
+	struct silence *s = bpf_map_lookup_elem(&quiet, &p);
 	__u64 now = bpf_ktime_get_ns();
 	if (s && now < s->until)
 		return s->why;
 	if (s && s->again)
 		s->until = now + s->again; /* two at once may both see that it is over */
 	return 0;
-}
-
-/* silent reports why a connection of a user is not announced to its peer, or 0. */
-static __always_inline __u32 silent(__u32 uid, const struct tuple *t)
-{
-	struct peer p = { .uid = uid, .port = t->rport };
-	__builtin_memcpy(p.addr, t->remote, sizeof(p.addr));
-	__u32 why = told(&p);
-	if (why)
-		return why;
-	p.uid = ANYBODY;
-	why = told(&p);
-	if (why)
-		return why;
-	p.port = 0;
-	return told(&p);
 }
 
 /* impossible reports why SMC-R is not possible with a peer by a device, or 0: nothing is known against it. */
@@ -1013,7 +998,7 @@ static __always_inline int came_synack(struct __sk_buff *skb, const struct packe
 	if (has & ANNOUNCES && !(has & (PROBES | UNFIT)) && holds(&p->t, f))
 		return 1;
 	if (has & PROBES) {
-		struct peer peer = { .uid = ANYBODY };
+		struct peer peer = { .uid = f->uid, .port = p->t.rport };
 		struct silence until = { .until = bpf_ktime_get_ns() + COPIED_FOR, .why = COPIED };
 		__builtin_memcpy(peer.addr, p->t.remote, sizeof(peer.addr));
 		bpf_map_update_elem(&quiet, &peer, &until, BPF_ANY);
