@@ -44,8 +44,8 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 		w.tallies.count(f.Cgroup, f.Role, d)
 		s.log.Debug("connection stays TCP", "remote", f.Tuple.Remote, "err", err)
 		s.in.StaysTCP(owner, f.Cookie, f.Role == smc.Client, err)
-		if f.Role == smc.Client && lasts(d) {
-			w.quiet(f, divert.Silence{For: declinedFor, Why: declinedBy(d)})
+		if t := lasts(d); f.Role == smc.Client && t > 0 {
+			w.quiet(f, divert.Silence{For: t, Why: declinedBy(d)})
 		}
 		if err := f.Splice(); err != nil {
 			s.log.Info("connection lost", "remote", f.Tuple.Remote, "err", err)
@@ -70,9 +70,14 @@ func (w *boundary) loop() *engine.Loop {
 	return w.s.cfg.Engines[0]
 }
 
-// declinedFor is how long the connections of a user to a port are TCP from the start, after one that
-// was declined: those cost a handshake and are carried.
-const declinedFor = 10 * time.Second
+// How long the connections of a user to a port are TCP from the start, after one that was declined: those cost a handshake and
+// are carried.
+const (
+	declinedFor = 10 * time.Second
+	// fullFor is that time where one of the hosts had no room. Whoever took it may be another user, or another host, and may
+	// be gone in the next moment.
+	fullFor = time.Second
+)
 
 // declinedBy is the reason of the connections that follow one that was declined. A path has two ends, and which of them found
 // that nothing passes says nothing.
@@ -83,10 +88,22 @@ func declinedBy(d *userstack.DeclineError) smc.Diagnosis {
 	return d.Code
 }
 
-// lasts reports whether the next connections would be declined as well. Those that came as a link failed would not: the
-// link group has another link, or is a new one.
-func lasts(d *userstack.DeclineError) bool {
-	return d.Code != smc.DiagNoActiveLink && d.Code != smc.DiagNoServerLink
+// lasts returns for how long the next connections would be declined as well, as far as one that was declined can tell.
+//
+//	reason                        | how long
+//	------------------------------+------------------------------------------------------------------
+//	a link failed                 | not at all: the link group has another link, or is a new one
+//	the link group is gone        | not at all: the next connection makes one
+//	no room                       | fullFor
+//	any other                     | declinedFor
+func lasts(d *userstack.DeclineError) time.Duration {
+	switch d.Code {
+	case smc.DiagNoActiveLink, smc.DiagNoServerLink, smc.DiagSync:
+		return 0
+	case smc.DiagMem:
+		return fullFor
+	}
+	return declinedFor
 }
 
 // quiet has connections like that of f not announced for a time.

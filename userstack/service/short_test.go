@@ -102,18 +102,29 @@ func TestShorts(t *testing.T) {
 	}
 }
 
-// TestDeclinedBy: the connections that follow one that was declined have the reason of that.
+// TestDeclinedBy: the connections that follow one that was declined have the reason of that. What another user or host may
+// have caused, or what the next connection finds mended, is not held against the peer.
 func TestDeclinedBy(t *testing.T) {
 	for _, tt := range []struct {
-		d    userstack.DeclineError
-		want smc.Diagnosis
+		d     userstack.DeclineError
+		want  smc.Diagnosis
+		lasts time.Duration
 	}{
-		{userstack.DeclineError{Code: smc.DiagNoPath}, smc.DiagNoPath},
-		{userstack.DeclineError{Code: smc.DiagNoPath, Remote: true}, smc.DiagNoPath},
-		{userstack.DeclineError{Code: smc.DiagPrefixMismatch, Remote: true}, smc.DiagPeerDeclined},
-		{userstack.DeclineError{Code: smc.DiagPrefixMismatch}, smc.DiagPrefixMismatch},
-		{userstack.DeclineError{}, smc.DiagPeerDeclined},
+		{userstack.DeclineError{Code: smc.DiagNoPath}, smc.DiagNoPath, declinedFor},
+		{userstack.DeclineError{Code: smc.DiagNoPath, Remote: true}, smc.DiagNoPath, declinedFor},
+		{userstack.DeclineError{Code: smc.DiagPrefixMismatch, Remote: true}, smc.DiagPeerDeclined, declinedFor},
+		{userstack.DeclineError{Code: smc.DiagPrefixMismatch}, smc.DiagPrefixMismatch, declinedFor},
+		{userstack.DeclineError{}, smc.DiagPeerDeclined, declinedFor},
+		{userstack.DeclineError{Code: smc.DiagMem}, smc.DiagMem, fullFor},
+		{userstack.DeclineError{Code: smc.DiagMem, Remote: true}, smc.DiagPeerDeclined, fullFor},
+		{userstack.DeclineError{Code: smc.DiagSync}, smc.DiagSync, 0},
+		{userstack.DeclineError{Code: smc.DiagSync, Remote: true}, smc.DiagPeerDeclined, 0},
+		{userstack.DeclineError{Code: smc.DiagNoActiveLink}, smc.DiagNoActiveLink, 0},
+		{userstack.DeclineError{Code: smc.DiagNoServerLink, Remote: true}, smc.DiagPeerDeclined, 0},
 	} {
+		if got := lasts(&tt.d); got != tt.lasts {
+			t.Errorf("%+v is remembered for %v, want %v", tt.d, got, tt.lasts)
+		}
 		if got := declinedBy(&tt.d); got != tt.want {
 			t.Errorf("%+v: %v, want %v", tt.d, got, tt.want)
 		}
