@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	_ "smcr/internal/testing/firstthread"
@@ -94,6 +97,32 @@ func TestOtherUser(t *testing.T) {
 	if err := c.AddUEID(t.Context(), "A"); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestLearntOfOthers: a user sees what was learnt for everyone and for this user, and the owner of the stack sees all.
+func TestLearntOfOthers(t *testing.T) {
+	all := []nl.Learnt{
+		{Everyone: true, Local: netip.MustParseAddr("10.0.0.1"), Remote: netip.MustParseAddrPort("10.0.0.2:0"), Why: 0x03fd0000, Left: time.Second},
+		{UID: 65534, Remote: netip.MustParseAddrPort("10.0.0.2:80"), Why: 0x05000000},
+		{UID: 65533, Remote: netip.MustParseAddrPort("10.0.0.2:81"), Why: 0x05000000, Left: time.Minute},
+	}
+	address := serve(t, nltest.NewFake(nltest.State{Learnt: all}), nl.ServerConfig{})
+	got, err := dial(t, address).Learnt(t.Context())
+	if diff := cmp.Diff(all, got, sameAddr, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	asUser(t, 65534, func() {
+		c, err := nl.DialUnix(t.Context(), address)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		got, err := c.Learnt(t.Context())
+		if err != nil || len(got) != 2 || !got[0].Everyone || got[1].UID != 65534 {
+			t.Errorf("another user: %+v, %v", got, err)
+		}
+	})
 }
 
 // TestOthersProcesses checks that only root sees the processes of other users in a

@@ -90,7 +90,7 @@ func families() []genlFamily {
 			{cmdPNETDel, do, (*Server).doPNET},
 			{cmdPNETFlush, do, (*Server).doFlushPNET},
 		}},
-		{ownFamilyID, OwnFamilyName, attrOwnAttach, []genlOp{
+		{ownFamilyID, OwnFamilyName, attrOwnLearnt, []genlOp{
 			{cmdOwnDeleteLink, do, (*Server).doDelete},
 			{cmdOwnDeleteLinkGroup, do, (*Server).doDelete},
 			{cmdOwnTrace, do | opDump, (*Server).dumpTrace},
@@ -99,6 +99,7 @@ func families() []genlFamily {
 			{cmdOwnDetach, do, (*Server).doAttach},
 			{cmdOwnEnter, opDo | opDump | opPolicy, (*Server).dumpEnter},
 			{cmdOwnListen, opDo | opDump | opPolicy, (*Server).dumpListen},
+			{cmdOwnGetLearnt, dump, (*Server).dumpLearnt},
 		}},
 	}
 }

@@ -12,6 +12,9 @@ import "smcr/smc"
 //	link                       | the queue pair numbers of both ends
 //	cgroup of another user     | what became of its connections
 //
+// What was learnt with connections of another user, they do not see at all: with whom somebody has connections is
+// shown while there are any.
+//
 // Alert token, peer ID and queue pair numbers are part of CLC messages and packets. They
 // help an attacker to forge these.
 
@@ -37,6 +40,11 @@ func (s *Server) hideLink(p Peer, l *Link) {
 	if !s.cfg.Authorize(p) {
 		l.QPN, l.PeerQPN = 0, 0
 	}
+}
+
+// concerns reports whether a peer may see what was learnt.
+func (s *Server) concerns(p Peer, l *Learnt) bool {
+	return l.Everyone || l.UID == p.UID || s.cfg.Authorize(p)
 }
 
 func (s *Server) hideAttachment(p Peer, a *Attachment) {

@@ -61,6 +61,7 @@ const (
 	cmdOwnDetach
 	cmdOwnEnter
 	cmdOwnListen // with descriptors
+	cmdOwnGetLearnt
 )
 
 // Attributes of SMCR_STACK requests and answers.
@@ -74,6 +75,17 @@ const (
 	attrOwnTraceConn  // of a connection
 	attrOwnTraceEvent // of an event
 	attrOwnAttach     // a nest: an attached cgroup
+	attrOwnLearnt     // a nest: what was learnt of a peer
+)
+
+// Attributes of the nest of what was learnt of a peer.
+const (
+	attrLearntEveryone = iota + 1
+	attrLearntUID
+	attrLearntLocal
+	attrLearntRemote
+	attrLearntWhy
+	attrLearntLeft // in ms
 )
 
 // Attributes of the nest of an attached cgroup.

@@ -157,6 +157,17 @@ func (c *copies) makeRoom(uid uint32) {
 	delete(c.at, first)
 }
 
+// all calls each with what is not announced, and for how long yet.
+func (c *copies) all(now time.Time, each func(uid uint32, at netip.AddrPort, left time.Duration)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, x := range c.at {
+		if left := x.until.Sub(now); left > 0 {
+			each(key.uid, key.at, left)
+		}
+	}
+}
+
 // answered records an answer to PROPOSAL on a connection of a user.
 func (c *copies) answered(uid uint32, remote netip.AddrPort) {
 	c.mu.Lock()

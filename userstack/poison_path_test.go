@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"smcr/nl"
 	"smcr/smc"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
@@ -67,6 +68,15 @@ func TestPathOfAddresses(t *testing.T) {
 		}
 		if b.client.tryPathTo(second(1), addr(2, 0)) == nil {
 			t.Error("connections from the second address do not stay TCP")
+		}
+		for s, want := range map[*Stack]nl.Learnt{
+			b.server: {Everyone: true, Local: second(2), Remote: netip.AddrPortFrom(addr(1, 0), 0), Why: uint32(smc.DiagNoPath)},
+			b.client: {Everyone: true, Local: second(1), Remote: netip.AddrPortFrom(addr(2, 0), 0), Why: uint32(smc.DiagNoPath)},
+		} {
+			got := one(t, s.Control().(nl.Learner).Learnt)
+			if want.Left = got.Left; got != want || got.Left <= 0 {
+				t.Errorf("%s shows %+v, want %+v", s.cfg.Hostname, got, want)
+			}
 		}
 		ct, st = connect(addr(1, 0), second(2))
 		_, _, _, err := b.rendezvous(ct, st)

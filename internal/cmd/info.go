@@ -3,6 +3,7 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,10 @@ import (
 	"smcr/internal/output"
 	"smcr/internal/place"
 	"smcr/internal/printable"
+	"smcr/internal/reasons"
 	"smcr/internal/serve"
 	"smcr/nl"
+	"smcr/smc"
 
 	"github.com/spf13/cobra"
 )
@@ -48,6 +51,10 @@ func newInfo(f *cmdutil.Factory) *cobra.Command {
 		Long: "Show the SMC stacks of this network namespace, the kernel's and the user-space\n" +
 			"stack: versions, features, and devices. If a stack that 'smcr run' started has\n" +
 			"died, smcr shows when it died and where its log is.\n\n" +
+			"The user-space stack remembers for a time with whom SMC was of no use. It shows\n" +
+			"these peers, the name of the reason (see 'smcr explain'), and whose connections\n" +
+			"stay TCP: those of one user, whom root and the owner of the stack see as well,\n" +
+			"or those of all users.\n\n" +
 			"Changes that commands make in the user-space stack last until the machine\n" +
 			"restarts. The stack keeps them in the file that State shows. To make them\n" +
 			"permanent, run 'smcr export > " + config.DefaultPath + "'.",
@@ -72,6 +79,8 @@ type stackInfo struct {
 	died    *serve.Died // the stack in user space before this one, if it died
 	// draining are the stacks that have handed over to this one and still have connections.
 	draining []draining
+	// learnt are the peers with which connections stay TCP for a time, in the order of the listing.
+	learnt []nl.Learnt
 }
 
 // draining is a stack that has handed over.
@@ -125,6 +134,9 @@ func readInfos(ctx context.Context, m nl.Multi) ([]nl.Row[stackInfo], error) {
 				v.ueids++
 			}
 		}
+		if v.learnt, err = learnt(ctx, m, r.Stack); err != nil {
+			return nil, err
+		}
 		if r.Stack == userStack {
 			if d, ok := serve.LastDied(); ok {
 				v.died = &d
@@ -133,6 +145,26 @@ func readInfos(ctx context.Context, m nl.Multi) ([]nl.Row[stackInfo], error) {
 		}
 	}
 	return rows, nil
+}
+
+// learnt asks a stack with whom connections stay TCP for a time. One that knows no such question has no answer.
+func learnt(ctx context.Context, m nl.Multi, stack string) (all []nl.Learnt, err error) {
+	for _, b := range m {
+		if b.Name != stack {
+			continue
+		}
+		l, err := nl.LearnerOf(b)
+		if err == nil {
+			all, err = l.Learnt(ctx)
+		}
+		if err != nil && !errors.Is(err, nl.ErrNotSupported) {
+			return nil, err
+		}
+	}
+	slices.SortFunc(all, func(a, b nl.Learnt) int {
+		return cmp.Or(a.Remote.Compare(b.Remote), a.Local.Compare(b.Local), cmp.Compare(a.UID, b.UID))
+	})
+	return all, nil
 }
 
 // deviceNames returns the names of devices, with what a device is that is no RDMA card.
@@ -183,6 +215,33 @@ type infoJSON struct {
 	Died         string   `json:"died,omitempty"`
 
 	Draining []drainingJSON `json:"draining,omitempty"`
+	Learnt   []learntJSON   `json:"learnt,omitempty"`
+}
+
+// A learntJSON is a peer with which connections stay TCP for a time.
+type learntJSON struct {
+	UID    *uint32 `json:"uid,omitempty"` // not if it is so for all users
+	Local  string  `json:"local,omitempty"`
+	Peer   string  `json:"peer"`
+	Port   uint16  `json:"port,omitempty"` // not if it is so for all ports
+	Reason string  `json:"reason"`
+	Name   string  `json:"name,omitempty"`
+	Text   string  `json:"text,omitempty"`
+	Left   float64 `json:"left_s"`
+}
+
+func newLearntJSON(l *nl.Learnt) learntJSON {
+	why := smc.Diagnosis(l.Why)
+	j := learntJSON{
+		Peer: l.Remote.Addr().String(), Port: l.Remote.Port(), Reason: code(l.Why), Name: reasons.Name(why), Text: why.Text(), Left: l.Left.Seconds(),
+	}
+	if !l.Everyone {
+		j.UID = &l.UID
+	}
+	if l.Local.IsValid() {
+		j.Local = l.Local.String()
+	}
+	return j
 }
 
 // A drainingJSON is a stack that has handed over.
@@ -210,6 +269,9 @@ func newInfoJSON(r nl.Row[stackInfo]) infoJSON {
 			x.Until = d.Until.Format(time.RFC3339)
 		}
 		j.Draining = append(j.Draining, x)
+	}
+	for i := range s.learnt {
+		j.Learnt = append(j.Learnt, newLearntJSON(&s.learnt[i]))
 	}
 	return j
 }
@@ -295,9 +357,41 @@ func describe(b *strings.Builder, r nl.Row[stackInfo]) {
 			line("  "+d.Name, "process %d, for %v, %s, ends %s", d.PID, d.age.Round(time.Second), output.Count(d.connections, "connection"), until)
 		}
 	}
+	if n := len(s.learnt); n > 0 {
+		line("Stay TCP", "connections with the following, for a time")
+		for i := range s.learnt[:min(n, mostLearnt)] {
+			l := &s.learnt[i]
+			whose := fmt.Sprintf("user %d", l.UID)
+			if l.Everyone {
+				whose = "all users"
+			}
+			line("  "+whose, "%s", learntText(l))
+		}
+		if n > mostLearnt {
+			line("  others", "%d, see 'smcr info -o json'", n-mostLearnt)
+		}
+	}
 	if s.died != nil {
 		line("Previous Stack", "died %s", diedText(*s.died))
 	}
+}
+
+// mostLearnt is how many peers the text has with which connections stay TCP.
+const mostLearnt = 20
+
+// learntText returns with whom connections stay TCP, why, and for how long.
+func learntText(l *nl.Learnt) string {
+	peer, why := l.Remote.String(), cmp.Or(reasons.Name(smc.Diagnosis(l.Why)), code(l.Why))
+	if l.Remote.Port() == 0 {
+		peer = l.Remote.Addr().String()
+	}
+	if l.Local.IsValid() {
+		peer += " from " + l.Local.String()
+	}
+	if l.Left == 0 {
+		return fmt.Sprintf("%s, %s, until the next connection has tried", peer, why)
+	}
+	return fmt.Sprintf("%s, %s, for %v", peer, why, l.Left.Round(time.Second))
 }
 
 // roceVersions returns the versions of RoCE that the devices of a user-space stack

@@ -3,12 +3,14 @@
 package cmd
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"smcr/nl"
+	"smcr/smc"
 )
 
 // TestEIDs checks that the text about enterprise IDs says whether version 2 is used.
@@ -36,6 +38,35 @@ func TestEIDs(t *testing.T) {
 		if strings.Join(got, "\n") != strings.Join(tt.want, "\n") {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
+	}
+}
+
+// TestLearnt: the text and the JSON say with whom connections stay TCP, whose, why and for how long.
+func TestLearnt(t *testing.T) {
+	all := []nl.Learnt{
+		{Everyone: true, Local: netip.MustParseAddr("10.0.0.1"), Remote: netip.MustParseAddrPort("10.0.0.2:0"), Why: uint32(smc.DiagNoPath)},
+		{UID: 1000, Remote: netip.MustParseAddrPort("[fd00::1]:80"), Why: uint32(smc.DiagCopied), Left: 42500 * time.Millisecond},
+	}
+	for range mostLearnt {
+		all = append(all, nl.Learnt{UID: 1001, Remote: netip.MustParseAddrPort("10.0.0.3:81"), Why: 0x12345678, Left: time.Second})
+	}
+	row := nl.Row[stackInfo]{Stack: "user", Value: stackInfo{SysInfo: nl.SysInfo{Stack: "smcr"}, learnt: all}}
+	var b strings.Builder
+	describe(&b, row)
+	for _, want := range []string{
+		"Stay TCP:         connections with the following, for a time\n",
+		"  all users:      10.0.0.2 from 10.0.0.1, roce-blocked, until the next connection has tried\n",
+		"  user 1000:      [fd00::1]:80, option-replayed, for 43s\n",
+		"  user 1001:      10.0.0.3:81, 0x12345678, for 1s\n",
+		"  others:         2, see 'smcr info -o json'\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in:\n%s", want, b.String())
+		}
+	}
+	j := newInfoJSON(row).Learnt
+	if len(j) != len(all) || j[0].UID != nil || j[0].Port != 0 || j[0].Local != "10.0.0.1" || *j[1].UID != 1000 || j[1].Peer != "fd00::1" || j[1].Left != 42.5 || j[1].Name != "option-replayed" {
+		t.Errorf("JSON: %+v", j[:2])
 	}
 }
 

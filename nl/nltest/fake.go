@@ -36,6 +36,7 @@ type State struct {
 	TraceConns  []nl.TraceConn
 	TraceEvents []nl.TraceEvent
 	Attachments []nl.Attachment
+	Learnt      []nl.Learnt
 }
 
 // A Fake is an [nl.Control] in memory. Its tables change by the rules of the
@@ -55,6 +56,7 @@ var (
 	_ nl.Control     = (*Fake)(nil)
 	_ nl.ControlSMCD = (*Fake)(nil)
 	_ nl.Attacher    = (*Fake)(nil)
+	_ nl.Learner     = (*Fake)(nil)
 )
 
 // NewFake returns a Fake with this state.
@@ -286,6 +288,11 @@ func (f *Fake) Trace(ctx context.Context, r nl.TraceRequest) (t nl.Trace, err er
 // Attachments implements [nl.Attacher].
 func (f *Fake) Attachments(ctx context.Context) ([]nl.Attachment, error) {
 	return get(f, ctx, func(s *State) []nl.Attachment { return slices.Clone(s.Attachments) })
+}
+
+// Learnt implements [nl.Learner].
+func (f *Fake) Learnt(ctx context.Context) ([]nl.Learnt, error) {
+	return get(f, ctx, func(s *State) []nl.Learnt { return slices.Clone(s.Learnt) })
 }
 
 // Attach implements [nl.Attacher].

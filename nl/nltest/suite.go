@@ -51,6 +51,7 @@ func RunControlSuite(t *testing.T, open func(*testing.T) nl.Control, opts Option
 		run("Deletion", testDeletion)
 		run("Trace", testTrace)
 		run("Attachments", testAttachments)
+		run("Learnt", testLearnt)
 		run("UEID", testUEID)
 		run("HSLimitation", testHSLimitation)
 		run("PNET", func(t *testing.T, ctx context.Context, c nl.Control) { testPNET(t, ctx, c, opts.NetDev) })
@@ -244,6 +245,24 @@ func testTrace(t *testing.T, ctx context.Context, c nl.Control) {
 	}
 	_, err = c.Trace(ctx, nl.TraceRequest{})
 	checkIs(t, "Trace without types", err, syscall.EINVAL)
+}
+
+// testLearnt asks for what cannot be caused here: peers with whom SMC was of no use.
+func testLearnt(t *testing.T, ctx context.Context, c nl.Control) {
+	l, ok := c.(nl.Learner)
+	if !ok {
+		return
+	}
+	all, err := l.Learnt(ctx)
+	if errors.Is(err, nl.ErrNotSupported) {
+		return
+	}
+	check(t, "Learnt", err)
+	for _, l := range all {
+		if !l.Remote.Addr().IsValid() || l.Why == 0 || l.Left < 0 {
+			t.Errorf("Learnt: %+v", l)
+		}
+	}
 }
 
 // testAttachments uses a cgroup that does not exist, and no Enter, which would move this process.

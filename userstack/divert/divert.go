@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -247,33 +246,6 @@ func (d *Diverter) Detach(cgroup uint64) error {
 	d.forgetListeners()
 	_, err := d.counts()
 	return err
-}
-
-// A Silence says how long connections to a peer are not announced.
-type Silence struct {
-	// For is how long. With 0, they are announced again.
-	For time.Duration
-	// Again, if not 0, has the first connection after that announced, and the others not, for so long or until
-	// Quiet is called again.
-	Again time.Duration
-	// Why is the reason with which the connections are counted.
-	Why smc.Diagnosis
-}
-
-// Quiet has connections of a user to a port of a peer not announced for a time. A
-// later call replaces an earlier one. The table is bounded: what was asked for longest ago may be forgotten.
-func (d *Diverter) Quiet(uid uint32, peer netip.AddrPort, s Silence) error {
-	key := bpfPeer{Uid: uid, Addr: peer.Addr().As16(), Port: swapped(peer.Port())}
-	var err error
-	if s.For == 0 {
-		err = ignored(d.bpf.Quiet.Delete(key), ebpf.ErrKeyNotExist)
-	} else {
-		err = d.bpf.Quiet.Put(key, bpfSilence{Until: uint64(monotonic() + s.For), Again: uint64(s.Again), Why: uint32(s.Why)})
-	}
-	if err != nil {
-		return fmt.Errorf("divert: %w", err)
-	}
-	return nil
 }
 
 // A Count is how many connections of the sockets of a cgroup are TCP for one reason, since it was attached.

@@ -26,7 +26,7 @@
 //
 // Beside: divert.go has what a stack has one of, namespace.go, settings.go, thread.go and held.go its
 // namespaces and devices, programs.go the loading of the programs, takeover.go what several stacks of a host must know of
-// each other, listeners.go the sockets that a program was started with, neighbours.go what the kernel must know of the path that packets of programs take,
+// each other, listeners.go the sockets that a program was started with, quiet.go what is not announced, neighbours.go what the kernel must know of the path that packets of programs take,
 // moves.go by which device they come if theirs is gone, resets.go how a program hears of a reset that no packet can bring.
 //
 // One namespace with one device has both sockets of a connection: the addresses of inner are those of

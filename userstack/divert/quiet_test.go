@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -102,6 +103,17 @@ func TestCopied(t *testing.T) {
 		}
 	}
 	b.wantCount(smc.DiagCopied, 5)
+	quiet, err := b.d[0].Silences()
+	b.must(err)
+	known := map[string]bool{}
+	for _, q := range quiet {
+		known[fmt.Sprint(q.UID, " ", q.Peer)] = q.Why == smc.DiagCopied && q.For > 0 && q.For <= time.Minute
+	}
+	own := os.Geteuid()
+	want := map[string]bool{fmt.Sprint(own, " ", host, ":9998"): true, fmt.Sprint(own, " ", host, ":9999"): true, fmt.Sprint("1000 ", host, ":9998"): true}
+	if !maps.Equal(known, want) {
+		t.Errorf("what is known: %+v, want %v", quiet, want)
+	}
 	b.wantTaken(0, 0)
 	b.gone()
 }

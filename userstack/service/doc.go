@@ -20,6 +20,7 @@
 //	attach.go         which programs: the commands about cgroups
 //	places.go         where SMC must not be announced, with machine.go
 //	short.go          to whom it is not worth it
+//	learnt.go         with whom connections stay TCP, for listings
 //	tallies.go        what became of the connections of each cgroup
 //	list.go           those that are TCP, for listings
 //	handover.go       another process takes over: the side of the old one

@@ -153,6 +153,22 @@ func (m *Memory) Len(now time.Time) int {
 	return len(m.paths)
 }
 
+// A Known is a path that is not open.
+type Known struct {
+	Path
+	Left time.Duration // until the next try; 0: the next connection tries
+}
+
+// All returns the paths that are not open.
+func (m *Memory) All(now time.Time) (all []Known) {
+	for p := range m.paths {
+		if e := m.find(now, p); e != nil {
+			all = append(all, Known{p, max(e.next.Sub(now), 0)})
+		}
+	}
+	return all
+}
+
 // find returns what is known about a path, or nil. It forgets what is too old.
 func (m *Memory) find(now time.Time, p Path) *entry {
 	e := m.paths[p]

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,6 +43,9 @@ func TestVerdicts(t *testing.T) {
 	for i := range 6 {
 		if first := m.Failed(now, p, longest); first != (i == 0) {
 			t.Errorf("failure %d is the first: %v", i, first)
+		}
+		if got := m.All(now); !slices.Equal(got, []Known{{p, pause}}) {
+			t.Errorf("failure %d: %v, want a pause of %v", i, got, pause)
 		}
 		try(Blocked)
 		wait(pause - 1)
@@ -116,6 +120,9 @@ func TestForget(t *testing.T) {
 	m := New()
 	m.Failed(start, p, time.Minute)
 	at := start.Add(FirstPause + forgetAfter)
+	if got := m.All(at.Add(-1)); !slices.Equal(got, []Known{{p, 0}}) {
+		t.Errorf("%v", got)
+	}
 	if m.Len(at.Add(-1)) != 1 || m.Len(at) != 0 || m.Ask(at, p) != Open {
 		t.Error("not forgotten in time")
 	}
