@@ -12,9 +12,9 @@ import (
 	"smcr/userstack/rendezvous"
 )
 
-// hsLimit is how many rendezvous may be under way with handshake limitation. The stack
-// declines more than these.
-const hsLimit = 32
+// hsLimit is how many rendezvous may be under way with handshake limitation, with one host half of them, and the less
+// the fewer are left. The stack declines more than these.
+const hsLimit = 64
 
 // handshakeLimit is the part of a stack that counts and limits the rendezvous of servers. The
 // limits of [rendezvous.Limit] always hold. With handshake limitation, hsLimit holds too.
@@ -30,8 +30,8 @@ type handshakeLimit struct {
 func (l *handshakeLimit) add(host netip.Addr) *rendezvous.Refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n := l.underWay.Total(); n >= hsLimit && l.on.Load() {
-		return &rendezvous.Refusal{Code: smc.DiagConfig, Err: fmt.Errorf("%d pending handshakes: the handshake limit is reached", n)}
+	if l.on.Load() && !l.underWay.Within(host, hsLimit) {
+		return &rendezvous.Refusal{Code: smc.DiagConfig, Err: fmt.Errorf("%d pending handshakes: the handshake limit is reached", l.underWay.Total())}
 	}
 	return l.underWay.Enter(host)
 }

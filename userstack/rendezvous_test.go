@@ -120,25 +120,33 @@ func TestContextEndsRendezvous(t *testing.T) {
 }
 
 // TestHandshakeLimit checks that a stack with a limit declines when there are too many
-// rendezvous.
+// rendezvous. One host with too many leaves those of others alone.
 func TestHandshakeLimit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		if err := b.server.Control().SetHSLimitation(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
-		for range hsLimit { // as if this number of rendezvous did not end
-			if no := b.server.limit.add(addr(3, 0)); no != nil {
-				t.Fatal(no)
+		var all []netip.Addr
+		for i := range 32 { // as if rendezvous did not end
+			for b.server.limit.add(addr(3+i, 0)) == nil {
+				all = append(all, addr(3+i, 0))
 			}
+			if len(all) == hsLimit {
+				break
+			}
+			b.finish(b.connect())
+		}
+		if len(all) != hsLimit || all[hsLimit/2-1] != addr(3, 0) || all[hsLimit/2] == addr(3, 0) {
+			t.Fatalf("rendezvous with %v", all)
 		}
 		ct, st := b.tcp()
 		_, _, cerr, serr := b.rendezvous(ct, st)
 		wantDecline(t, "client", cerr, smc.DiagConfig, true)
 		wantDecline(t, "server", serr, smc.DiagConfig, false)
 		b.stillTCP(ct, st)
-		for range hsLimit {
-			b.server.limit.remove(addr(3, 0))
+		for _, a := range all {
+			b.server.limit.remove(a)
 		}
 		b.finish(b.connect())
 	})

@@ -70,6 +70,12 @@ func (l *Limit) Leave(host netip.Addr) {
 // Total returns how many are under way with all hosts together.
 func (l *Limit) Total() int { return l.total }
 
+// Within reports whether one more of a host would be within another bound of all, of which the host has a half at most, and, from
+// the second one on, no more than is then left for all others.
+func (l *Limit) Within(host netip.Addr, all int) bool {
+	return quota.Fair(l.hosts[quota.Host(host)], 1, all/2, l.total, all)
+}
+
 // Contact tells apart the clients whose first contacts a server makes one after the other.
 // Host is the client's address on the TCP connection, so a host that proposes in the name
 // of another one does not delay that one.

@@ -105,3 +105,19 @@ func TestFirstContacts(t *testing.T) {
 	f.End(inItsName)
 	begin(Contact{Host: hostN(1000)}, false, false)
 }
+
+// TestWithin: of another bound, a host has a half at most, and leaves some for the next one.
+func TestWithin(t *testing.T) {
+	l := newLimit("tests", 100, 100)
+	for i, want := range []int{8, 4, 2, 1, 1, 0} {
+		n := 0
+		for ; l.Within(hostN(i), 16); n++ {
+			if no := l.Enter(hostN(i)); no != nil {
+				t.Fatal(no)
+			}
+		}
+		if n != want {
+			t.Errorf("host %d has %d of 16, want %d", i, n, want)
+		}
+	}
+}
