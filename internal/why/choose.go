@@ -3,6 +3,7 @@
 package why
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -15,8 +16,11 @@ import (
 
 // choose returns the sockets that the user asks about, and finds out whose they are. The error says
 // what was looked for and what else to try.
-func (o *options) choose(items []item, own map[netip.Addr]bool, w *owners) ([]*item, error) {
+func (o *options) choose(ctx context.Context, items []item, own map[netip.Addr]bool, w *owners) ([]*item, error) {
 	t := o.target
+	if t.unit != "" {
+		return o.ofUnit(ctx, items, w)
+	}
 	port := target{}
 	if t.number != 0 {
 		if t.number <= 65535 {
@@ -84,24 +88,9 @@ func (o *options) ofProcess(pid int, items []item, w *owners, isPort bool) ([]*i
 	if p.elsewhere(t.pid) {
 		return nil, cmdutil.Say(os.ErrNotExist, "%s is in another network namespace: ask there with 'nsenter -t %d -n smcr why %s', or in its container", t.name(), t.pid, o.arg)
 	}
-	inodes, err := p.inodes(t.pid)
-	has := map[uint64]bool{}
-	for _, i := range inodes {
-		has[i] = true
-	}
-	var chosen []*item
-	for i := range items {
-		it := &items[i]
-		embedded := it.row != nil && int(it.row.PID) == t.pid && it.carried()
-		switch {
-		case embedded, it.row != nil && it.row.stack == kernel && has[it.row.Inode], it.tcp != nil && has[it.tcp.Inode] && !(it.carried() && w.stacks[t.pid]):
-			chosen = append(chosen, it)
-		}
-	}
+	chosen, err := o.held([]int{t.pid}, items, w)
 	switch {
 	case len(chosen) > 0:
-		o.find(chosen, w)
-		o.prefer(t.pid, w)
 	case w.stacks[t.pid]:
 		return nil, cmdutil.Say(os.ErrNotExist, "%s is the SMC stack, and what it carries belongs to programs: see 'smcr connection list'", t.name())
 	case err != nil && notVisible(err):

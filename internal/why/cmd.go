@@ -35,14 +35,16 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 	opts := &options{Factory: f, interval: defaultInterval}
 	cmd := &cobra.Command{
-		Use:   "why PID|:PORT|ADDRESS",
+		Use:   "why PID|:PORT|ADDRESS|UNIT",
 		Short: "Say what carries connections, why, and what to do",
 		Long: "Say for connections and listeners of this network namespace what carries them (SMC-R,\n" +
 			"SMC-D, a direct pair, TCP), why, how fast they are, what was sent again, and what to\n" +
 			"do. They need not belong to programs under 'smcr run'.\n\n" +
 			"PID is a process, :PORT a port on either side, ADDRESS an IP address on either side,\n" +
 			"perhaps with a port: 10.1.0.5:443 or [fd00::5]:443. A number alone is a process if\n" +
-			"there is one, and a port otherwise; pid:NUMBER and :NUMBER say which is meant.\n\n" +
+			"there is one, and a port otherwise; pid:NUMBER and :NUMBER say which is meant. UNIT is\n" +
+			"a unit of systemd: nginx.service, ssh.socket, system.slice. A name alone is a service if\n" +
+			"it has processes, and a program otherwise.\n\n" +
 			"Of several connections of which there is the same to say, the text shows one and how\n" +
 			"many more there are. --all shows each. JSON has all of them.\n\n" +
 			"smcr measures rates for a second. 'smcr why :443 --interval 0' does not measure.\n\n" +
@@ -50,7 +52,7 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 			"connections.\n\n" +
 			"Exit status: 0 if something was found, 3 if not, 4 if the sockets of the process are\n" +
 			"not visible to the user.",
-		Example: "  smcr why 1234\n  smcr why :443\n  smcr why 10.1.0.5:5432 --interval 5s\n  smcr why :443 -o json --interval 0",
+		Example: "  smcr why 1234\n  smcr why :443\n  smcr why nginx\n  smcr why 10.1.0.5:5432 --interval 5s\n  smcr why :443 -o json --interval 0",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch len(args) {
 			case 0:
@@ -58,7 +60,7 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 			case 1:
 				return nil
 			}
-			return cmdutil.CommandError(cmd, "expected one process, port or address, unexpected argument %q", args[1])
+			return cmdutil.CommandError(cmd, "expected one process, port, address or unit, unexpected argument %q", args[1])
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			opts.arg = args[0]
@@ -71,13 +73,25 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 			opts.env = system()
 			return run(cmd.Context(), opts)
 		},
-		ValidArgsFunction: f.CompletePeers(),
+		ValidArgsFunction: complete(f),
 	}
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
 	cmd.Flags().Var((*interval)(&opts.interval), "interval", "measure rates for this `time`, such as 500ms or 5s; 0 does not measure")
 	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "show each of several connections of which there is the same to say")
 	_ = cmd.RegisterFlagCompletionFunc("interval", cobra.FixedCompletions([]string{"0", "1s", "5s"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// complete completes the addresses of peers, and services that run.
+func complete(f *cmdutil.Factory) cobra.CompletionFunc {
+	peers := f.CompletePeers()
+	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names, directive := peers(cmd, args, word)
+		return append(names, newProcs().services()...), directive
+	}
 }
 
 // interval is the value of --interval: as for other commands, or 0.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package why implements the command smcr why. For the connections and listeners of a
-// process, a port or an address, also of programs that smcr does not carry, it says what
-// carries them, why, how fast they are, what was sent again, and what to do.
+// process, a port, an address or a unit of systemd, also of programs that smcr does not carry, it
+// says what carries them, why, how fast they are, what was sent again, and what to do.
 //
 // What is known about a socket are [Facts]; the verdict (verdict.go) is a pure function of
 // them. The facts come from the kernel's TCP sockets (sock_diag), the SMC stacks, and procfs:

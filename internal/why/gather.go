@@ -14,6 +14,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/sample"
+	"smcr/internal/services"
 	"smcr/internal/sysfs"
 	"smcr/nl"
 	"smcr/smc"
@@ -55,13 +56,15 @@ type environment struct {
 	sockets func(func(network.TCPInfo)) error
 	// addresses are those of this network namespace.
 	addresses func() map[netip.Addr]bool
-	uid       uint32
-	wait      func(context.Context, time.Duration)
+	// listens returns where a unit of systemd with sockets listens.
+	listens func(ctx context.Context, unit string) ([]netip.AddrPort, error)
+	uid     uint32
+	wait    func(context.Context, time.Duration)
 }
 
 func system() *environment {
 	return &environment{
-		procs: newProcs(), sockets: network.SockDiag{}.EachInfo, addresses: ownAddresses, uid: uint32(os.Geteuid()),
+		procs: newProcs(), sockets: network.SockDiag{}.EachInfo, addresses: ownAddresses, listens: services.Listens, uid: uint32(os.Geteuid()),
 		wait: func(ctx context.Context, d time.Duration) {
 			select {
 			case <-time.After(d):
@@ -122,7 +125,7 @@ func (o *options) gather(ctx context.Context) ([]*Facts, error) {
 		}
 	}
 	o.env.procs.attached = o.attachments(ctx)
-	chosen, err := o.choose(items, own, who)
+	chosen, err := o.choose(ctx, items, own, who)
 	if err != nil {
 		return nil, err
 	}

@@ -113,6 +113,9 @@ func (o *owners) of(i *item) []int {
 			pids = o.byInode[i.tcp.Inode]
 		}
 	}
+	if len(pids) > 1 && pids[0] == 1 { // systemd, which made the socket for the others
+		pids = append(slices.Clone(pids[1:]), 1)
+	}
 	if len(pids) == 0 && i.row != nil && i.row.PID != 0 {
 		pids = []int{int(i.row.PID)} // a program that embeds a stack
 	}

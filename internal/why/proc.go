@@ -222,33 +222,6 @@ func startOf(t *task) string {
 	return name
 }
 
-// unitName is the name of a service of systemd.
-var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.@\\-]+\.service$`)
-
-// unitOf returns the service of systemd whose cgroups these are, or "". init are the cgroups of
-// process 1, systemd, whose own is beside its slices. The services of users are none that smcr
-// service knows.
-func unitOf(cgroups, init string) string {
-	paths, tops := systemdCgroups(cgroups), systemdCgroups(init)
-	for i, path := range paths {
-		path, inside := strings.CutPrefix(path, strings.TrimSuffix(strings.TrimSuffix(tops[i], "/init.scope"), "/")+"/")
-		if !inside || strings.HasPrefix(path, "user.slice/") {
-			continue
-		}
-		// A service is in slices, and may have cgroups of its own below the one of the unit. What is
-		// below another cgroup may be a service of a container.
-		for word := range strings.SplitSeq(path, "/") {
-			if unitName.MatchString(word) {
-				return word
-			}
-			if !strings.HasSuffix(word, ".slice") {
-				break
-			}
-		}
-	}
-	return ""
-}
-
 // systemdCgroups returns the cgroups into which systemd may have put a process: in the tree of
 // version 1, and in that of version 2.
 func systemdCgroups(cgroups string) (paths [2]string) {

@@ -5,6 +5,7 @@ package why
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -12,18 +13,21 @@ import (
 	"smcr/internal/reasons"
 )
 
-// A target is what the user asks about: a process, a port or an address. One of the fields is set,
-// or number.
+// A target is what the user asks about: a process, a port, an address or a unit. One of the fields is
+// set, or number, or unit with program.
 type target struct {
 	pid    int
 	port   uint16
 	addr   netip.Addr     // any port
 	pair   netip.AddrPort // address and port
 	number int            // a process if there is one, otherwise a port
+	unit   string         // of systemd, with its suffix
+	// program is the name without a suffix, which may be that of a program if there is no such unit.
+	program string
 }
 
 // forms says what an argument looks like.
-const forms = "give a process (1234 or pid:1234), a port (:443), an address (10.1.0.5) or both (10.1.0.5:443)"
+const forms = "give a process (1234 or pid:1234), a port (:443), an address (10.1.0.5), both (10.1.0.5:443) or a unit of systemd (nginx)"
 
 // parseTarget reads the argument. The error is one of usage.
 func parseTarget(arg string) (target, error) {
@@ -31,10 +35,8 @@ func parseTarget(arg string) (target, error) {
 		text := forms
 		if isReason(arg) {
 			text = "for a reason, use 'smcr explain " + arg + "'"
-		} else if strings.ContainsAny(arg, "ghijklmnopqrstuvwxyz") && !strings.ContainsAny(arg, " /") {
-			text += "; 'getent hosts NAME' has the address of a name"
 		}
-		return target{}, cmdutil.UsageError("%q is neither a process nor a port nor an address: %s", arg, text)
+		return target{}, cmdutil.UsageError("%q is neither a process nor a port, an address or a unit: %s", arg, text)
 	}
 	if word, ok := strings.CutPrefix(arg, "pid:"); ok {
 		pid, err := strconv.ParseInt(word, 10, 32)
@@ -71,8 +73,17 @@ func parseTarget(arg string) (target, error) {
 		}
 		return target{pair: plainPort(p)}, nil
 	}
+	if isUnit(arg) {
+		return target{unit: arg}, nil
+	}
+	if named.MatchString(arg) && !isReason(arg) {
+		return target{unit: arg + ".service", program: arg}, nil
+	}
 	return bad()
 }
+
+// named is a name that a unit or a program may have, and no number or address.
+var named = regexp.MustCompile(`^[0-9_.@\\-]*[A-Za-z][A-Za-z0-9_.@\\-]*$`)
 
 // isReason reports whether an argument is the name or the number of a reason.
 func isReason(arg string) bool {
@@ -93,6 +104,8 @@ func (t target) String() string {
 		return "address " + t.addr.String()
 	case t.pair.IsValid():
 		return t.pair.String()
+	case t.unit != "":
+		return t.unit
 	}
 	return strconv.Itoa(t.number)
 }

@@ -20,6 +20,8 @@ func TestParseTarget(t *testing.T) {
 		"1234": {number: 1234}, "80": {number: 80}, "pid:80": {pid: 80}, ":80": {port: 80}, "port:443": {port: 443}, "0.0.0.0:22": {port: 22}, "[::]:22": {port: 22},
 		"10.1.0.5": {addr: addr("10.1.0.5")}, "::ffff:10.1.0.5": {addr: addr("10.1.0.5")}, "fd00::5": {addr: addr("fd00::5")}, "[fd00::5]": {addr: addr("fd00::5")}, "::1": {addr: addr("::1")},
 		"fe80::1%eth0": {addr: addr("fe80::1")}, "10.1.0.5:443": {pair: pair("10.1.0.5:443")}, "[fd00::5]:443": {pair: pair("[fd00::5]:443")}, "[::ffff:10.1.0.5]:443": {pair: pair("10.1.0.5:443")},
+		"nginx": {unit: "nginx.service", program: "nginx"}, "getty@tty1": {unit: "getty@tty1.service", program: "getty@tty1"}, "httpd2.4": {unit: "httpd2.4.service", program: "httpd2.4"},
+		"nginx.service": {unit: "nginx.service"}, "ssh.socket": {unit: "ssh.socket"}, "user-0.slice": {unit: "user-0.slice"}, "no-ueid.service": {unit: "no-ueid.service"},
 	} {
 		if got, err := parseTarget(arg); err != nil || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", arg, got, err, want)
@@ -28,7 +30,7 @@ func TestParseTarget(t *testing.T) {
 	for arg, text := range map[string]string{
 		"": "give a process", "0": "give a process", "-5": "give a process", ":0": "give a process", ":65536": "give a process", ":http": "give a process", "pid:": "give a process", "pid:x": "give a process",
 		"port:": "give a process", "10.1.0.5:": "give a process", "10.1.0.5:0": "give a process", "10.1.0": "give a process", "99999999999": "give a process", "0.0.0.0": "give a process",
-		"server": "'getent hosts NAME'", "no-ueid": "'smcr explain no-ueid'", "0x03010000": "'smcr explain 0x03010000'",
+		"a b": "give a process", "a/b": "give a process", "$(x).service": "give a process", "no-ueid": "'smcr explain no-ueid'", "0x03010000": "'smcr explain 0x03010000'",
 	} {
 		if got, err := parseTarget(arg); err == nil || cmdutil.ExitCode(err) != cmdutil.ExitUsage || !strings.Contains(err.Error(), text) {
 			t.Errorf("%q: %+v, %v, want %q", arg, got, err, text)
@@ -46,9 +48,10 @@ func TestFlags(t *testing.T) {
 			":443 --interval 0":         func(o *options) bool { return o.target.port == 443 && o.interval == 0 },
 			":443 --interval 5 -a":      func(o *options) bool { return o.interval == 5*time.Second && o.all },
 			"::1 -o json --all=false":   func(o *options) bool { return o.target.addr.IsLoopback() && o.format == "json" && !o.all },
+			"nginx":                     func(o *options) bool { return o.target.unit == "nginx.service" },
 			"10.1.0.5 --interval=500ms": func(o *options) bool { return o.interval == 500*time.Millisecond },
 		},
-		Bad: []string{"", "1 2", "--interval -1 :1", "--interval x :1", "-o wide :1", "nonsense", ":1 --backend"},
+		Bad: []string{"", "1 2", "--interval -1 :1", "--interval x :1", "-o wide :1", "non/sense", ":1 --backend"},
 	}.Run(t)
 }
 

@@ -187,6 +187,8 @@ func (f *Facts) notUnder() Verdict {
 	switch {
 	case p.Unit != "":
 		v.Advice = fmt.Sprintf("Have the service use SMC-R, without a restart: 'smcr service enable %s'; connections made before stay TCP.", p.Unit)
+	case p.PID == 1:
+		v.Advice = "The socket is one of a service that is started when it is needed: 'systemctl list-sockets' names both, then 'smcr service enable UNIT'."
 	default:
 		v.Advice = fmt.Sprintf("Start it again with 'smcr run -- %s'.", p.Start)
 	}
