@@ -38,8 +38,8 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 		Use:   "why PID|:PORT|ADDRESS|UNIT",
 		Short: "Say what carries connections, why, and what to do",
 		Long: "Say for connections and listeners of this network namespace what carries them (SMC-R,\n" +
-			"SMC-D, a direct pair, TCP), why, how fast they are, what was sent again, and what to\n" +
-			"do. They need not belong to programs under 'smcr run'.\n\n" +
+			"SMC-D or TCP), why, how fast they are, what was sent again, and what to do. They need\n" +
+			"not belong to programs under 'smcr run'.\n\n" +
 			"PID is a process, :PORT a port on either side, ADDRESS an IP address on either side,\n" +
 			"perhaps with a port: 10.1.0.5:443 or [fd00::5]:443. A number alone is a process if\n" +
 			"there is one, and a port otherwise; pid:NUMBER and :NUMBER say which is meant. UNIT is\n" +

@@ -38,6 +38,8 @@ type Facts struct {
 
 	// UserStack and KernelStack report whether there is such a stack.
 	UserStack, KernelStack bool
+	// NoWire says why the stack in user space takes no connections of programs, or is empty.
+	NoWire string
 	// UID is the user who asks.
 	UID uint32
 }
@@ -84,6 +86,8 @@ type Process struct {
 	Start string
 	// Attached reports whether its cgroup is attached, as by smcr run, or is one of a run that a stack will attach.
 	Attached bool
+	// Run reports whether it is attached by smcr run.
+	Run bool
 	// Unit is its service of systemd, or "".
 	Unit string
 	// IsStack reports whether the process is a stack of smcr.

@@ -3,6 +3,7 @@
 package why
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -247,6 +248,7 @@ func (o *options) facts(it *item, s *snapshot, own map[netip.Addr]bool, w *owner
 	for _, st := range s.stacks {
 		f.KernelStack = f.KernelStack || st.Name == kernel
 		f.UserStack = f.UserStack || st.Name != kernel
+		f.NoWire = cmp.Or(f.NoWire, st.Info.NoWire)
 	}
 	if it.row != nil {
 		f.Stack = it.row.stack

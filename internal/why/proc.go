@@ -185,23 +185,26 @@ func (p *procs) process(pid int) *Process {
 	if t == nil {
 		return nil
 	}
-	x := &Process{PID: pid, UID: t.uid, Command: t.comm, Start: startOf(t), Attached: p.isAttached(t), Unit: unitOf(t.cgroups, p.read(1, "cgroup"))}
+	does, run := p.attachedBy(t)
+	x := &Process{PID: pid, UID: t.uid, Command: t.comm, Start: startOf(t), Attached: does, Run: run, Unit: unitOf(t.cgroups, p.read(1, "cgroup"))}
 	p.described[pid] = x
 	return x
 }
 
-// isAttached reports whether the cgroup of a process is attached, or below one that is. The innermost one counts. That of a run
-// counts without a stack, too.
-func (p *procs) isAttached(t *task) bool {
+// attachedBy reports whether the cgroup of a process is attached, or below one that is, and whether that is one of smcr run.
+// The innermost one counts. That of a run counts without a stack, too.
+func (p *procs) attachedBy(t *task) (does, run bool) {
 	in := systemdCgroups(t.cgroups)[1]
-	best, does := -1, strings.Contains(in, "/"+cgroup.RunPrefix)
+	best := -1
+	run = strings.Contains(in, "/"+cgroup.RunPrefix)
+	does = run
 	for _, a := range p.attached {
 		top := strings.TrimSuffix(a.Path, "/")
 		if rest, ok := strings.CutPrefix(in, top); in != "" && ok && (rest == "" || rest[0] == '/') && len(top) > best {
-			best, does = len(top), a.Connect || a.Accept
+			best, does, run = len(top), a.Connect || a.Accept, a.Run
 		}
 	}
-	return does
+	return does, does && run
 }
 
 // simple is a word that needs no quotes in a shell.

@@ -68,19 +68,21 @@ func TestAttached(t *testing.T) {
 		"/system.slice/a.service": true, "/system.slice/a.service/below": true, "/system.slice/a.services": false, "/system.slice": false,
 		"/user.slice/x": true, "/user.slice/none/x": false, "/": false,
 	} {
-		if got := p.isAttached(&task{cgroups: "1:name=systemd:/user.slice\n0::" + in + "\n"}); got != want {
-			t.Errorf("%s: %t, want %t", in, got, want)
+		if got, run := p.attachedBy(&task{cgroups: "1:name=systemd:/user.slice\n0::" + in + "\n"}); got != want || run {
+			t.Errorf("%s: %t, %t, want %t", in, got, run, want)
 		}
 	}
 	p.attached = nil
 	for in, want := range map[string]bool{"/x/smcr-run-1-a": true, "/x/smcr-run-1-a/below": true, "/x": false} {
-		if got := p.isAttached(&task{cgroups: "0::" + in + "\n"}); got != want {
-			t.Errorf("without a stack, %s: %t, want %t", in, got, want)
+		if got, run := p.attachedBy(&task{cgroups: "0::" + in + "\n"}); got != want || run != want {
+			t.Errorf("without a stack, %s: %t, %t, want %t", in, got, run, want)
 		}
 	}
-	p.attached = []nl.Attachment{{Path: "/", Connect: true}}
-	if !p.isAttached(&task{cgroups: "0::/user.slice\n"}) || !p.isAttached(&task{cgroups: "0::/\n"}) {
-		t.Error("the topmost cgroup is not that of all processes")
+	p.attached = []nl.Attachment{{Path: "/", Connect: true}, {Path: "/x/smcr-run-1-a", Connect: true, Run: true}}
+	for in, want := range map[string]bool{"/user.slice": false, "/": false, "/x/smcr-run-1-a": true} {
+		if does, run := p.attachedBy(&task{cgroups: "0::" + in + "\n"}); !does || run != want {
+			t.Errorf("the topmost cgroup is that of all processes, %s: %t, %t", in, does, run)
+		}
 	}
 }
 

@@ -199,8 +199,11 @@ func processText(f *Facts) string {
 	if p.Unit != "" {
 		text += ", " + p.Unit
 	}
-	if p.Attached {
+	switch {
+	case p.Run:
 		text += ", under smcr run"
+	case p.Attached:
+		text += ", attached"
 	}
 	return text
 }

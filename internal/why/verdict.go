@@ -149,6 +149,9 @@ func (f *Facts) unknown() Verdict {
 		return v
 	case p == nil:
 		return f.hidden()
+	case f.NoWire != "" && !f.KernelStack:
+		r, _ := reasons.Named("no-wire")
+		return Verdict{Carrier: TCP, Reason: r.Name, Why: f.NoWire, Advice: r.Cure[1]}
 	case !p.Attached:
 		return f.notUnder()
 	case !f.UserStack && !f.KernelStack:

@@ -47,7 +47,7 @@ func server(change ...func(*Facts)) *Facts {
 	})...)
 }
 
-func inStack(f *Facts)  { f.Stack = "user"; f.Process.Attached = true }
+func inStack(f *Facts)  { f.Stack = "user"; f.Process.Attached, f.Process.Run = true, true }
 func inKernel(f *Facts) { f.Stack, f.KernelStack, f.UserStack = kernel, true, false }
 func accepted(f *Facts) { f.Accepted = true }
 func unseen(f *Facts)   { f.Process = nil }
@@ -92,6 +92,8 @@ var cases = []struct {
 	{"within the machine, under smcr run", client(inStack, because(smc.DiagLocal, 0)), TCP, "", "local", "the peer is on this machine", nothing},
 	{"under smcr run, and no stack", client(func(f *Facts) { f.Process.Attached, f.UserStack = true, false }), TCP, "", "no-stack", "there is no stack", "'smcr serve'"},
 	{"under smcr run, and the stack does not know it", client(func(f *Facts) { f.Process.Attached = true }), TCP, "", "", "is older than that", "The next connections"},
+	{"a stack that takes no connections", client(func(f *Facts) { f.NoWire = "the stack cannot take connections: EPERM" }), TCP, "", "no-wire", "cannot take connections: EPERM", "CAP_BPF"},
+	{"beside the kernel's SMC", client(func(f *Facts) { f.NoWire, f.KernelStack = "the stack cannot", true }), TCP, "", notRun, "AF_SMC", "'smcr run"},
 	{"the stack's own", client(func(f *Facts) { f.Process.IsStack = true }), TCP, "", "", "the SMC stack itself", nothing},
 	{"of another user", client(unseen, func(f *Facts) { f.UID = 1000 }), TCP, "", "", "not visible to you", "Ask as root"},
 	{"of another user, known to the stack", client(inStack, unseen, because(smc.DiagPeerNoSMC, 0), func(f *Facts) { f.UID = 1000 }), TCP, "", "peer-no-smc", "does not speak SMC", "Start the server"},
@@ -143,7 +145,11 @@ func shown() (all []*Facts) {
 		f.Resent = &Resent{N: 3, New: 1, Time: 2 * time.Second}
 	}
 	all = append(all,
-		server(inStack, func(f *Facts) { f.Clients = Clients{1, 3}; f.More = 4; f.Process.Unit = "nginx.service" }),
+		server(inStack, func(f *Facts) {
+			f.Clients = Clients{1, 3}
+			f.More = 4
+			f.Process.Unit, f.Process.Run = "nginx.service", false
+		}),
 		client(inStack, overSMC, measured, func(f *Facts) { f.Resent.Device = "soft-eth0"; f.Resent.N = 1; f.Conn.State = smc.StatePeerCloseWait1 }),
 		client(inKernel, overSMC, func(f *Facts) { f.Resent = &Resent{Device: "mlx5_0"} }),
 		client(inStack, because(smc.DiagPeerDeclined, smc.DiagNoSMCRDev), func(f *Facts) { f.Traffic = &Traffic{Sent: 1, Received: 2} }),
