@@ -67,7 +67,8 @@ func newCmd(f *cmdutil.Factory, env environment, runF func(*options) error) *cob
 			"the TCP connection, the SMC option in its handshake, and the CLC handshake with\n" +
 			"the reason if a side declines. Without a port, smcr checks whether the host\n" +
 			"answers at all: to neighbour discovery (ARP), an ICMP echo request or TCP. It does\n" +
-			"not ask then whether the peer uses SMC-R.\n\n" +
+			"not ask then whether the peer uses SMC-R. Rights and features of the kernel that the\n" +
+			"stack lacks are named, each with what to do.\n\n" +
 			"With a port, smcr opens a connection to the server there and closes it without\n" +
 			"sending data. The server itself must use SMC-R: for example, a program under\n" +
 			"'smcr run' on the peer.\n\n" +

@@ -249,6 +249,36 @@ FAILED   clc     this host declined: 0x0a0b0c0d
 			"skipped  tcp     this backend cannot test connections\n"},
 		{"probe failed", userState(eth0), nil, func(w *world) { w.err = errors.New("the roof is on fire") }, "10.1.0.2:80", 1,
 			"FAILED   tcp     the roof is on fire\n"},
+		{"rights are missing", func() nltest.State {
+			s := userState(eth0)
+			s.SysInfo.Problems = []string{"CAP_BPF is missing", "the stack cannot take connections of programs at the devices, so they stay TCP: operation not permitted"}
+			s.SysInfo.NoWire = s.SysInfo.Problems[1]
+			return s
+		}(), nil, nil, "10.1.0.2", 1, `
+ok       stack   smcr in user space, process 42, SMC version 1
+warning  stack   CAP_BPF is missing
+FAILED   stack   the stack cannot take connections of programs at the devices, so they stay TCP: operation not permitted
+                 -> Start the stack as root, or with CAP_NET_ADMIN, CAP_BPF and, at its start, CAP_SYS_ADMIN.
+                    see 'smcr explain no-wire'
+skipped  route   depends on the failed step
+`},
+		{"no RoCE version 2", func() nltest.State {
+			s := userState(eth0)
+			s.SysInfo.Version, s.SysInfo.SMCRv2, s.SysInfo.RoCEv1, s.UEIDs = 2, true, true, []string{"A.B"}
+			s.SysInfo.Problems = []string{"the port is taken"}
+			return s
+		}(), nil, nil, "10.1.0.2:80", 0, `
+warning  stack   the port is taken
+warning  eid     A.B, but the stack has no RoCE version 2: version 1 of SMC only
+ok       route   eth0, local address 10.1.0.1/24: same subnet
+`},
+		{"no RoCE version 2 behind a router", func() nltest.State {
+			s := userState(eth0)
+			s.SysInfo.Version, s.SysInfo.SMCRv2, s.SysInfo.RoCEv1, s.UEIDs = 2, true, true, []string{"A.B"}
+			return s
+		}(), nil, func(w *world) {
+			w.routes["10.1.0.2"] = route{NetDev: "eth0", Gateway: netip.MustParseAddr("10.9.0.1")}
+		}, "10.1.0.2:80", 1, "FAILED   route   10.1.0.2 is behind router 10.9.0.1: version 1 of SMC-R needs it in the same subnet\n"},
 		{"no cgroup", userState(eth0), nil, func(w *world) { w.err = fmt.Errorf("%w: %w", errNotAttached, syscall.EROFS) }, "10.1.0.2:80", 1,
 			"FAILED   tcp     the connections of this process cannot use the stack: read-only file system\n" +
 				"                 -> run it where programs are that use the stack, or start the stack with --cgroup or, in a pod, --pod-cgroup: see smcr-serve(8)\n"},

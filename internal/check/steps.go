@@ -31,6 +31,7 @@ const (
 	OK      Result = "ok"      // the step found what is needed
 	Failed  Result = "FAILED"  // the step found what prevents SMC-R
 	Skipped Result = "skipped" // the step was not made, because it needs an earlier one
+	Warning Result = "warning" // the step found what does not prevent SMC-R
 )
 
 // color returns the color of a result on a terminal.
@@ -40,6 +41,8 @@ func (r Result) color() cmdutil.Color {
 		return cmdutil.Green
 	case Failed:
 		return cmdutil.Red
+	case Warning:
+		return cmdutil.Yellow
 	}
 	return cmdutil.Faint
 }
@@ -155,9 +158,19 @@ func (c *checker) stack(ctx context.Context, b nl.Backend) bool {
 	}
 	c.info = info
 	if info.Stack != "" {
-		return c.add("stack", OK, "%s in user space, process %d, SMC version %d", info.Stack, info.PID, info.Version)
+		c.add("stack", OK, "%s in user space, process %d, SMC version %d", info.Stack, info.PID, info.Version)
+	} else {
+		c.add("stack", OK, "%s, SMC version %d.%d", b.Name, info.Version, info.Release)
 	}
-	return c.add("stack", OK, "%s, SMC version %d.%d", b.Name, info.Version, info.Release)
+	for _, p := range info.Problems {
+		if p != info.NoWire {
+			c.add("stack", Warning, "%s", p)
+		}
+	}
+	if info.NoWire != "" {
+		return c.fail("stack", reasonIn(info.NoWire, 0), "", "%s", info.NoWire)
+	}
+	return true
 }
 
 // name selects the address: the first one with a direct route.
@@ -186,7 +199,11 @@ func (c *checker) eid(ctx context.Context, b nl.Backend) bool {
 	if s, err := b.SEID(ctx); err == nil && s.Enabled && s.Value != "" {
 		eids = append(eids, s.Value)
 	}
-	c.v2 = len(eids) > 0 && c.info.SMCRv2
+	only1 := c.info.RoCEv1 && !c.info.RoCEv2
+	c.v2 = len(eids) > 0 && c.info.SMCRv2 && !only1
+	if len(eids) > 0 && only1 {
+		return c.add("eid", Warning, "%s, but the stack has no RoCE version 2: version 1 of SMC only", strings.Join(eids, ", "))
+	}
 	if len(eids) == 0 {
 		return c.add("eid", OK, "none: version 1 of SMC only; for version 2 define one on both hosts with 'smcr ueid add'")
 	}

@@ -55,9 +55,10 @@ type Color string
 
 // Colors.
 const (
-	Green Color = "\x1b[32m" // what is as it should be
-	Red   Color = "\x1b[31m" // what is not
-	Faint Color = "\x1b[2m"  // what does not matter now
+	Green  Color = "\x1b[32m" // what is as it should be
+	Red    Color = "\x1b[31m" // what is not
+	Yellow Color = "\x1b[33m" // what is less than it could be
+	Faint  Color = "\x1b[2m"  // what does not matter now
 )
 
 // colorOff ends a [Color].

@@ -111,6 +111,15 @@ var found = []Reason{
 		Cure:  []string{"Start it: 'smcr serve', or 'systemctl start smcr'. Running programs use it at once.", "Read why it ended: 'journalctl -u smcr'."},
 	},
 	{
+		Name: "no-wire", Text: "the stack cannot take connections of programs at the devices",
+		Cause: "The stack takes the connections of programs with eBPF at the network devices of the host, and makes a network namespace of its own for its sockets. The kernel, a container or a sandbox does not let it.",
+		Cure: []string{
+			"Read what failed: 'smcr info'.",
+			"Start the stack as root, or with CAP_NET_ADMIN, CAP_BPF and, at its start, CAP_SYS_ADMIN.",
+			"Use Linux 5.15 or newer, with CONFIG_BPF_SYSCALL and the modules veth, sch_ingress and cls_bpf.",
+		},
+	},
+	{
 		Name: "not-this-socket", Text: "not a plain TCP socket", Also: []string{"the socket is already in use: mark it before connect or listen", "the socket is not marked"},
 		Cause: "A Go program with a stack of its own connects or listens with a socket that is no fresh TCP socket, or that has an option with which it cannot announce SMC: Multipath TCP, TCP Fast Open.",
 		Cure:  []string{"Switch the option off in the program. For Multipath TCP, set GODEBUG=multipathtcp=0."},

@@ -38,7 +38,7 @@ func (l *lacks) noWire() string {
 	if l.wire == nil {
 		return ""
 	}
-	return "connections of programs stay TCP: the stack cannot take them at the devices: " + plain.Text(l.wire.Error())
+	return "the stack cannot take connections of programs at the devices, so they stay TCP: " + plain.Text(l.wire.Error())
 }
 
 // why returns a reason that names the process, if the stack before this one still has the port of

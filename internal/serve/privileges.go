@@ -25,9 +25,9 @@ type privilege struct {
 // privileges are all capabilities that the stack keeps. docs/security.md has the same list
 // (TestPrivileges).
 var privileges = []privilege{
-	{unix.CAP_NET_RAW, "CAP_NET_RAW", "software RoCE: without packet sockets, the stack does not start"},
-	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", "SMC for programs, whose connections the stack takes at the devices of the host; large buffers of sockets; the check for IPsec"},
-	{unix.CAP_BPF, "CAP_BPF", "SMC for programs, which eBPF programs at the devices of the host announce"},
+	{unix.CAP_NET_RAW, "CAP_NET_RAW", "software RoCE, without which the stack does not start"},
+	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", "SMC for programs, large buffers of RoCE sockets, and the check for IPsec"},
+	{unix.CAP_BPF, "CAP_BPF", "SMC for programs, which eBPF programs announce"},
 }
 
 // startPrivilege is what the stack needs until it serves.
@@ -69,7 +69,7 @@ func reportMissing(log *slog.Logger) (lost []string) {
 		if !have.Has(p.number) {
 			log.Warn("a capability is missing", "capability", p.name, "lost", p.lost)
 			if p != startPrivilege { // of which lacks.noWire tells
-				lost = append(lost, fmt.Sprintf("%s is missing: without it, there is not %s", p.name, p.lost))
+				lost = append(lost, fmt.Sprintf("%s is missing, and with it %s: start the stack as root, or give it the capability", p.name, p.lost))
 			}
 		}
 	}

@@ -45,7 +45,7 @@ func (s *Service) openBoundary() error {
 		return errors.Join(err, cerr)
 	}
 	s.lacks = err
-	s.log.Warn("connections of programs stay TCP: the stack cannot take them at the devices", "err", err)
+	s.log.Warn("the stack cannot take connections of programs at the devices, so they stay TCP", "err", err)
 	return nil
 }
 

@@ -231,11 +231,11 @@ func (l *lab) plainInstead(addr, missing string) {
 		l.t.Fatal(err)
 	}
 	terminate(l.t, client)
-	const says = "connections of programs stay TCP: the stack cannot take them at the devices: "
+	const says = "the stack cannot take connections of programs at the devices, so they stay TCP: "
 	if log := client.Log(); !strings.HasPrefix(log, "smcr: all connections over TCP: ") || strings.Count(log, says) != 1 || !strings.Contains(log, "not permitted") && !strings.Contains(log, "permission denied") {
 		l.t.Errorf("without %s:\n%s", missing, log)
 	}
-	if out, err := l.try(l.A, "run", "--mode", "user", "--", "true"); err == nil || !strings.Contains(err.Error(), "cannot take them at the devices") {
+	if out, err := l.try(l.A, "run", "--mode", "user", "--", "true"); err == nil || !strings.Contains(err.Error(), "cannot take connections of programs at the devices") {
 		l.t.Errorf("without %s: %v, %s", missing, err, out)
 	}
 }

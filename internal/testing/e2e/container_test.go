@@ -57,7 +57,7 @@ func TestContainerRights(t *testing.T) {
 				t.Errorf("with %q: the log says that CAP_%s is missing: %v:\n%s", caps, c, lacks, stack.Log())
 			}
 		}
-		const why = "connections of programs stay TCP: "
+		const why = "connections of programs at the devices, so they stay TCP: "
 		if log := run("auto"); strings.Count(log, "smcr: ") != 1 || !strings.HasPrefix(log, "smcr: all connections over TCP: ") || !strings.Contains(lastLine(log, why), "CAP_SYS_ADMIN") {
 			t.Errorf("with %q: want one line, %q, that names CAP_SYS_ADMIN:\n%s", caps, why, log)
 		}
