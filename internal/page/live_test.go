@@ -209,6 +209,8 @@ func TestBrowser(t *testing.T) {
 	}
 	b.await(`document.getElementById('stacks').innerText.includes('Over SMC-R now\n4')`)
 	b.await(`document.getElementById('stacks').innerText.includes('Became TCP, open now\n1\nBecame TCP since start\n1')`)
+	// Each number says of when it is.
+	b.await(`[...document.querySelectorAll('#stacks dt, #links th.number, #connections th.number, #fallbacks th.number')].every((e) => / now$| so far$| since start$|^Link$/.test(e.textContent))`)
 	b.await(`document.querySelectorAll('#links tbody tr').length === 4`)
 	b.await(`document.querySelectorAll('#connections tbody tr').length === 5`)
 	b.await(`[...document.querySelectorAll('#fallbacks tbody td')].some((e) => e.textContent === 'the peer does not speak SMC')`)

@@ -150,7 +150,7 @@ function figures(stacks) {
   const list = stacks.map((s) => [s.stack, [
     ['Over SMC-R now', s.smcr], ['Over SMC-D now', s.smcd || null], ['Became TCP, open now', s.tcp],
     ['Became TCP since start', s.became_tcp], ['Failed handshakes since start', s.errors || null],
-    ['Sent', s.sent || '–'], ['Received', s.received || '–'], ['Peers', s.peers], ['Link groups', s.groups],
+    ['Sent now', s.sent || '–'], ['Received now', s.received || '–'], ['Peers now', s.peers], ['Link groups now', s.groups],
   ].filter(([, value]) => value !== null)]);
   const shape = JSON.stringify(list.map(([name, f]) => [name, f.map(([label]) => label)]));
   const root = at('stacks');
