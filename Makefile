@@ -162,6 +162,7 @@ suite-tools:
 # The rows of the table are in bin/faults.jsonl.
 faults:
 	$(say) 'faults under traffic'
+	@$(if $(RUN),$(GO) test -list '$(firstword $(subst /, ,$(RUN)))' ./internal/testing/faults | grep -q '^Test' || { echo 'no test of ./internal/testing/faults matches $(RUN)'; exit 1; })
 	@mkdir -p bin && rm -f bin/faults.jsonl
 	@SMCR_FAULTS=full SMCR_FAULTS_RESULTS='$(CURDIR)/bin/faults.jsonl' $(GO) test -count=1 -v -timeout 0 $(if $(RUN),-run '$(RUN)') ./internal/testing/faults
 	@$(if $(RUN),,SMCR_FAULTS_RESULTS='$(CURDIR)/bin/faults.jsonl' $(GO) test -count=1 -v -timeout 0 -run 'TestNetem$$|TestClock$$' ./internal/testing/interop)

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,6 +93,9 @@ func TestPlantedBugs(t *testing.T) {
 		t.Skip("builds the stack several times: run without -short")
 	}
 	want := regexp.MustCompile(*simPlant)
+	if !slices.ContainsFunc(plantedBugs, func(b plantedBug) bool { return want.MatchString(b.name) }) {
+		t.Fatalf("no bug matches %q", *simPlant)
+	}
 	for _, b := range plantedBugs {
 		if *simPlant == "" && !b.quick || !want.MatchString(b.name) {
 			continue

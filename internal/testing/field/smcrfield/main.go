@@ -84,6 +84,9 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 				}
 			}
 		}
+		if len(results) == 0 {
+			return false, fmt.Errorf("no case matches %q", *pattern)
+		}
 		fmt.Print(field.Table(results))
 	}
 	return good, nil

@@ -44,6 +44,11 @@ func (s *selection) has(list []string, name string) bool {
 	return len(list) == 0 || slices.Contains(list, name)
 }
 
+// job reports whether a job is run.
+func (s *selection) job(j suites.Job) bool {
+	return s.jobs.MatchString(j.Name) && (!s.quick || j.Quick)
+}
+
 // mode reports whether a mode is run: it was asked for, or one that it judges was.
 func (s *selection) mode(m suites.Mode) bool {
 	return s.has(s.modes, m.Name) || slices.ContainsFunc(suites.Modes, func(o suites.Mode) bool {
@@ -73,6 +78,14 @@ func run(ctx context.Context, args []string) (good bool, err error) {
 		if !slices.ContainsFunc(all, func(s suites.Suite) bool { return s.Name == n }) {
 			return false, fmt.Errorf("no suite %q: -list lists them", n)
 		}
+	}
+	for _, n := range sel.modes {
+		if !slices.ContainsFunc(suites.Modes, func(m suites.Mode) bool { return m.Name == n }) {
+			return false, fmt.Errorf("no mode %q", n)
+		}
+	}
+	if !slices.ContainsFunc(all, func(s suites.Suite) bool { return sel.has(sel.suites, s.Name) && slices.ContainsFunc(s.Jobs, sel.job) }) {
+		return false, fmt.Errorf("no job matches %q: -list lists them", *jobs)
 	}
 	if *list {
 		for _, s := range all {
@@ -127,7 +140,7 @@ func runSuite(ctx context.Context, r *suites.Runner, s *suites.Suite, sel *selec
 	fmt.Printf("%s: %s\n", s.Name, version)
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		if !sel.jobs.MatchString(j.Name) || sel.quick && !j.Quick {
+		if !sel.job(*j) {
 			continue
 		}
 		tcp, err := r.Run(ctx, s, j, suites.Modes[0], nil)
