@@ -3,6 +3,7 @@
 package cmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/printable"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -39,7 +41,7 @@ func newDeviceList(f *cmdutil.Factory) *cobra.Command {
 		byPNETID(f, "show only ports with this `pnetid`", func(p *nl.Port) string { return p.PNETID }),
 		byChoice("state", "show only ports in this `state`", portState, "ACTIVE", "INACTIVE"),
 	}
-	return list[nl.Device, deviceJSON]{
+	cmd := list[nl.Device, deviceJSON]{
 		source: traffic(nl.Control.Devices),
 		naming: &naming[nl.Device]{
 			what: "RoCE device",
@@ -76,8 +78,31 @@ func newDeviceList(f *cmdutil.Factory) *cobra.Command {
 			"set it, not the hardware.\n\n" +
 			"Version 2 of SMC-R uses the IPv4 addresses of devices. So connections over IPv6, and\n" +
 			"all connections of a host without IPv4, use version 1, for which both hosts must be in\n" +
-			"one subnet.",
+			"one subnet. If the devices of a stack have no RoCE version 2, because another program\n" +
+			"has UDP port 4791, standard error says so, and 'smcr info' which program it could be.",
 		Example: "  smcr device list\n  smcr device list eth0\n  smcr device list --state inactive\n  smcr device list -o json",
+	})
+	show := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := show(cmd, args)
+		if err == nil {
+			noteRoCEv1(cmd.Context(), f)
+		}
+		return err
+	}
+	return cmd
+}
+
+// noteRoCEv1 says of which stacks the devices lack RoCE version 2, although they should have it.
+func noteRoCEv1(ctx context.Context, f *cmdutil.Factory) {
+	// A stack that does not answer now did so for the list.
+	_ = f.With(ctx, func(ctx context.Context, m nl.Multi) error {
+		for _, b := range m {
+			if info, err := b.SysInfo(ctx); err == nil && (&stackInfo{SysInfo: info}).onlyRoCEv1() && len(info.Problems) > 0 {
+				printable.Fprintf(f.IO.ErrOut, "smcr: the devices of the %s stack have no RoCE version 2, so connections use version 1 of SMC: see 'smcr info'\n", b.Name)
+			}
+		}
+		return nil
 	})
 }
 

@@ -90,6 +90,9 @@ type draining struct {
 	connections int
 }
 
+// onlyRoCEv1 reports whether the devices of a user-space stack have no RoCE version 2, which version 2 of SMC-R needs.
+func (s *stackInfo) onlyRoCEv1() bool { return s.RoCEv1 && !s.RoCEv2 }
+
 // readDraining asks the stacks that have handed over.
 func readDraining(ctx context.Context) (all []draining) {
 	for _, d := range nl.Draining() {
@@ -311,6 +314,8 @@ func describe(b *strings.Builder, r nl.Row[stackInfo]) {
 	line("SMC-R Features", "%s", output.SMCVersions(s.SMCRv2))
 	switch {
 	case !s.SMCRv2:
+	case s.onlyRoCEv1():
+		line("SMC-R v2 EIDs", "%d, not used: without RoCE version 2, all connections use version 1, for which both hosts must be in one subnet", s.ueids)
 	case s.ueids == 0:
 		line("SMC-R v2 EIDs", "none: version 2 is not used, see 'smcr ueid add'")
 	case s.Stack != "":

@@ -96,6 +96,7 @@ func TestUserStack(t *testing.T) {
 		"Software RoCE:    no card: the host's processors do its work, see docs/performance.md\n",
 		"Problem:          the port is taken\n",
 		"State:            /run/smcr/state-1.yaml until the next boot; to make it permanent: 'smcr export > /etc/smcr/smcr.yaml'\n",
+		"SMC-R v2 EIDs:    1, not used: without RoCE version 2, all connections use version 1, for which both hosts must be in one subnet\n",
 		"RoCE Versions:    v1\n", "RoCE Devices:     0\n", "State:            kept only while the stack runs: read-only file system\n",
 	} {
 		if !strings.Contains(b.String(), want) {
