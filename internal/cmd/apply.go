@@ -46,7 +46,9 @@ func newApply(f *cmdutil.Factory, runF func(*applyOptions) error) *cobra.Command
 			"  ueids:\n" +
 			"    - EXAMPLE.COM-1\n" +
 			"  seid: true\n" +
-			"  handshake_limitation: false\n\n" +
+			"  handshake_limitation: false\n" +
+			"  programs:\n" +
+			"    - cgroup: /system.slice/nginx.service\n\n" +
 			"A section describes its whole table: pnetids that it does not list are\n" +
 			"removed, and \"pnetids: []\" removes all. A missing section changes nothing.\n\n" +
 			"smcr checks the whole file first. --dry-run runs the same checks and needs no\n" +

@@ -33,7 +33,7 @@ func newAttach(f *cmdutil.Factory) *cobra.Command {
 		Short: "Have programs that run already use SMC-R",
 		Long: "Attach a cgroup: from now on, connections of all programs in it and below it use SMC-R\n" +
 			"if the peer uses SMC-R too. The programs keep their sockets and need no restart, also\n" +
-			"those that listen. Connections that there are stay as they are. The cgroup may come\n" +
+			"those that listen. Open connections stay as they are. The cgroup may come\n" +
 			"and go, as that of a unit does when it is restarted.\n\n" +
 			"'smcr program list' shows what is attached, and what became of the connections.",
 		Example: "  smcr attach --unit nginx.service\n  smcr attach --pid 4711 --accept\n  smcr program list",
@@ -49,8 +49,9 @@ func newProgram(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "program",
 		Short: "Show the programs whose connections use SMC-R",
-		Long: "Programs use SMC-R by 'smcr run', which starts them, or by 'smcr attach', which takes\n" +
-			"those that run already. Both are cgroups.",
+		Long: "A program uses SMC-R if its cgroup is attached to the stack. 'smcr run' starts a\n" +
+			"program in a cgroup of its own, 'smcr attach' and 'smcr service enable' attach the\n" +
+			"cgroup of programs that run already.",
 		Example: "  smcr program list\n  smcr program list -o wide",
 	})
 	cmd.AddCommand(newProgramList(f))

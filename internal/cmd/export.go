@@ -18,9 +18,10 @@ func newExport(f *cmdutil.Factory) *cobra.Command {
 		Use:   "export",
 		Short: "Print the configuration of a stack",
 		Long: "Print the user settings of an SMC stack as YAML: pnetids, enterprise IDs,\n" +
-			"whether it proposes the system enterprise ID, and the handshake limitation.\n" +
-			"'smcr apply' restores that state, on this host or another one. The services read\n" +
-			config.DefaultPath + " at boot.\n\n" +
+			"whether it proposes the system enterprise ID, the handshake limitation, and the\n" +
+			"cgroups that 'smcr attach' and 'smcr service enable' have attached. 'smcr apply'\n" +
+			"restores that state, on this host or another one. The stacks that systemd starts\n" +
+			"read " + config.DefaultPath + ".\n\n" +
 			"Settings that the stack does not support are left out.",
 		Example: "  smcr export\n  smcr --backend kernel export > " + config.DefaultPath,
 		Args:    cmdutil.NoArgs,

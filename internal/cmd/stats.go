@@ -84,9 +84,9 @@ func newStatsShow(f *cmdutil.Factory) *cobra.Command {
 			"was started, or since your last 'smcr stats reset'. A counter that the stack does\n" +
 			"not have is shown as '-', and as null in JSON. With --details, the user-space stack\n" +
 			"also shows the reasons that peers gave when they declined.\n\n" +
-			"A program under 'smcr run' with the user-space stack reads and writes a unix\n" +
-			"socket, and the stack sees the bytes but not the calls. A request is then one\n" +
-			"transfer between this socket and the stack's buffers.\n\n" +
+			"The user-space stack sees the bytes of programs under 'smcr run', but not their\n" +
+			"calls. A request is then one transfer between the stack's end of the program's\n" +
+			"connection and the buffers of SMC-R.\n\n" +
 			"'smcr explain CODE' says more about the reason of a fallback, and what to do.",
 		Example: "  smcr stats show -d --watch\n  smcr stats show -o json",
 		Args:    cmdutil.NoArgs,

@@ -47,7 +47,7 @@ const overflowUID = 65534
 var ErrAbsent = errors.New("no stack in user space in this network namespace")
 
 // ErrTaken means that another stack has the place.
-var ErrTaken = errors.New("another stack has the place in this network namespace")
+var ErrTaken = errors.New("another stack serves this network namespace already")
 
 // An UntrustedError describes a file or process at the place of the stack that another user
 // than root and the caller's user may have put there. It matches [os.ErrPermission].

@@ -211,7 +211,7 @@ var codes = []Reason{
 	},
 	{
 		Code: smc.DiagNoRoute, Name: "no-route", Text: "no route to the peer's RNIC",
-		Cause: "SMC-R does not reach the peer: there is no route to its address or to the address of its RNIC, it is behind a router without version 2.",
+		Cause: "SMC-R does not reach the peer. There is no route to its address or to that of its RNIC, or it is behind a router and the hosts do not use version 2.",
 		Cure: []string{
 			"Check the route: 'ip route get ADDRESS' with the address of the peer, and with that of its RNIC.",
 			"Across routers, use version 2: 'smcr ueid add EID' with the same enterprise ID on both hosts.",
@@ -273,7 +273,7 @@ var codes = []Reason{
 	},
 	{
 		Code: smc.DiagInternal, Name: "internal-error", Text: "internal error", Also: []string{"internal error, see the log"},
-		Cause: "Something failed on the side that declined that has no code of its own: a system call, or a bug.",
+		Cause: "The side that declined could not go on, and no other code says why: a system call failed, or there is a bug.",
 		Cure:  []string{logs, report},
 	},
 	{

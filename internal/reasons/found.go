@@ -168,7 +168,7 @@ var found = []Reason{
 		Cure: []string{
 			"Allow the call that the message names: SystemCallFilter= of the unit, or the seccomp profile of the container.",
 			"Or use mode user without -v, which needs no such call: 'smcr run --mode user -- PROGRAM'.",
-			"A filter that kills, as SystemCallFilter= does without SystemCallErrorNumber=, leaves nobody to say so: the process ends by SIGSYS. Set SystemCallErrorNumber=EPERM, or leave -v away.",
+			"If the program ends by SIGSYS without a message, the filter kills instead of refusing, as SystemCallFilter= does without SystemCallErrorNumber=. Set SystemCallErrorNumber=EPERM, or run without -v.",
 		},
 	},
 	{

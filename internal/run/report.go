@@ -19,7 +19,7 @@ const reportPatience = 200 * time.Millisecond
 const devicesTimeout = time.Second
 
 // untilNow says that a program has ended, and not all of its processes.
-const untilNow = "smcr: the program has ended, and processes that it started go on; until now:"
+const untilNow = "smcr: the program has ended, but processes that it started still run; so far:"
 
 // print prints what f writes, in one write: several programs may have the same standard error. Whoever reads it finds it when the
 // program has ended: it is printed before the waiter ends.

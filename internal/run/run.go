@@ -77,9 +77,10 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"In mode kernel, the program gets no privileges from set-user-ID files, and sockets\n" +
 			"created through io_uring are TCP. A process of smcr creates the sockets. It ends with\n" +
 			"the last process of the program.\n\n" +
-			"For who has started smcr, the program is the process that was started: its process\n" +
-			"id, exit status and signals, the main process of a service, and sockets of socket\n" +
-			"activation. With -v, a waiter stands for the program and behaves like it.\n\n" +
+			"The process of 'smcr run' becomes the program. So whoever starts it sees the process\n" +
+			"id, the exit status and the signals of the program, a service has the program as its\n" +
+			"main process, and socket activation works. With -v, a waiter takes its place, which\n" +
+			"passes signals on, and ends as the program does.\n\n" +
 			"Connections with programs of this machine are TCP.\n\n" +
 			"--install copies smcr into a directory that a container of another image can mount,\n" +
 			"so that its program can run under 'smcr run'. It needs a static smcr.",

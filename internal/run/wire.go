@@ -150,7 +150,7 @@ func (s *starter) superviseWire(c *carrier) error {
 // wireSummary prints what became of the connections of the program, which has ended.
 func (s *starter) wireSummary(w io.Writer, c *carrier) {
 	if uid := uint32(os.Geteuid()); uid != 0 && c.in.UID != uid { // the stack shows nothing of it, and others may be in the cgroup
-		fmt.Fprintf(w, "smcr: the program was within a run of user %d, to whom its connections count\n", c.in.UID)
+		fmt.Fprintf(w, "smcr: there is no summary: the program was below 'smcr run' of user %d, whose summary has its connections\n", c.in.UID)
 		return
 	}
 	if !c.in.Run {

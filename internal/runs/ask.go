@@ -25,7 +25,7 @@ const Socket = "/run/smcr-run.sock"
 const answerTime = 5 * time.Second
 
 // ErrNobody means that no process of root listens at the socket.
-var ErrNobody = errors.New("nobody makes cgroups for programs here: see smcr-run.socket")
+var ErrNobody = errors.New("no process of root makes cgroups for the programs of users here: 'systemctl start smcr-run.socket' does")
 
 // Ask has this process be in a cgroup for a run, as attach.Table.Enter does.
 func Ask(ctx context.Context) error { return ask(ctx, Socket) }
