@@ -101,7 +101,7 @@ type checker struct {
 
 // add appends a step that has not failed.
 func (c *checker) add(name string, r Result, format string, args ...any) bool {
-	c.steps = append(c.steps, Step{Name: name, Result: r, Text: plain.Text(fmt.Sprintf(format, args...))})
+	c.steps = append(c.steps, Step{Name: name, Result: r, Text: plain.Text(printable.Sprintf(format, args...))})
 	return true
 }
 
@@ -113,7 +113,7 @@ func (c *checker) fail(name, reason, advice, format string, args ...any) bool {
 		advice = strings.Join(r.Cure, "\n")
 	}
 	c.steps = append(c.steps, Step{
-		Name: name, Result: Failed, Text: plain.Text(fmt.Sprintf(format, args...)), Reason: reason, Advice: advice,
+		Name: name, Result: Failed, Text: plain.Text(printable.Sprintf(format, args...)), Reason: reason, Advice: advice,
 	})
 	return false
 }

@@ -40,9 +40,10 @@ type Error struct {
 }
 
 // Error returns the text.
-func (e *Error) Error() string { return strings.Join(e.lines(), "\n") }
+func (e *Error) Error() string { return strings.Join(e.Lines(), "\n") }
 
-func (e *Error) lines() []string { return append([]string{e.Text}, e.More...) }
+// Lines implements what printable.Lines asks for.
+func (e *Error) Lines() []string { return append([]string{e.Text}, e.More...) }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
@@ -113,56 +114,11 @@ func Message(err error) string {
 	case errors.As(err, &said):
 		err = said
 	}
-	all := lines(err)
+	all := printable.Lines(err)
 	for i, l := range all {
 		all[i] = printable.Line(plain.Text(l))
 	}
 	return strings.Join(all, "\n")
-}
-
-// lines returns the text of an error, with the errors that are joined in it apart. What an error
-// says before and after them stays with the first and the last one.
-func lines(err error) []string {
-	text := err.Error()
-	if !strings.Contains(text, "\n") {
-		return []string{text}
-	}
-	switch e := err.(type) { //nolint:errorlint // each error of the tree in turn
-	case *Error:
-		return e.lines()
-	case interface{ Unwrap() []error }:
-		var all, texts []string
-		for _, x := range e.Unwrap() {
-			all, texts = append(all, lines(x)...), append(texts, x.Error())
-		}
-		if text == strings.Join(texts, "\n") {
-			return all
-		}
-		for _, x := range e.Unwrap() {
-			if all := around(text, x); all != nil {
-				return all
-			}
-		}
-	case interface{ Unwrap() error }:
-		if x := e.Unwrap(); x != nil {
-			if all := around(text, x); all != nil {
-				return all
-			}
-		}
-	}
-	return []string{text}
-}
-
-// around returns the lines of err with the text around it, or nil if the text does not have it, or
-// if it is one line.
-func around(text string, err error) []string {
-	before, after, ok := strings.Cut(text, err.Error())
-	all := lines(err)
-	if !ok || len(all) < 2 {
-		return nil
-	}
-	all[0], all[len(all)-1] = before+all[0], all[len(all)-1]+after
-	return all
 }
 
 // NoArgs refuses arguments, and names the first.

@@ -123,5 +123,11 @@ type argument struct{ value any }
 
 // Format implements [fmt.Formatter].
 func (a argument) Format(s fmt.State, verb rune) {
+	if err, ok := a.value.(error); ok && (verb == 'v' || verb == 's') {
+		if all := Lines(err); len(all) > 1 { // joined errors are no name with a line end
+			_, _ = io.WriteString(s, Line(strings.Join(all, "; ")))
+			return
+		}
+	}
 	_, _ = io.WriteString(s, Line(fmt.Sprintf(fmt.FormatString(s, verb), a.value)))
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -98,6 +99,8 @@ func TestFprintf(t *testing.T) {
 		{"%s|%-6s|%6s|%.2s\n", []any{"a\nb", "a\nb", "\x1b", "\x1b\x1b\x1b"}, "a?b|a?b   |     ?|??\n"},
 		{"%-*s|%v %d %x\n", []any{4, "\r", name("\u202e"), 7, "\x1b"}, "?   |? 7 1b\n"},
 		{"%v %s", []any{errors.New("x\ny"), errors.New("plain")}, "x?y plain"},
+		{"%v|%s", []any{errors.Join(errors.New("connection reset by peer"), errors.New("the peer\nhas gone")), fmt.Errorf("a: %w: b", errors.Join(errors.New("c"), errors.New("d")))},
+			"connection reset by peer; the peer?has gone|a: c; d: b"},
 		{"%d %v %02x", []any{level(7), level(7), level(7)}, "7 level? 6c6576656c1b"},
 		{"%v %v", []any{[]string{"\x1b"}, struct{ A string }{"\x1b"}}, "[?] {?}"},
 		{"%q %t %v", []any{"\x1b", true, netip.MustParseAddr("::1")}, `"\x1b" true ::1`},

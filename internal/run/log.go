@@ -51,7 +51,7 @@ func (h *messages) Handle(_ context.Context, r slog.Record) error {
 	take := func(a slog.Attr) bool {
 		v := a.Value.Resolve()
 		if err, ok := v.Any().(error); ok {
-			text += ": " + plain.Text(err.Error())
+			text += ": " + plain.Text(strings.Join(printable.Lines(err), "; "))
 		} else if !a.Equal(slog.Attr{}) {
 			facts = append(facts, a.Key+" "+v.String())
 		}

@@ -29,9 +29,9 @@ func TestLog(t *testing.T) {
 	out.Reset()
 	log = newLog(&out, slog.LevelInfo)
 	log.Debug("not for the user")
-	log.Info("the stack is back", "err", errors.New("userstack: gone"), "try", 2)
+	log.Info("the stack is back", "err", errors.Join(errors.New("userstack: gone"), errors.New("nl: for good")), "try", 2)
 	log.Warn("slow")
-	if want := "smcr: the stack is back: gone (try 2)\nsmcr: warning: slow\n"; out.String() != want {
+	if want := "smcr: the stack is back: gone; for good (try 2)\nsmcr: warning: slow\n"; out.String() != want {
 		t.Errorf("verbose: %q, want %q", &out, want)
 	}
 	out.Reset()

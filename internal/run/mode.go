@@ -102,7 +102,7 @@ func plainTCP(o *Options, why ...error) { tcpFor(o, "all connections over TCP", 
 func tcpFor(o *Options, what string, why ...error) {
 	var texts []string
 	for _, err := range why {
-		texts = append(texts, strings.Join(strings.Fields(plain.Text(err.Error())), " "))
+		texts = append(texts, strings.Join(strings.Fields(plain.Text(strings.Join(printable.Lines(err), "; "))), " "))
 	}
 	printable.Fprintf(o.Err, "smcr: %s: %s\n", what, strings.Join(texts, "; "))
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/plain"
+	"smcr/internal/printable"
 )
 
 // lacks knows what keeps a stack from doing all that it could.
@@ -38,7 +39,7 @@ func (l *lacks) noWire() string {
 	if l.wire == nil {
 		return ""
 	}
-	return "the stack cannot take connections of programs at the devices, so they stay TCP: " + plain.Text(l.wire.Error())
+	return "the stack cannot take connections of programs at the devices, so they stay TCP: " + plain.Text(printable.Sprintf("%v", l.wire))
 }
 
 // why returns a reason that names the process, if the stack before this one still has the port of

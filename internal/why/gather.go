@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"smcr/internal/cmdutil"
@@ -105,7 +106,7 @@ func (o *options) read(ctx context.Context) (*snapshot, error) {
 		return nil, err
 	}
 	if !o.silent {
-		o.note("an SMC stack does not answer, so this is what the others and the kernel's TCP say: %s", cmdutil.Message(err))
+		o.note("an SMC stack does not answer, so this is what the others and the kernel's TCP say: %s", strings.ReplaceAll(cmdutil.Message(err), "\n", "; "))
 	}
 	o.silent = true
 	return s, nil
