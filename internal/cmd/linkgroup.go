@@ -65,7 +65,9 @@ func newLinkGroupList(f *cmdutil.Factory) *cobra.Command {
 			"LG-Role is SERV on the side that accepted the first connection, otherwise CLNT.\n" +
 			"LG-Type shows how the links cover the RNICs of both sides: SINGLE is one link,\n" +
 			"SYM two links that share no RNIC, ASYMP and ASYML two links that share the\n" +
-			"peer's or the local one.",
+			"peer's or the local one. Two hosts with two devices each get a second link by\n" +
+			"themselves if the devices are in one subnet. In two subnets, all four netdevs need one\n" +
+			"pnetid: 'smcr pnet add NET1 -I NETDEV'. Without it, SINGLE stays.",
 		Example: "  smcr linkgroup list\n  smcr linkgroup list 100 -o json\n  smcr linkgroup list --role server --peer 10.1.0.0/16\n  smcr linkgroup list -o json --watch 5s",
 	})
 }
