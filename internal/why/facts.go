@@ -77,6 +77,24 @@ type Resent struct {
 	Device string
 }
 
+// Many packets are sent again if it is mostResent in a second, or, of a connection of which all is known, a packet in
+// a hundred.
+const (
+	mostResent  = 10
+	leastResent = 3    // fewer of one connection are chance
+	packet      = 1000 // bytes, at least
+)
+
+// losing reports whether much was sent again while it was measured.
+func (f *Facts) losing() bool {
+	r, t := f.Resent, f.Traffic
+	if r == nil || r.Time <= 0 {
+		return false
+	}
+	own := r.Link == 0 && r.Device == ""
+	return float64(r.New) >= mostResent*r.Time.Seconds() || own && t != nil && r.New >= leastResent && r.New*100 >= t.NewSent/packet
+}
+
 // A Process is a process with sockets.
 type Process struct {
 	PID     int

@@ -42,8 +42,27 @@ const nothing = "Nothing has to be done."
 // notRun is the name of the reason of programs that are not under smcr run.
 const notRun = "not-under-run"
 
+// The advice about speed, beside that of the carrier.
+const (
+	slower = " TCP is faster than software RoCE: see docs/performance.md."
+	losing = " Packets are lost on the way: see 'ip -s link' on both hosts, and the MTU and the switches between them."
+)
+
 // Decide returns the verdict on a socket.
 func Decide(f *Facts) Verdict {
+	v := f.decide()
+	switch {
+	case f.losing() && v.Advice == nothing:
+		v.Advice = losing[1:]
+	case f.losing():
+		v.Advice += losing
+	case v.Carrier == SMCR && f.Software:
+		v.Advice += slower
+	}
+	return v
+}
+
+func (f *Facts) decide() Verdict {
 	switch {
 	case f.listens():
 		return f.listener()

@@ -110,6 +110,41 @@ var cases = []struct {
 	{"a listener for this machine", server(func(f *Facts) { f.Conn.Local = netip.MustParseAddrPort("127.0.0.1:8080") }), TCP, "", "local", "only at an address of this machine", nothing},
 }
 
+// TestLosing: what to do about packets that are lost is said where it is known that they are.
+func TestLosing(t *testing.T) {
+	for _, tt := range []struct {
+		sent, resent uint64
+		link         uint8
+		time         time.Duration
+		want         bool
+	}{
+		{100e6, 2, 0, time.Second, false},
+		{100e3, 2, 0, time.Second, false},
+		{100e3, 3, 0, time.Second, true},
+		{400e3, 3, 0, time.Second, false},
+		{100e6, 12, 0, time.Second, true},
+		{100e6, 12, 0, 5 * time.Second, false},
+		{100e3, 3, 1, time.Second, false}, // of the link, not of the connection
+		{0, 12, 1, time.Second, true},
+		{0, 12, 1, 0, false},
+	} {
+		f := client(inStack, because(smc.DiagLocal, 0), func(f *Facts) {
+			f.Traffic = &Traffic{NewSent: tt.sent, Time: tt.time}
+			f.Resent = &Resent{N: 1000, New: tt.resent, Link: tt.link, Time: tt.time}
+		})
+		if v := Decide(f); strings.HasPrefix(v.Advice, "Packets are lost") != tt.want || v.Advice != nothing != tt.want {
+			t.Errorf("%+v: %s", tt, v.Advice)
+		}
+	}
+	f := client(func(f *Facts) { f.Resent = &Resent{New: 99, Time: time.Second} })
+	if v := Decide(f); !strings.Contains(v.Advice, "'smcr run -- curl ...'") || !strings.HasSuffix(v.Advice, losing) {
+		t.Errorf("both: %s", v.Advice)
+	}
+	if v := Decide(client(inStack, overSMC)); v.Advice != nothing+slower {
+		t.Errorf("software RoCE: %s", v.Advice)
+	}
+}
+
 func TestDecide(t *testing.T) {
 	for _, c := range cases {
 		v := Decide(c.f)
