@@ -19,7 +19,7 @@ var (
 	keptTestList = regexp.MustCompile("((?:`Test[A-Za-z]+`(?:, | and )?)+) in `([a-z/0-9]+)`")
 	keptTestName = regexp.MustCompile("Test[A-Za-z]+")
 	// shareInRow is a bound of one user, as a constant or a flag.
-	shareInRow = regexp.MustCompile("`(?:[a-z][A-Za-z]*User|maxUser|keepUser|locksUser) = |`--user-(?:fds|memory|connections)`")
+	shareInRow = regexp.MustCompile("`(?:[a-z][A-Za-z]*User|maxUser|keepUser|locksUser|maxSource) = |`--user-(?:fds|memory|connections)`")
 	// userShare are names of constants that are a share of a user.
 	userShare = regexp.MustCompile(`(?m)^\s*((?:max|keep|locks)[A-Za-z]*User)\s+=`)
 )

@@ -71,23 +71,25 @@ func cause(err error) error {
 // ends. It closes l, lets requests that are being answered end, for a second at most, and
 // returns nil. Another error is one of accepting connections.
 func Serve(ctx context.Context, l net.Listener, handlers map[string]http.Handler, log *slog.Logger) error {
-	return serve(ctx, l, handlers, log, times{headerTime, endTime})
+	return serve(ctx, l, handlers, log, times{headerTime, endTime}, sourceOf)
 }
 
 // times are limits for which a test would wait, or which it would miss on a busy machine.
 type times struct{ header, end time.Duration }
 
-func serve(ctx context.Context, l net.Listener, handlers map[string]http.Handler, log *slog.Logger, limits times) error {
+func serve(ctx context.Context, l net.Listener, handlers map[string]http.Handler, log *slog.Logger, limits times, who func(net.Conn) source) error {
 	mux := http.NewServeMux()
 	for pattern, h := range handlers {
 		mux.Handle(pattern, h)
 	}
+	limited := limit(l, who)
 	s := &http.Server{
-		Handler:           http.MaxBytesHandler(onlyOwnName(l.Addr(), mux), maxBody),
+		Handler:           http.MaxBytesHandler(limited.asked(inTurn(onlyOwnName(l.Addr(), mux))), maxBody),
 		MaxHeaderBytes:    maxHeader,
 		ReadHeaderTimeout: limits.header, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
 		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: limited.context, ConnState: limited.state,
 	}
 	ended := make(chan struct{})
 	// No guard: it only calls the server.
@@ -100,8 +102,6 @@ func serve(ctx context.Context, l net.Listener, handlers map[string]http.Handler
 			_ = s.Close() // a client that does not take its answer
 		}
 	})
-	limited := limit(l)
-	s.ConnState = limited.state
 	err := s.Serve(limited)
 	if stop() {
 		return errors.Join(fmt.Errorf("accept connections on %s: %w", l.Addr(), err), s.Close())

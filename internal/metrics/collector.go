@@ -19,8 +19,9 @@ import (
 
 // The limits of scrapes. Prometheus itself gives up after 10 s (scrape_timeout).
 const (
-	// maxScrapes is how many scrapes run at a time. Others get the status 503.
-	maxScrapes = 4
+	// maxScrapes is how many scrapes run at a time. Others get the status 503. No client has all of them: package httpserver
+	// answers two requests of each at a time.
+	maxScrapes = 16
 	// scrapeTime is how long a scrape may take, and stackTime one stack of it.
 	scrapeTime = 8 * time.Second
 	stackTime  = 3 * time.Second
