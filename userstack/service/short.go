@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"smcr/quota"
 	"smcr/smc"
 	"smcr/userstack/divert"
 )
@@ -28,9 +29,11 @@ const (
 	shortFirst = time.Second
 	shortLast  = 32 * time.Second
 	tryTime    = 10 * time.Second
-	// forgetTime is how long a destination without connections is remembered, and maxShort how many there are.
-	forgetTime = 2 * shortLast
-	maxShort   = 4096
+	// forgetTime is how long a destination without connections is remembered, and maxShort how many there are: maxShortUser of one user
+	// other than root, who leaves as many for others, see quota.Fair.
+	forgetTime   = 2 * shortLast
+	maxShort     = 4096
+	maxShortUser = maxShort / 2
 )
 
 // A short connection carries less than littleBytes within shortLife, or less than shortBytes while it is open for less
@@ -59,7 +62,10 @@ func isShort(made, open time.Duration, carried uint64) bool {
 type shorts struct {
 	mu    sync.Mutex
 	dests map[dest]*destRow
+	users map[uint32]int // how many of these an account has: see quota.Account
 }
+
+func newShorts() *shorts { return &shorts{dests: map[dest]*destRow{}, users: map[uint32]int{}} }
 
 // dest is a peer of a user.
 type dest struct {
@@ -80,15 +86,16 @@ func (s *shorts) learn(now, began time.Time, d dest, short bool) (q divert.Silen
 	defer s.mu.Unlock()
 	r := s.dests[d]
 	if !short {
-		delete(s.dests, d)
+		s.forget(d)
 		return divert.Silence{}, r != nil && r.silent > 0
 	}
 	if r == nil {
-		if len(s.dests) >= maxShort && !s.makeRoom(now) {
+		if !s.hasRoom(d.uid) && !s.makeRoom(now, d.uid) {
 			return q, false
 		}
 		r = &destRow{}
 		s.dests[d] = r
+		s.users[quota.Account(d.uid)]++
 	}
 	switch {
 	case r.silent > 0 && began.Before(r.since.Add(r.silent)):
@@ -110,12 +117,30 @@ func (s *shorts) learn(now, began time.Time, d dest, short bool) (q divert.Silen
 	return divert.Silence{For: r.silent, Again: tryTime, Why: smc.DiagShort}, true
 }
 
-// makeRoom forgets what is too old. It reports whether there is room now. mu is held.
-func (s *shorts) makeRoom(now time.Time) bool {
+// hasRoom reports whether there is room for one more peer of a user. mu is held.
+func (s *shorts) hasRoom(uid uint32) bool {
+	who := quota.Account(uid)
+	return len(s.dests) < maxShort && (who == 0 || quota.Fair(s.users[who], 1, maxShortUser, len(s.dests), maxShort))
+}
+
+// makeRoom forgets what is too old. It reports whether there is room for a user now. mu is held.
+func (s *shorts) makeRoom(now time.Time, uid uint32) bool {
 	for d, r := range s.dests {
 		if age := now.Sub(r.last); age > forgetTime || r.silent == 0 && age > rowGap {
-			delete(s.dests, d)
+			s.forget(d)
 		}
 	}
-	return len(s.dests) < maxShort
+	return s.hasRoom(uid)
+}
+
+// forget forgets a peer of a user. mu is held.
+func (s *shorts) forget(d dest) {
+	if s.dests[d] == nil {
+		return
+	}
+	delete(s.dests, d)
+	who := quota.Account(d.uid)
+	if s.users[who]--; s.users[who] == 0 {
+		delete(s.users, who)
+	}
 }

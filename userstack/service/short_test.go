@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/sharetest"
 	"smcr/smc"
 	"smcr/userstack"
 	"smcr/userstack/divert"
@@ -37,7 +38,7 @@ func TestIsShort(t *testing.T) {
 }
 
 func TestShorts(t *testing.T) {
-	s := shorts{dests: map[dest]*destRow{}}
+	s := newShorts()
 	d := dest{1000, netip.MustParseAddrPort("10.0.0.1:80")}
 	now := time.Unix(1e9, 0)
 	end := func(short bool) (divert.Silence, bool) {
@@ -97,8 +98,30 @@ func TestShorts(t *testing.T) {
 	}
 	now = now.Add(forgetTime + time.Second)
 	s.learn(now, now, other, true)
-	if len(s.dests) != 1 {
-		t.Errorf("%d destinations are remembered", len(s.dests))
+	if len(s.dests) != 1 || len(s.users) != 1 {
+		t.Errorf("%d destinations of %d users are remembered", len(s.dests), len(s.users))
+	}
+}
+
+// TestShortsOfUsers: users with short connections to as many peers as they can leave room for the peers of others.
+func TestShortsOfUsers(t *testing.T) {
+	s, now := newShorts(), time.Unix(1e9, 0)
+	got := sharetest.Users(t, 12, func(uid uint32) bool {
+		before := len(s.dests)
+		s.learn(now, now, dest{uid, netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(before))}, true)
+		return len(s.dests) > before
+	})
+	if got[0] > maxShortUser {
+		t.Errorf("the first user has %d", got[0])
+	}
+	s.learn(now, now, dest{0, netip.MustParseAddrPort("10.0.0.2:1")}, true)
+	if s.users[0] != 1 {
+		t.Error("nothing is left for root")
+	}
+	now = now.Add(2 * rowGap)
+	s.learn(now, now, dest{sharetest.First, netip.MustParseAddrPort("10.0.0.2:1")}, true)
+	if len(s.dests) != 1 || len(s.users) != 1 {
+		t.Errorf("%d peers of %d users are left", len(s.dests), len(s.users))
 	}
 }
 
