@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"smcr/quota"
 )
 
 // A socket has the cgroup of its creation. A listening one that a program was started with, as by a service manager, has that of
@@ -34,8 +36,12 @@ type Owner struct {
 // ownersMost is how many there are of a listening socket, as in divert.bpf.c: of programs that run at the same time.
 const ownersMost = len(bpfOwners{}.Of)
 
-// listenedMost is how many listening sockets are remembered for listings. The oldest ones are forgotten.
-const listenedMost = 4096
+// listenedMost is how many listening sockets are remembered for listings, and listenedUser how many of one user. The oldest one of a
+// user who has too many is forgotten, and if there are too many in all, that of the user with the most.
+const (
+	listenedMost = 4096
+	listenedUser = listenedMost / 8
+)
 
 // Listen has the connections of a listening TCP socket count to a program that was started with it: they announce as those of
 // o.Cgroup do. fd is a descriptor of the socket, which the caller may close afterwards. The error matches unix.EINVAL
@@ -67,19 +73,41 @@ func (d *Diverter) Listen(fd int, o Owner) error {
 	if err := d.bpf.Listeners.Put(int32(fd), all); err != nil {
 		return fmt.Errorf("divert: a listening socket: %w", err)
 	}
-	d.listened = slices.DeleteFunc(d.listened, func(l listened) bool { return l.cookie == cookie })
-	if len(d.listened) >= listenedMost {
-		d.listened = slices.Delete(d.listened, 0, 1)
-	}
-	d.listened = append(d.listened, listened{cookie, next})
+	d.noteListener(listened{cookie, next})
 	return nil
+}
+
+// noteListener remembers a listening socket, which may be known. mu is held.
+func (d *Diverter) noteListener(l listened) {
+	d.listened = slices.DeleteFunc(d.listened, func(o listened) bool { return o.cookie == l.cookie })
+	users := map[uint32]int{}
+	for _, o := range d.listened {
+		users[o.account()]++
+	}
+	who := l.account()
+	full, mine := len(d.listened) >= listenedMost, who != 0 && users[who] >= listenedUser
+	if full && !mine {
+		for u, n := range users {
+			if n > users[who] || n == users[who] && u < who {
+				who = u
+			}
+		}
+	}
+	if full || mine {
+		i := slices.IndexFunc(d.listened, func(o listened) bool { return o.account() == who })
+		d.listened = slices.Delete(d.listened, i, i+1)
+	}
+	d.listened = append(d.listened, l)
 }
 
 // listened is a socket of Listen.
 type listened struct {
 	cookie uint64
-	owners []Owner
+	owners []Owner // the latest one first
 }
+
+// account is who answers for the socket.
+func (l listened) account() uint32 { return quota.Account(l.owners[0].UID) }
 
 // Listeners returns the sockets of Listen by their cookies. One may have been closed.
 func (d *Diverter) Listeners() map[uint64]Owner {

@@ -283,3 +283,52 @@ func TestListenTakeover(t *testing.T) {
 		return left, left == ""
 	})
 }
+
+// TestListenersOfUsers: who has many listening sockets has the own ones forgotten, and as many users as there are places have one.
+func TestListenersOfUsers(t *testing.T) {
+	d := &Diverter{}
+	cookie := uint64(0)
+	note := func(uid uint32) {
+		cookie++
+		d.noteListener(listened{cookie, []Owner{{UID: uid}}})
+	}
+	of := func(uid uint32) (n int) {
+		for _, l := range d.listened {
+			if l.account() == uid {
+				n++
+			}
+		}
+		return n
+	}
+	const first = 70000
+	const users = 10
+	for i := range uint32(users) {
+		for range listenedUser + 10 {
+			note(first + i)
+		}
+		for j := range i + 1 {
+			if n := of(first + j); n > listenedUser || n < listenedMost/users-1 {
+				t.Errorf("user %d of %d has %d", j, i+1, n)
+			}
+		}
+	}
+	d.noteListener(listened{cookie, []Owner{{UID: first}}}) // again, by another user
+	if n := len(d.listened); n != listenedMost || d.listened[n-1].cookie != cookie || of(first) == 0 {
+		t.Errorf("%d are known", n)
+	}
+	d.listened = nil
+	for i := range uint32(listenedMost) {
+		note(first + i)
+	}
+	note(first + listenedMost)
+	if of(first+listenedMost) != 1 || len(d.listened) != listenedMost {
+		t.Error("one more user has none")
+	}
+	d.listened = nil
+	for range 2 * listenedUser {
+		note(0)
+	}
+	if n := of(0); n != 2*listenedUser {
+		t.Errorf("root has %d", n)
+	}
+}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"smcr/quota"
 )
 
 // A connection of which SMC was declined is carried (Splice) until no byte of it is with the stack. From then on its packets go between
@@ -43,7 +45,7 @@ const (
 	clockStep = 2
 	// The keys of map shifter, as in shift.h.
 	shifterOwner, shifterAny = uint32(0), uint32(1)
-	// mostShifts is how many such connections there are in all, as in shift.h, and userShifts of one user other than root.
+	// mostShifts is how many such connections there are in all, as in shift.h, and userShifts of one user other than root, who leaves as many for others: see quota.Fair.
 	mostShifts = 16384
 	userShifts = mostShifts / 16
 )
@@ -76,9 +78,18 @@ func (f *Flow) shift(done <-chan struct{}, p *pipes) (shifted bool) {
 func (d *Diverter) shifts(f *Flow) bool {
 	d.mu.Lock()
 	waits := d.given[f] != nil
-	users := d.shifted[f.account]
+	has := d.hasShift(f.account)
 	d.mu.Unlock()
-	return !waits && d.sockets.diag != nil && d.owns() && (f.account == 0 || users < userShifts) && d.passesOnce(f.comesBy())
+	return !waits && has && d.sockets.diag != nil && d.owns() && d.passesOnce(f.comesBy())
+}
+
+// hasShift reports whether there is room for one more connection of an account. mu is held.
+func (d *Diverter) hasShift(account uint32) bool {
+	all := 0
+	for _, n := range d.shifted {
+		all += n
+	}
+	return account == 0 || quota.Fair(d.shifted[account], 1, userShifts, all, mostShifts)
 }
 
 // passesOnce reports whether the eBPF programs see each packet of a device once. The packets of a macvlan device are those of the

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/sharetest"
 	"smcr/internal/testing/testkind"
 )
 
@@ -368,4 +369,22 @@ func TestShiftAgain(t *testing.T) {
 	b.wantTaken(2, 2)
 	b.letGo(1)
 	exchange(t, 1<<20, client, server)
+}
+
+// TestShiftsOfUsers: users who have as many declined connections pass as they can leave some for others.
+func TestShiftsOfUsers(t *testing.T) {
+	d := &Diverter{shifted: map[uint32]int{}}
+	take := func(uid uint32) bool {
+		if !d.hasShift(uid) {
+			return false
+		}
+		d.shifted[uid]++
+		return true
+	}
+	if got := sharetest.Users(t, 24, take); got[0] != userShifts {
+		t.Errorf("the first user has %d, want %d", got[0], userShifts)
+	}
+	if !take(0) {
+		t.Error("nothing is left for root")
+	}
 }
