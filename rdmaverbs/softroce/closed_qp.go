@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 )
 
 // A closedQP is a queue pair that was closed and whose peer may not know it. By
@@ -47,7 +48,8 @@ type closedQP struct {
 	interval time.Duration // before the last close notice
 }
 
-// maxClosedQPs is the number of closed queue pairs that a device remembers.
+// maxClosedQPs is the number of closed queue pairs that a device remembers. If there are more, the oldest one of the peer
+// that has most is forgotten: a peer that makes many does not have those of others forgotten.
 const maxClosedQPs = 256
 
 // If the peer cannot reach this device, the device repeats the close notice
@@ -71,7 +73,7 @@ const closedInterval = time.Millisecond
 // closedQPs has what a device keeps of its closed queue pairs. The lock of the
 // device guards it.
 type closedQPs struct {
-	list  []*closedQP   // at most maxClosedQPs, oldest first
+	list  []*closedQP   // at most maxClosedQPs, oldest first: see remember
 	stats endpointStats // sums of all closed queue pairs
 }
 
@@ -84,7 +86,17 @@ func (c *closedQPs) remember(q *qp) *closedQP {
 	p := &closedQP{qpn: q.ep.qpn, dqpn: q.ep.dqpn, path: q.path, port: q.port, acked: q.ep.rsp.acked, msn: q.ep.rsp.msn}
 	c.list = append(c.list, p)
 	if len(c.list) > maxClosedQPs {
-		c.list = slices.Delete(c.list, 0, 1)
+		peers, most := map[smc.GID]int{}, p.path.dgid
+		for _, o := range c.list {
+			peers[o.path.dgid]++
+		}
+		for _, o := range c.list { // in this order, so that runs are repeatable
+			if peers[o.path.dgid] > peers[most] {
+				most = o.path.dgid
+			}
+		}
+		i := slices.IndexFunc(c.list, func(o *closedQP) bool { return o.path.dgid == most })
+		c.list = slices.Delete(c.list, i, i+1)
 	}
 	return p
 }

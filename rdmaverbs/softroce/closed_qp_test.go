@@ -181,18 +181,29 @@ func TestClosedQPUnacknowledged(t *testing.T) {
 }
 
 // TestClosedQPLimit: a device remembers at most maxClosedQPs closed queue
-// pairs, and none that had no peer.
+// pairs, and none that had no peer. One peer does not have those of others forgotten.
 func TestClosedQPLimit(t *testing.T) {
 	var c closedQPs
 	if p := c.remember(&qp{}); p != nil {
 		t.Errorf("%+v", p)
 	}
-	for n := range uint32(maxClosedQPs + 10) {
-		q := &qp{path: path{dgid: smc.GID{1}}}
-		q.ep.qpn = n
+	remember := func(peer byte, qpn uint32) {
+		q := &qp{path: path{dgid: smc.GID{peer}}}
+		q.ep.qpn = qpn
 		c.remember(q)
+	}
+	for n := range uint32(maxClosedQPs + 10) {
+		remember(1, n)
 	}
 	if len(c.list) != maxClosedQPs || c.list[0].qpn != 10 {
 		t.Errorf("%d remembered, the first %d", len(c.list), c.list[0].qpn)
+	}
+	// Those of another peer stay.
+	remember(2, 1000)
+	for n := range uint32(2 * maxClosedQPs) {
+		remember(1, 2000+n)
+	}
+	if len(c.list) != maxClosedQPs || c.find(1000) == nil || c.find(2000) != nil || c.find(2000+2*maxClosedQPs-1) == nil {
+		t.Errorf("%d remembered; of the other peer: %v", len(c.list), c.find(1000))
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"smcr/quota"
 )
 
 // What a program sends reaches inner by the device of its route, where the kernel sends it to a neighbour: the peer, or a
@@ -29,6 +31,13 @@ import (
 // answerTime is how long a neighbour has to answer before its old address is good again: the packets of
 // programs wait meanwhile.
 const answerTime = 100 * time.Millisecond
+
+// goneMost is how many neighbours are remembered that the kernel has forgotten, and goneOfHop how many of one host, which can have any
+// number of addresses. Of the rest, the kernel bounds how many there are.
+const (
+	goneMost  = 1024
+	goneOfHop = 64
+)
 
 // A neighbour is an address at a device. It has no zone.
 type neighbour struct {
@@ -104,18 +113,46 @@ func (k *keeper) hear(changes []neighbourChange) {
 		return
 	}
 	carried := k.carried()
+	gone, all := map[bpfHop]int{}, 0 // before these changes
 	for at, n := range k.known {
-		switch needed := carried[bpfHop{Dev: at.dev, Mac: n.mac}]; {
+		if n.gone && !lost[at] {
+			gone[bpfHop{Dev: at.dev, Mac: n.mac}]++
+			all++
+		}
+	}
+	for at, n := range k.known {
+		hop := bpfHop{Dev: at.dev, Mac: n.mac}
+		switch needed := carried[hop]; {
 		case needed && lost[at] && !n.gone:
 			k.ask(at, n)
 		case needed && lost[at]:
 			if _, unplugged := k.table.device(at.dev); unplugged {
 				k.keep(at, n)
 			}
+			if !quota.Fair(gone[hop], 1, goneOfHop, all, goneMost) {
+				delete(k.known, at)
+				continue
+			}
+			gone[hop]++
+			all++
 		case !needed && n.gone:
 			delete(k.known, at)
 		}
 	}
+}
+
+// listed takes all entries that the kernel has: changes were lost, also those of what it has forgotten.
+func (k *keeper) listed(all []neighbourChange) {
+	there := map[neighbour]bool{}
+	for _, c := range all {
+		there[c.neighbour] = true
+	}
+	for at, n := range k.known {
+		if !n.gone && !there[at] {
+			all = append(all, neighbourChange{neighbour: at, gone: true})
+		}
+	}
+	k.hear(all)
 }
 
 // ask asks for the address of a neighbour, unless that was done a moment ago.

@@ -252,3 +252,40 @@ func TestChangeOf(t *testing.T) {
 		}
 	}
 }
+
+// TestNeighboursOfOneHost: a host that SMC-R is used with, and that has addresses without end, does not have the stack remember all
+// of them, and none that another host has. The kernel reports which it has forgotten, or not.
+func TestNeighboursOfOneHost(t *testing.T) {
+	const other, hosts = 9, 3 * goneMost / goneOfHop
+	at := func(host, i int) neighbour {
+		return neighbour{1, netip.AddrFrom16([16]byte{0xfd, 14: byte(i >> 8), 15: byte(i), 1: byte(host)})}
+	}
+	for _, reported := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newKeeperBed(t, bpfHop{Dev: 1, Mac: macOf(other)})
+			for host := range hosts {
+				b.needs[bpfHop{Dev: 1, Mac: macOf(byte(100 + host))}] = true
+			}
+			b.hear(is(peer1, netlink.NUD_REACHABLE, other))
+			b.hear(gone(peer1))
+			for host := range hosts {
+				for i := range 2 * goneOfHop {
+					n := at(host, i)
+					b.hear(is(n, netlink.NUD_STALE, uint8(100+host)))
+					if reported {
+						b.hear(gone(n))
+					}
+				}
+				if !reported {
+					b.k.listed(nil)
+				}
+				if n := len(b.k.known); n > goneMost || n > 1+(host+1)*goneOfHop {
+					t.Fatalf("%d neighbours are remembered of %d hosts", n, host+2)
+				}
+			}
+			b.want(t)
+			b.hear(is(peer1, netlink.NUD_FAILED, 0))
+			b.want(t, "ask 10.0.0.1@1 9")
+		})
+	}
+}

@@ -74,7 +74,7 @@ func (h hostNeighbours) list(k *keeper) error {
 			all = append(all, c)
 		}
 	}
-	k.hear(all)
+	k.listed(all)
 	return nil
 }
 
