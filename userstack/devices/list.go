@@ -5,6 +5,7 @@ package devices
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -52,7 +53,18 @@ func (s *Set) candidates(netdevs []network.NetDev) map[string][]candidate {
 		}
 	}
 	s.listed = l
+	s.forgetWarned(netdevs)
 	return l.found
+}
+
+// forgetWarned forgets what was logged about netdevs that are gone: those of containers come and go for ever.
+func (s *Set) forgetWarned(netdevs []network.NetDev) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.warned, func(what, _ string) bool {
+		return !slices.ContainsFunc(netdevs, func(n network.NetDev) bool { return n.Name == what }) &&
+			!slices.ContainsFunc(s.cfg.Providers, func(p rdmaverbs.Provider) bool { return p.Name() == what })
+	})
 }
 
 // ask lists the devices of a provider.

@@ -235,6 +235,26 @@ func TestDeviceFails(t *testing.T) {
 	})
 }
 
+// TestWarnedForgotten: what was logged about netdevs is forgotten with them, as those of containers come and go, and not before.
+func TestWarnedForgotten(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := up("eth0")
+		a := adapter("card0", "eth0")
+		s := newSetWith(t, Config{Network: h, Providers: []rdmaverbs.Provider{a}})
+		for i := range 100 {
+			s.warn("a test", "netdev", fmt.Sprint("veth", i), os.ErrPermission)
+		}
+		s.warn("a test", "netdev", "eth0", os.ErrPermission)
+		s.warn("a test", "provider", a.Name(), os.ErrPermission)
+		if _, err := s.List(); err != nil {
+			t.Fatal(err)
+		}
+		if _, netdev := s.warned["eth0"]; !netdev || len(s.warned) != 2 {
+			t.Errorf("remembered: %v", s.warned)
+		}
+	})
+}
+
 // TestChangesLogged: the log has a state of a port once, whatever the device tells.
 func TestChangesLogged(t *testing.T) {
 	bubble(t, func(t *testing.T) {
