@@ -34,7 +34,7 @@ func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 	}
 	g, err := s.driver.NewGroup(driver.GroupConfig{
 		Role: h.role, PeerID: a.PeerID, LocalPeerID: s.peerIDNow(), Terms: a.Terms,
-		LAN: h.host.lan, Ports: h.host.ports(a.Terms), MaxLinks: s.cfg.MaxLinks, MaxConns: s.cfg.MaxConns,
+		LAN: h.host.lan, Owner: h.owner.UID, Ports: h.host.ports(a.Terms), MaxLinks: s.cfg.MaxLinks, MaxConns: s.cfg.MaxConns,
 	})
 	switch {
 	case errors.Is(err, driver.ErrClosed):

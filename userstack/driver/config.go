@@ -67,6 +67,8 @@ type GroupConfig struct {
 	Terms *rendezvous.Terms
 	// LAN is the network of the connection.
 	LAN LAN
+	// Owner is the user of this host whose connection it is.
+	Owner uint32
 	// Ports are the ports that may have links, in order of preference.
 	Ports []*devices.Port
 	// MaxLinks and MaxConns limit the group, as in userstack.Config.

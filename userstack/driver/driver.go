@@ -62,10 +62,12 @@ func (d *Driver) NewGroup(c GroupConfig) (*Group, error) {
 	if d.closed {
 		return nil, ErrClosed
 	}
-	if n := d.s.Limits.Groups; n > 0 && len(d.groups)+len(d.ending) >= n {
-		return nil, &LimitError{What: "link groups", Max: int64(n)}
+	by := makerOf(&c)
+	if err := d.mayMake(by); err != nil {
+		return nil, err
 	}
 	g := newGroup(&d.s, d, d.s.nextGroupID(d.exists), c)
+	g.maker = by
 	d.groups[g] = struct{}{}
 	return g, nil
 }

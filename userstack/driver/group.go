@@ -26,6 +26,7 @@ import (
 type Group struct {
 	s     *shared
 	owner owner
+	maker maker
 	log   *slog.Logger
 	peer  smc.PeerID // from the PROPOSAL or ACCEPT
 	role  smc.Role

@@ -4,9 +4,11 @@ package driver
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 
 	"smcr/quota"
+	"smcr/smc"
 )
 
 // Limits limit what the link groups of a stack use, in sum and for each user. Zero means no
@@ -103,6 +105,56 @@ func (a *accounts) give(user uint32, memory int64) {
 func leaves[N int | int64](own, n, share, used, most N) bool {
 	return share <= 0 || most <= 0 || share > most/2 || quota.Fair(own, n, share, used, most)
 }
+
+// A maker is who has a link group made: the user of this host whose connection to a peer is the first one, or the host whose
+// connection to this one is. Other users may have connections of the group later.
+type maker struct {
+	role smc.Role
+	user uint32     // of a client: see quota.Account
+	host netip.Addr // of a server: see quota.Host
+}
+
+func makerOf(c *GroupConfig) maker {
+	if c.Role == smc.Client {
+		return maker{role: c.Role, user: quota.Account(c.Owner)}
+	}
+	return maker{role: c.Role, host: quota.Host(c.LAN.Remote)}
+}
+
+func (m maker) String() string {
+	if m.role == smc.Client {
+		return fmt.Sprintf("user %d", m.user)
+	}
+	return fmt.Sprintf("host %s", m.host)
+}
+
+// mayMake returns a *LimitError if there are too many link groups for one more of a maker. mu is held.
+func (d *Driver) mayMake(by maker) error {
+	most, used := d.s.Limits.Groups, len(d.groups)+len(d.ending)
+	switch {
+	case most <= 0:
+		return nil
+	case used >= most:
+		return &LimitError{What: "link groups", Max: int64(most)}
+	case by.role == smc.Client && (by.user == 0 || by.user == d.s.accounts.exempt):
+		return nil
+	}
+	has := 0
+	for _, all := range []map[*Group]struct{}{d.groups, d.ending} {
+		for g := range all {
+			if g.maker == by {
+				has++
+			}
+		}
+	}
+	if !quota.Fair(has, 1, max(1, most/groupsShare), used, most) {
+		return &LimitError{What: fmt.Sprintf("link groups of %s, who leaves as many for others", by), Max: int64(has)}
+	}
+	return nil
+}
+
+// groupsShare: a maker may have 1/groupsShare of all link groups. From the second one on, it also leaves as many for others as it has.
+const groupsShare = 2
 
 func (c *account) add(memory int64, conns int) {
 	c.memory += memory

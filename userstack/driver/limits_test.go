@@ -4,6 +4,7 @@ package driver
 
 import (
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -149,3 +150,58 @@ func TestLimitOfGroups(t *testing.T) {
 		g.Drop(nil)
 	})
 }
+
+// TestLimitOfMakers: users who connect to as many hosts as they can, and hosts that connect from as many addresses as they have, leave
+// some link groups for others.
+func TestLimitOfMakers(t *testing.T) {
+	for _, most := range []int{64, defaultGroupsOfTest} {
+		d := &Driver{groups: map[*Group]struct{}{}, ending: map[*Group]struct{}{}}
+		d.s.Limits.Groups, d.s.accounts.exempt = most, 4711
+		begin := func(c GroupConfig) bool {
+			by := makerOf(&c)
+			if err := d.mayMake(by); err != nil {
+				if _, ok := errors.AsType[*LimitError](err); !ok {
+					t.Fatalf("%v, want a *LimitError", err)
+				}
+				return false
+			}
+			if len(d.groups)%2 == 0 {
+				d.groups[&Group{maker: by}] = struct{}{}
+			} else {
+				d.ending[&Group{maker: by}] = struct{}{}
+			}
+			return true
+		}
+		address := 0
+		got := sharetest.Users(t, 6, func(uid uint32) bool {
+			c := GroupConfig{Role: smc.Client, Owner: uid}
+			if uid%2 == 1 { // a host, of IPv6, with another address each time
+				address++
+				c = GroupConfig{Role: smc.Server, LAN: LAN{Remote: netip.AddrFrom16([16]byte{0xfd, byte(uid), 14: byte(address >> 8), 15: byte(address)})}}
+			}
+			return begin(c)
+		})
+		if got[0] > most/groupsShare {
+			t.Errorf("the first has %d of %d", got[0], most)
+		}
+		for _, uid := range []uint32{0, d.s.accounts.exempt} {
+			for range 2 {
+				if len(d.groups)+len(d.ending) < most && !begin(GroupConfig{Role: smc.Client, Owner: uid}) {
+					t.Errorf("user %d has a bound", uid)
+				}
+			}
+		}
+		// Whoever has none has a place as long as there is one.
+		for i := 0; len(d.groups)+len(d.ending) < most; i++ {
+			if !begin(GroupConfig{Role: smc.Client, Owner: uint32(90000 + i)}) {
+				t.Fatalf("no place, with %d of %d", len(d.groups)+len(d.ending), most)
+			}
+		}
+		if begin(GroupConfig{Role: smc.Client}) {
+			t.Error("more link groups than there may be")
+		}
+	}
+}
+
+// defaultGroupsOfTest is as many as a stack has by default.
+const defaultGroupsOfTest = 4096
