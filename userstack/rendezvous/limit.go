@@ -11,7 +11,7 @@ import (
 )
 
 // How many rendezvous a server has under way at most: with one host, and with all hosts
-// together. Beyond that, DECLINE is the answer to PROPOSAL, and the connection is TCP.
+// together. From the second one on, a host also leaves as many for others as it has: see quota.Fair. Beyond that, DECLINE is the answer to PROPOSAL, and the connection is TCP.
 //
 // A rendezvous needs little until the server sends ACCEPT. A first contact needs a queue
 // pair and an RMB from then on, because ACCEPT names them, and the client has
@@ -49,6 +49,8 @@ func (l *Limit) Enter(host netip.Addr) *Refusal {
 		return refuse(smc.DiagMem, "%d %s with host %s are under way", n, l.what, k)
 	case l.total >= l.all:
 		return refuse(smc.DiagMem, "%d %s are under way", l.total, l.what)
+	case !quota.Fair(n, 1, l.host, l.total, l.all):
+		return refuse(smc.DiagMem, "%d %s with host %s are under way, which leaves as many for others", n, l.what, k)
 	}
 	l.hosts[k]++
 	l.total++

@@ -6,32 +6,29 @@ import (
 	"net/netip"
 	"testing"
 
+	"smcr/internal/testing/sharetest"
 	"smcr/smc"
 )
 
 // hostN returns the address of one of many hosts.
 func hostN(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
 
-// TestLimits: one host cannot take what all have, all together cannot take more than
+// TestLimits: one host cannot take what all have, hosts that take all that they can leave some for others, all together cannot take more than
 // there is, and what has ended is not counted any more.
 func TestLimits(t *testing.T) {
 	l := newLimit("tests", 10, 4)
-	for i := range 3 {
-		for j := range 4 {
-			no := l.Enter(hostN(i))
-			if want := 4*i+j < 10; (no == nil) != want {
-				t.Fatalf("host %d, number %d: %v", i, j, no)
-			}
-			if no != nil && no.Code != smc.DiagMem {
-				t.Errorf("refused with %s", no.Code)
-			}
+	for i, want := range []int{4, 3, 1, 1, 1, 0} {
+		n := 0
+		no := l.Enter(hostN(i))
+		for ; no == nil; no = l.Enter(hostN(i)) {
+			n++
 		}
-		if i < 2 && l.Enter(hostN(i)) == nil {
-			t.Fatalf("host %d has five", i)
+		if n != want {
+			t.Fatalf("host %d has %d, want %d", i, n, want)
 		}
-	}
-	if no := l.Enter(hostN(7)); no == nil || no.Code != smc.DiagMem {
-		t.Errorf("an eleventh is refused with %v, want %s", no, smc.DiagMem)
+		if no.Code != smc.DiagMem {
+			t.Errorf("refused with %s", no.Code)
+		}
 	}
 	if l.Total() != 10 {
 		t.Errorf("%d are under way, want 10", l.Total())
@@ -40,34 +37,36 @@ func TestLimits(t *testing.T) {
 	if no := l.Enter(hostN(7)); no != nil {
 		t.Errorf("one has ended, and there is no room for another: %v", no)
 	}
-	for range 3 {
-		l.Leave(hostN(0))
+	for i, n := range []int{3, 3, 1, 1, 1, 0, 0, 1} {
+		for range n {
+			l.Leave(hostN(i))
+		}
 	}
-	for range 4 {
-		l.Leave(hostN(1))
-	}
-	l.Leave(hostN(2))
-	l.Leave(hostN(2))
-	l.Leave(hostN(7))
 	if l.Total() != 0 || len(l.hosts) != 0 {
 		t.Errorf("all have ended, %d are counted, of hosts %v", l.Total(), l.hosts)
 	}
 }
 
 // TestHandshakeLimit: a server has at most MaxHandshakesOfHost rendezvous with one host under
-// way, and MaxHandshakes in all.
+// way, and MaxHandshakes in all. Hosts that have as many as they can do not keep others out.
 func TestHandshakeLimit(t *testing.T) {
-	l := NewHandshakeLimit()
-	n := 0
-	for i := 0; l.Enter(hostN(i)) == nil; i++ {
-		for n++; l.Enter(hostN(i)) == nil; n++ {
+	for _, tt := range []struct {
+		l         *Limit
+		host, all int
+		hosts     int // that have all they can
+	}{
+		{NewHandshakeLimit(), MaxHandshakesOfHost, MaxHandshakes, 10},
+		{NewFirstContacts().limit, MaxFirstContactsOfHost, MaxFirstContacts, 8},
+	} {
+		got := sharetest.Users(t, tt.hosts, func(uid uint32) bool { return tt.l.Enter(hostN(int(uid))) == nil })
+		if got[0] != tt.host {
+			t.Errorf("one host has %d, want %d", got[0], tt.host)
 		}
-		if n != min((i+1)*MaxHandshakesOfHost, MaxHandshakes) {
-			t.Fatalf("%d of %d hosts", n, i+1)
+		for i := 0; tt.l.Enter(hostN(i)) == nil; i++ {
 		}
-	}
-	if n != MaxHandshakes {
-		t.Errorf("%d in all, want %d", n, MaxHandshakes)
+		if n := tt.l.Total(); n != tt.all {
+			t.Errorf("%d in all, want %d", n, tt.all)
+		}
 	}
 }
 
