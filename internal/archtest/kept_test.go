@@ -35,7 +35,7 @@ func TestKept(t *testing.T) {
 	if !ok {
 		t.Fatalf("no section %q", keptHeading)
 	}
-	section, _, _ = strings.Cut(section, "\n## ")
+	section, _, _ = strings.Cut(section, "\n"+tablesHeading)
 	rows, named := 0, map[string]bool{}
 	shares := 0 // rows with a share of a user
 	for line := range strings.Lines(section) {
