@@ -11,41 +11,115 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
-// subIDs is the file with the subordinate user IDs (subuid(5)).
-const subIDs = "/etc/subuid"
+// The files with the subordinate user IDs (subuid(5)) and with the numbers of users (passwd(5)).
+const (
+	subIDs = "/etc/subuid"
+	passwd = "/etc/passwd"
+)
 
-// maxSubIDs bounds what is read of the file, in bytes.
-const maxSubIDs = 1 << 20
+const (
+	// maxSubIDs bounds what is read of a file, in bytes.
+	maxSubIDs = 1 << 20
+	// readEvery is how often at most it is looked whether the file has changed.
+	readEvery = 10 * time.Second
+	// maxOwn is how many users may have been asked for who are users of their own. With more, changes of the file have no effect.
+	maxOwn = 1 << 14
+)
 
 // Account returns the user to whom is charged what user uid takes: the owner of uid if it is a
 // subordinate user ID, and else uid. A user without rights can become each of the subordinate users,
 // of which there usually are 65,536, so they must not have shares of their own.
 //
-// Those of root stay users of their own: programs in containers that root starts have them. The
-// file /etc/subuid is read once, so what is taken and given back is always charged to the same user.
+// Those of root stay users of their own: programs in containers that root starts have them. What is taken and given back is always
+// charged to the same user: of the users that the file gets while the process runs, those count who were not asked for before, and no
+// owner is forgotten.
 // Account is safe for concurrent use.
-func Account(uid uint32) uint32 { return accountIn(ranges(), uid) }
+func Account(uid uint32) uint32 { return host.account(time.Now(), uid) }
 
-// ranges are those of the file, in order and without overlap.
-var ranges = sync.OnceValue(func() []IDs {
-	f, err := os.Open(subIDs)
+// Subordinates returns the users that [Account] charges to another one, in order and without overlap. Later, there may be more.
+func Subordinates() []IDs { return host.list(time.Now()) }
+
+var host = subordinates{subIDs: subIDs, passwd: passwd}
+
+// subordinates are the subordinate users of a host.
+type subordinates struct {
+	subIDs, passwd string
+
+	mu   sync.Mutex
+	all  []IDs           // in order and without overlap
+	own  map[uint32]bool // users of their own who were asked for: they stay so
+	next time.Time       // when it is to be looked at the file again
+	was  os.FileInfo     // of the file that was read
+}
+
+func (s *subordinates) account(now time.Time, uid uint32) uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refresh(now)
+	if uid == 0 || s.own[uid] {
+		return uid
+	}
+	owner := accountIn(s.all, uid)
+	if owner == uid && len(s.own) < maxOwn {
+		if s.own == nil {
+			s.own = map[uint32]bool{}
+		}
+		s.own[uid] = true
+	}
+	return owner
+}
+
+func (s *subordinates) list(now time.Time) []IDs {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refresh(now)
+	return slices.Clone(s.all)
+}
+
+// refresh reads the file if it has changed, and adds what is new in it. mu is held.
+func (s *subordinates) refresh(now time.Time) {
+	if now.Before(s.next) || s.was != nil && len(s.own) >= maxOwn {
+		return
+	}
+	s.next = now.Add(readEvery)
+	f, err := os.Open(s.subIDs)
 	if err != nil {
-		return nil
+		return
 	}
 	defer f.Close()
-	users := readUsers()
-	return readRanges(io.LimitReader(f, maxSubIDs), func(name string) (uint32, bool) {
+	is, err := f.Stat()
+	if err != nil || s.was != nil && os.SameFile(is, s.was) && is.ModTime().Equal(s.was.ModTime()) && is.Size() == s.was.Size() {
+		return
+	}
+	s.was = is
+	users := readUsers(s.passwd)
+	s.all = merge(s.all, readRanges(io.LimitReader(f, maxSubIDs), func(name string) (uint32, bool) {
 		uid, ok := users[name]
 		return uid, ok
-	})
-})
+	}))
+}
+
+// merge adds those of more that do not change whom a user of all is charged to. The account of an account must be itself.
+func merge(all, more []IDs) []IDs {
+	all = slices.Clone(all)
+	for _, x := range more {
+		if !slices.ContainsFunc(all, func(y IDs) bool {
+			return x.First <= y.Last && y.First <= x.Last || y.has(x.Owner) || x.has(y.Owner)
+		}) {
+			all = append(all, x)
+		}
+	}
+	slices.SortFunc(all, func(x, y IDs) int { return cmp.Compare(x.First, y.First) })
+	return all
+}
 
 // readUsers returns the numbers of the users of passwd(5). Package os/user would read the file for
 // each name.
-func readUsers() map[string]uint32 {
-	f, err := os.Open("/etc/passwd")
+func readUsers(file string) map[string]uint32 {
+	f, err := os.Open(file)
 	if err != nil {
 		return nil
 	}
@@ -65,9 +139,6 @@ func readUsers() map[string]uint32 {
 
 // IDs are the user IDs from First to Last, for whom Owner answers.
 type IDs struct{ First, Last, Owner uint32 }
-
-// Subordinates returns the users that [Account] charges to another one, in order and without overlap.
-func Subordinates() []IDs { return slices.Clone(ranges()) }
 
 func (r IDs) has(uid uint32) bool { return r.First <= uid && uid <= r.Last }
 

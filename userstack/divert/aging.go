@@ -25,6 +25,9 @@ type waiting struct {
 
 // expire removes connections that were announced and never came into being, and users without connections.
 func (d *Diverter) expire() {
+	if err := d.setAccounts(); err != nil {
+		d.cfg.Log.Warn("the connections of some users are charged to nobody else", "err", err)
+	}
 	now := monotonic()
 	var key bpfTuple
 	var k bpfFlow

@@ -36,8 +36,8 @@ type Config struct {
 	// PerUser bounds those of each user other than root, who may have no more than half of all. 0 means 4096. Half of it may be
 	// of clients, and half of servers, that are only announced.
 	PerUser int
-	// Subordinates are users whose connections are charged to another one.
-	Subordinates []quota.IDs
+	// Subordinates returns the users whose connections are charged to another one, as quota.Subordinates does: later there may be more.
+	Subordinates func() []quota.IDs
 	// Log and Guard are those of the stack. Guard may be nil.
 	Log   *slog.Logger
 	Guard *guard.Guard
@@ -81,6 +81,7 @@ type Diverter struct {
 	past     map[outcome]uint64
 	places   map[bpfPlace]uint32 // map places
 	removed  uint64              // what stateRemoved says
+	accounts int                 // how many ranges of users map accounts has
 	listened []listened          // the latest one last
 	shifted  map[uint32]int      // how many connections of a user were let go
 	followed bool                // its programs are at all devices
@@ -152,7 +153,7 @@ func (d *Diverter) make() (err error) {
 	if err := d.bpf.Holder.Put(uint32(0), uint32(hold)); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
-	if err := errors.Join(d.live(), d.setAccounts(d.cfg.Subordinates)); err != nil {
+	if err := errors.Join(d.live(), d.setAccounts()); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
 	if err := d.begin(); err != nil {

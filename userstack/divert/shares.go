@@ -69,8 +69,16 @@ func (d *Diverter) forgetUsers() {
 	}
 }
 
-// setAccounts has what some users have charged to others.
-func (d *Diverter) setAccounts(all []quota.IDs) error {
+// setAccounts has what some users have charged to others, if there are more than before. One goroutine calls it at a time.
+func (d *Diverter) setAccounts() error {
+	if d.cfg.Subordinates == nil {
+		return nil
+	}
+	all := d.cfg.Subordinates()
+	if len(all) == d.accounts {
+		return nil
+	}
+	d.accounts = len(all)
 	for _, ids := range all {
 		for k := range prefixes(ids) {
 			if err := d.bpf.Accounts.Put(k, ids.Owner); err != nil {

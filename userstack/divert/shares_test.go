@@ -136,7 +136,7 @@ func TestSharesOfSubordinates(t *testing.T) {
 	testkind.System(t)
 	const perUser = 8
 	b := newBedWith(t, splice, func(c *Config) {
-		c.PerUser, c.Subordinates = perUser, []quota.IDs{{First: 100001, Last: 165536, Owner: 60001}}
+		c.PerUser, c.Subordinates = perUser, func() []quota.IDs { return []quota.IDs{{First: 100001, Last: 165536, Owner: 60001}} }
 	})
 	var all []int
 	for i, uid := range []int{60001, 100001, 165536, 131072} {

@@ -68,7 +68,7 @@ func (w *boundary) open() (err error) {
 	if w.top, err = cgroup.Top(); err != nil {
 		return fmt.Errorf("service: %w", err)
 	}
-	if w.d, err = divert.New(divert.Config{Handle: w.handle, PerUser: perUser(c), Subordinates: quota.Subordinates(), Drained: c.Predecessor != nil, Log: w.s.log, Guard: g}); err != nil {
+	if w.d, err = divert.New(divert.Config{Handle: w.handle, PerUser: perUser(c), Subordinates: quota.Subordinates, Drained: c.Predecessor != nil, Log: w.s.log, Guard: g}); err != nil {
 		return err
 	}
 	if c.Cgroup != "" {
