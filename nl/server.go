@@ -29,10 +29,11 @@ const (
 	// userAnswers bounds the answers that one user other than root gets at a time.
 	// Each may be a whole table.
 	userAnswers = 4
-	// maxRefusing is how many connections may wait, for refuseTime at most, for the
+	// maxRefusing is how many connections may wait, and userRefusing how many of one user, for refuseTime at most, for the
 	// request that is answered with a refusal. More connections are closed at once.
-	maxRefusing = 8
-	refuseTime  = time.Second
+	maxRefusing  = 8
+	userRefusing = 2
+	refuseTime   = time.Second
 )
 
 // A ServerConfig has the options of a [Server]. The zero value has useful defaults.
@@ -87,13 +88,13 @@ type Server struct {
 	wg     sync.WaitGroup // connections served
 
 	warnings *quota.Log
-	refusing chan struct{} // a place for each connection that waits to be refused
 
 	mu        sync.Mutex
 	closed    bool
 	listeners map[*net.UnixListener]struct{}
 	conns     map[*net.UnixConn]struct{} // also those that will be refused
 	users     map[uint32]*user           // the users that have connections
+	refusing  map[uint32]int             // how many of their connections wait to be refused
 }
 
 // user has the connections and answers of one user.
@@ -139,7 +140,7 @@ func NewServer(ctl Control, cfg ServerConfig) *Server {
 		conns:     make(map[*net.UnixConn]struct{}),
 		users:     make(map[uint32]*user),
 		warnings:  quota.NewLog(cfg.Logger),
-		refusing:  make(chan struct{}, maxRefusing),
+		refusing:  make(map[uint32]int),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -236,20 +237,22 @@ func (s *Server) leave(conn *net.UnixConn, uid uint32) {
 // refuse answers the first request of a connection that is not served with the error
 // why, if the request comes within refuseTime. s.mu is held.
 func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
-	select {
-	case s.refusing <- struct{}{}:
-	default:
+	uid := quota.Account(peer.UID)
+	if !s.mayWait(uid) {
 		s.cfg.Refuse(conn)
 		return
 	}
+	s.refusing[uid]++
 	s.conns[conn] = struct{}{}
 	s.wg.Go(func() {
 		defer func() {
 			_ = s.cfg.Close(conn)
 			s.mu.Lock()
+			defer s.mu.Unlock()
 			delete(s.conns, conn)
-			s.mu.Unlock()
-			<-s.refusing
+			if s.refusing[uid]--; s.refusing[uid] == 0 {
+				delete(s.refusing, uid)
+			}
 		}()
 		if err := conn.SetDeadline(time.Now().Add(refuseTime)); err != nil {
 			return
@@ -268,6 +271,15 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 			out.flush()
 		})
 	})
+}
+
+// mayWait reports whether a connection of a user may wait to be refused. s.mu is held.
+func (s *Server) mayWait(uid uint32) bool {
+	all := 0
+	for _, n := range s.refusing {
+		all += n
+	}
+	return quota.Fair(s.refusing[uid], 1, userRefusing, all, maxRefusing)
 }
 
 func (s *Server) serveConn(conn *net.UnixConn, peer Peer, u *user) error {
