@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -86,7 +85,11 @@ func parseFrame(b []byte) (frame, error) {
 // hasPayload reports whether the packet has data, or the end of the stream.
 func (f *frame) hasPayload() bool { return len(f.b) > f.payload || f.flags&flagFIN != 0 }
 
-// to returns the frame for the program at the device of held packets.
+// whoLen is the beginning of a frame that [frame.to] writes, the destination's MAC address in the frames of others.
+const whoLen = 6
+
+// to returns the frame for the program at the device of held packets. It may be called while others call header, which does
+// not read what it writes: a packet is let go again while its connection is reset.
 func (f *frame) to(whom byte, dev uint32) []byte {
 	f.b[0], f.b[1] = 2, whom
 	binary.BigEndian.PutUint32(f.b[2:], dev)
@@ -97,7 +100,8 @@ func (f *frame) to(whom byte, dev uint32) []byte {
 // its headers.
 func (f *frame) header(seq uint32, flags byte) *frame {
 	a := *f
-	a.b = slices.Clone(f.b[:f.payload])
+	a.b = make([]byte, f.payload)
+	copy(a.b[whoLen:], f.b[whoLen:])
 	a.seq, a.flags = seq, flags
 	ip, tcp := a.b[ethLen:a.tcp], a.b[a.tcp:]
 	binary.BigEndian.PutUint32(tcp[4:], seq)

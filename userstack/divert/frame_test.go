@@ -5,6 +5,7 @@ package divert
 import (
 	"bytes"
 	"net/netip"
+	"sync"
 	"testing"
 
 	"github.com/gopacket/gopacket"
@@ -68,6 +69,21 @@ func TestFrame(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFrameTogether has a packet let go again while its connection is reset: the race detector sees whether they touch the same bytes.
+func TestFrameTogether(t *testing.T) {
+	f, err := parseFrame(packet(t, "10.0.0.1", "10.0.0.2", layers.TCP{ACK: true}, "hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var both sync.WaitGroup
+	both.Go(func() { f.to(forProgram, 7) })
+	both.Go(func() { f.header(1, flagRST).to(forProgram, 8) })
+	both.Wait()
+	if f.b[1] != forProgram || f.b[5] != 7 {
+		t.Errorf("for the program: %x", f.b[:whoLen])
 	}
 }
 
