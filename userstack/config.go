@@ -86,7 +86,8 @@ type Config struct {
 	// NoVersion2 limits the stack to version 1 of SMC. Otherwise the stack also uses version
 	// 2 for connections over IPv4 if it has an enterprise ID, and the device RoCE version 2. The GIDs
 	// of version 2 are IPv4 addresses, as in Linux, so a connection over IPv6 uses version 1, and
-	// both hosts must be in one subnet.
+	// both hosts must be in one subnet. So does each connection if another program has UDP port
+	// 4791, which RoCE version 2 needs: the provider of the devices says so in its log.
 	NoVersion2 bool
 	// Hostname is the name of this host in listings, here and at peers of version 2. Empty
 	// means the name that the system has.

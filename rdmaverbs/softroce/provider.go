@@ -81,7 +81,9 @@ func defaultConfig() config {
 type Option func(*config)
 
 // New returns a provider. Without options it offers every Ethernet netdev and
-// lo, with RoCE version 1 and 2; entry 0 of a GID table is version 1.
+// lo, with RoCE version 1 and 2; entry 0 of a GID table is version 1. Where
+// another program has UDP port 4791, devices have version 1 only: LacksV2 says
+// so, and a warning of the logger.
 func New(opts ...Option) *Provider {
 	p := &Provider{c: defaultConfig()}
 	p.c.siblings, p.c.inherited = new(siblings), new(inheritance)
