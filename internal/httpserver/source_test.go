@@ -156,7 +156,7 @@ func TestKeptAlive(t *testing.T) {
 			}, patient)
 			t.Cleanup(func() { close(hold) }) // before the server ends
 			for i := range 2 * MaxConns {
-				from := "127.0.0." + string('2'+rune(i%7)) // as if it were several hosts
+				from := netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + i%MaxConns)}).String() // as if it were many hosts, one of which others are on
 				c, err := dialAs(attacker, "tcp4", from, addr, "")
 				if err != nil {
 					t.Fatal(err)
