@@ -152,7 +152,7 @@ func TestKeptAlive(t *testing.T) {
 					case <-r.Context().Done():
 					}
 				}),
-				"GET /large": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 8<<20)) }),
+				"GET /large": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 2<<20)) }),
 			}, patient)
 			t.Cleanup(func() { close(hold) }) // before the server ends
 			for i := range 2 * MaxConns {
