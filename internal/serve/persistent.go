@@ -43,6 +43,7 @@ type persistentControl struct {
 var (
 	_ nl.Control  = (*persistentControl)(nil)
 	_ nl.Attacher = (*persistentControl)(nil)
+	_ nl.Learner  = (*persistentControl)(nil)
 )
 
 // newPersistentControl returns the persistentControl of ctl. Its file is in dir, or in
@@ -260,6 +261,15 @@ func (p *persistentControl) SetSEID(ctx context.Context, on bool) error {
 // SetHSLimitation implements nl.Control.
 func (p *persistentControl) SetHSLimitation(ctx context.Context, on bool) error {
 	return p.change(ctx, func() error { return p.Control.SetHSLimitation(ctx, on) })
+}
+
+// Learnt implements nl.Learner.
+func (p *persistentControl) Learnt(ctx context.Context) ([]nl.Learnt, error) {
+	l, err := nl.LearnerOf(p.Control)
+	if err != nil {
+		return nil, err
+	}
+	return l.Learnt(ctx)
 }
 
 // Attachments implements nl.Attacher.

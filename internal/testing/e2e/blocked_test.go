@@ -157,7 +157,7 @@ func roceBlocked(t *testing.T, check func(t *testing.T, took, again []time.Durat
 			if smcr, _ := overSMCR(t, log); smcr != 0 {
 				t.Errorf("%d connections over SMC-R", smcr)
 			}
-			if out := l.smcr(l.A, "--backend", "user", "info"); !strings.Contains(out, "all users: ") || !strings.Contains(out, l.B.Addr()+" from "+l.A.Addr()+", roce-blocked, ") {
+			if out := l.smcr(l.A, "--backend", "user", "info", "-o", "table"); !strings.Contains(out, "all users: ") || !strings.Contains(out, l.B.Addr()+" from "+l.A.Addr()+", roce-blocked, ") {
 				t.Errorf("info:\n%s", out)
 			}
 			out, err := l.try(l.B, "--backend", "user", "check", l.A.Addr()+":7")

@@ -110,7 +110,7 @@ func TestOptionCopied(t *testing.T) {
 					t.Errorf("connection %d announces SMC", i)
 				}
 			}
-			if out := l.smcr(l.B, "--backend", "user", "info"); !strings.Contains(out, "user 0: ") || !strings.Contains(out, l.A.Addr()+":8080, option-replayed, for ") {
+			if out := l.smcr(l.B, "--backend", "user", "info", "-o", "table"); !strings.Contains(out, "user 0: ") || !strings.Contains(out, l.A.Addr()+":8080, option-replayed, for ") {
 				t.Errorf("info:\n%s", out)
 			}
 			p := l.under(l.B, "curl", "-sSN", "-m", "300", "http://"+l.A.Addr()+":8080/stay")
