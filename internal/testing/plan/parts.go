@@ -62,11 +62,11 @@ var kernelPackages = []string{
 // adversaryPackages have hosts that lie, and faults of calls, netdevs and disks.
 var adversaryPackages = []string{"internal/testing/adversary", "internal/testing/faults"}
 
-// longPackages take longest, also because they wait. They start first, so that the others run
-// meanwhile.
+// longPackages take longest, in the gate or in part race, also because they wait. They start first, so that the
+// others run meanwhile.
 var longPackages = []string{
-	packages, "internal/testing/adversary", "rdmaverbs/softroce", "userstack/tcpopt", "userstack/service", "userstack",
-	soak, "internal/smctools", "internal/cli", "internal/serve", "internal/place", "internal/archtest",
+	"userstack/divert", "rdmaverbs/softroce", "internal/archtest", stacktest, "userstack", "internal/testing/adversary", "userstack/linkgroup",
+	"internal/testing/doctest", "userstack/tcpopt", "internal/cli", "internal/smctools", "userstack/service", soak, "internal/serve", "internal/page",
 }
 
 // longestFirst sorts import paths by longPackages.
@@ -142,15 +142,20 @@ func (o options) part(name string) (p part, ok bool) {
 	return p, true
 }
 
-// gateArgs returns the arguments of go test in the gate: it says the same each time, so the order
-// of the tests is that of the source. Results of the cache are no results.
-func (o options) gateArgs(more ...string) []string {
-	return append([]string{"-count=1", "-vet=off", "-short", "-timeout", packageLimit.String()}, more...)
+// commonArgs returns the arguments of go test. Results of the cache are no results. Tests that run beside others of
+// their package wait for most of their time, so there are twice as many as processors.
+func commonArgs() []string {
+	return []string{"-count=1", "-vet=off", "-timeout", packageLimit.String(), "-parallel", fmt.Sprint(2 * runtime.NumCPU())}
 }
 
-// args returns the arguments of go test in the parts, with ever another order of the tests.
+// gateArgs is commonArgs for the gate: it says the same each time, so the order of the tests is that of the source.
+func (o options) gateArgs(more ...string) []string {
+	return slices.Concat(commonArgs(), []string{"-short"}, more)
+}
+
+// args is commonArgs for the parts, with ever another order of the tests.
 func (o options) args() []string {
-	args := []string{"-count=1", "-vet=off", "-shuffle=on", "-timeout", packageLimit.String()}
+	args := append(commonArgs(), "-shuffle=on")
 	if o.only != "" {
 		args = append(args, "-run", o.only)
 	}
