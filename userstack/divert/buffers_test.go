@@ -20,6 +20,7 @@ import (
 // Then inner has no more than it may have, of what the program sends and of what is sent to it.
 func TestBuffers(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	ends := make(chan *net.TCPConn, 1)
 	b := newBed(t, func(b *bed, f *Flow) {
 		if f.Role == smc.Server {

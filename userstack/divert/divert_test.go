@@ -178,6 +178,7 @@ func splice(b *bed, f *Flow) {
 
 func TestTaken(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	for _, address := range []string{b.B.Addr(), b.B.Addr6()} {
 		t.Run(address, func(t *testing.T) {

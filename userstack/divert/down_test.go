@@ -26,6 +26,7 @@ func TestDown(t *testing.T) {
 		{"the program first", func(f *Flow) { f.ResetProgram(); f.Finish(false) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			flows := make(chan *Flow, 2)
 			b := newBed(t, func(b *bed, f *Flow) {
 				if err := agree(f); err != nil {

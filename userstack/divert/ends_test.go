@@ -91,6 +91,7 @@ func left(d *Diverter) (left string) {
 // TestEnds has every way to end a connection.
 func TestEnds(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	l := b.listen(b.B.Addr())
 	say := func(c *net.TCPConn, text string) {
@@ -198,6 +199,7 @@ func inq(c *net.TCPConn) (n int) {
 // TestPlain has connections that must stay what they are.
 func TestPlain(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	l := b.listen(b.B.Addr())
 	hello := func() {
@@ -259,6 +261,7 @@ func (b *bed) wantCount(why smc.Diagnosis, want uint64) {
 // TestMany has connections at the same time, and one after the other.
 func TestMany(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	l := b.listen(b.B.Addr())
 	go func() {
@@ -298,6 +301,7 @@ func TestMany(t *testing.T) {
 // and the peer's kernel hears of nothing.
 func TestUndecided(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	hold := make(chan struct{})
 	b := newBed(t, func(b *bed, f *Flow) {
 		if err := agree(f); err != nil {
@@ -365,6 +369,7 @@ func TestUndecided(t *testing.T) {
 // TestRefusedByStack has a stack that gives a connection up: both programs see a reset.
 func TestRefusedByStack(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, func(b *bed, f *Flow) {
 		if f.Role == smc.Client {
 			f.Reset()
@@ -398,6 +403,7 @@ func TestRefusedByStack(t *testing.T) {
 // client may have them that does not end them first.
 func TestPortsAgain(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	l := b.listen(b.B.Addr())
 	go func() {
@@ -431,6 +437,7 @@ func TestPortsAgain(t *testing.T) {
 // TestBound has a user with as many connections as a user may have: the next one is TCP.
 func TestBound(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBedWith(t, splice, func(c *Config) { c.PerUser = 2 })
 	// The sockets are those of another user: root has no such bound.
 	give := func(fd uintptr) {
@@ -478,6 +485,7 @@ func TestBound(t *testing.T) {
 // TestFlows has as many connections as the process has descriptors for: the next one is TCP, and none is reset.
 func TestFlows(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBedWith(t, splice, func(c *Config) { c.Flows = 2 })
 	l := b.listen(b.B.Addr())
 	for range 4 {
@@ -497,6 +505,7 @@ func TestFlows(t *testing.T) {
 // stays on the host.
 func TestClose(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, func(b *bed, f *Flow) {
 		if agree(f) == nil {
 			_ = f.Splice()
@@ -526,6 +535,7 @@ func TestClose(t *testing.T) {
 // TestRetry has a stack that gives SMC up: the program's connection is made again, over TCP.
 func TestRetry(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, func(b *bed, f *Flow) {
 		if f.Role == smc.Client {
 			f.Retry()

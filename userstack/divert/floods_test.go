@@ -24,6 +24,7 @@ import (
 // takes the connection for TCP: later SYN-ACKs do not announce, whatever has changed.
 func TestStaysPlain(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	l := b.listen(b.B.Addr())
 	s := b.scripted(b.A, b.B, false, 3001)

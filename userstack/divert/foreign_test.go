@@ -20,6 +20,7 @@ import (
 // numbers are.
 func TestForgedByContainer(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBedOf(t, netnstest.Options{Links: 2}, splice, func(*Config) {})
 	b.must(b.A.Do(func() error {
 		return os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0)
@@ -74,6 +75,7 @@ func TestForgedByContainer(t *testing.T) {
 // TestForwarded has packets of others, which the host forwards, pass it at each device.
 func TestForwarded(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBedOf(t, netnstest.Options{Links: 2}, splice, func(*Config) {})
 	b.must(b.A.Do(func() error {
 		return os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0)

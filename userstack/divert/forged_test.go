@@ -22,6 +22,7 @@ import (
 // TestForged has SYNs that announce SMC, which the stack has not announced: the device takes the option away.
 func TestForged(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	capture := b.B.StartCapture(t, netnstest.CaptureOptions{Filter: "tcp"})
 	options := [][]layers.TCPOption{

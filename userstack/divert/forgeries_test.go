@@ -52,6 +52,7 @@ func (s *scripted) forges(opening bool) {
 // connection, and those beside it, go on as if nothing had come.
 func TestForgedAtEachStage(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for _, v6 := range []bool{false, true} {
 		for _, role := range []smc.Role{smc.Client, smc.Server} {
 			name := map[bool]string{false: "ipv4", true: "ipv6"}[v6] + "/" + role.String()
@@ -108,8 +109,10 @@ func TestForgedAtEachStage(t *testing.T) {
 // TestForgedWhenLetGo has another host forge packets of a connection that the stack has let go, and of which nothing has come since.
 func TestForgedWhenLetGo(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for _, clock := range []uint32{0, 1 << 20} {
 		t.Run(map[bool]string{true: "with", false: "without"}[clock != 0]+" timestamps", func(t *testing.T) {
+			t.Parallel()
 			b := newShiftBed(t)
 			s := b.scripted(b.B, b.A, false, 3001)
 			s.clock = clock
@@ -128,7 +131,7 @@ func TestForgedWhenLetGo(t *testing.T) {
 				}
 				forger.forges(true)
 			}
-			b.must(program.SetReadDeadline(time.Now().Add(10 * time.Second)))
+			b.must(program.SetReadDeadline(time.Now().Add(testkind.Patience)))
 			for range 3 {
 				if clock != 0 {
 					s.clock++

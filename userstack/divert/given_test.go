@@ -86,6 +86,7 @@ func (b *bed) becomes(l net.Listener) (err error) {
 // the device is up again, or the connection is reset.
 func TestGiven(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	var c cases
 	for name, address := range addresses {
 		for _, of := range []smc.Role{smc.Client, smc.Server} {
@@ -151,6 +152,7 @@ func (b *bed) wantNothingGiven() {
 // go on by that.
 func TestGivenElsewhere(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for _, of := range []smc.Role{smc.Client, smc.Server} {
 		for _, s := range stages {
 			t.Run(fmt.Sprint(of, "/", s.name), func(t *testing.T) {

@@ -93,6 +93,7 @@ func (b *bed) works(l net.Listener) {
 // again, and new ones are TCP. Its successor finds nothing that is in the way.
 func TestKilled(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b, p := newKilled(t)
 	l := b.listen(b.B.Addr())
 	client, server := b.connect(l)
@@ -134,6 +135,7 @@ func TestKilled(t *testing.T) {
 // TestStopped has a stack that stands still: new connections are TCP, after a moment.
 func TestStopped(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b, p := newKilled(t)
 	l := b.listen(b.B.Addr())
 	b.works(l)

@@ -18,6 +18,7 @@ import (
 // TestKinds has connections of which TCP makes something of its own: each is carried, or TCP.
 func TestKinds(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	listen := func(set func(fd int) error) net.Listener {
 		t.Helper()

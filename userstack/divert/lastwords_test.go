@@ -22,6 +22,7 @@ import (
 // then the reset. It has room for all of it, so TCP would have sent it.
 func TestLastWords(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	const words = 40 << 10
 	connected := make(chan struct{})
 	carried := func(reset func(*Flow)) func(*bed, *Flow) {
@@ -84,6 +85,7 @@ func TestLastWords(t *testing.T) {
 // TestLastWordsUnread: a program that reads nothing is reset all the same. What it has no room for is lost, as over TCP.
 func TestLastWordsUnread(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	ends := make(chan *net.TCPConn, 1)
 	flows := make(chan *Flow, 1)
 	b := newBed(t, func(b *bed, f *Flow) {
@@ -122,6 +124,7 @@ func TestLastWordsUnread(t *testing.T) {
 // first reset.
 func TestResetOvertakes(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	netnstest.Require(t, "nft")
 	ends := make(chan *net.TCPConn, 1)
 	flows := make(chan *Flow, 1)

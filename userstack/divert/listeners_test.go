@@ -91,6 +91,7 @@ func (h *handedBed) wantOwner(l net.Listener, o Owner) {
 // TestListen has listening sockets that were made in a cgroup that is not attached.
 func TestListen(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	h := newHandedBed(t, func(*Config) {})
 	for _, address := range []string{h.B.Addr(), h.B.Addr6(), ""} {
 		l := h.listen(address)
@@ -156,6 +157,7 @@ func (n named) Addr() net.Addr {
 // TestListenBound: the connections of a listening socket count to the user of the program, not to who made the socket.
 func TestListenBound(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	h := newHandedBed(t, func(c *Config) { c.PerUser = 2 })
 	l := h.listen(h.B.Addr())
 	h.hand(l, firstOwner)
@@ -189,6 +191,7 @@ func (h *handedBed) plains() (all []Owner) {
 // TestListenOthers has files that are no listening TCP sockets.
 func TestListenOthers(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	h := newHandedBed(t, func(*Config) {})
 	client, _ := h.connect(h.listen(h.B.Addr()))
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -229,6 +232,7 @@ func protocolOf(rc syscall.RawConn) (protocol int) {
 // TestListenMany has more listening sockets than are listed: their connections are taken all the same, and many owners of one.
 func TestListenMany(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	h := newHandedBed(t, func(*Config) {})
 	first, last := h.listen(h.B.Addr()), h.listen(h.B.Addr())
 	h.hand(first, firstOwner)
@@ -262,6 +266,7 @@ func TestListenMany(t *testing.T) {
 // killed.
 func TestListenTakeover(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	h := newHandedBed(t, func(*Config) {})
 	l := h.listen(h.B.Addr())
 	h.hand(l, firstOwner)

@@ -47,6 +47,7 @@ var movedFates = []fate{
 // TestMoves has programs that only receive, whose device meets its fate: they go on.
 func TestMoves(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	var n cases
 	for family, address := range addresses {
 		for _, of := range []smc.Role{smc.Client, smc.Server} {

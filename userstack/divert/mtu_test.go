@@ -17,6 +17,7 @@ import (
 // that this host must not use.
 func TestMTU(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	mtu := func(n int) {
 		b.must(b.B.Do(func() error {

@@ -126,6 +126,7 @@ func hasty(t *testing.T, h *netnstest.Host) {
 // TestPathMoves has a program whose route goes by another device since its own is down: it receives by that, too.
 func TestPathMoves(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	c := newCarriedBed(t, (*netnstest.Host).Addr)
 	out, err := c.A.Command(t.Context(), "sh", "-c", strings.Join([]string{
 		"ip link add other type veth peer name rest",
@@ -149,6 +150,7 @@ func TestPathMoves(t *testing.T) {
 // TestAnnouncedElsewhere has a SYN that is lost, and sent again by another device: it is announced there, too.
 func TestAnnouncedElsewhere(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBedOf(t, netnstest.Options{Links: 2}, splice, func(*Config) {})
 	l := b.listen(b.B.Addr())
 	b.works(l) // the neighbours know each other

@@ -13,6 +13,7 @@ import (
 // TestPlaces has devices and addresses where SMC-R is not possible.
 func TestPlaces(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	a, at := b.index(b.A, b.A.Links[0].Name), b.index(b.B, b.B.Links[0].Name)
 	net4, net6 := netip.PrefixFrom(b.B.Links[0].IPv4, 24), netip.MustParsePrefix(b.B.Addr6()+"/64")

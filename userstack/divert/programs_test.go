@@ -19,6 +19,7 @@ import (
 // TestNginxCurl has a server and a client that know nothing of this.
 func TestNginxCurl(t *testing.T) {
 	netnstest.Require(t, "nginx", "curl")
+	t.Parallel()
 	b := newBed(t, splice)
 	dir := t.TempDir()
 	size := 1 << 30
@@ -54,12 +55,17 @@ http { access_log off; sendfile on; client_body_temp_path %[1]s; proxy_temp_path
 func TestRedis(t *testing.T) {
 	netnstest.Require(t, "redis-server", "redis-benchmark")
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	server, err := b.B.Start(b.B.Command(t.Context(), "redis-server", "--port", "6379", "--bind", b.B.Addr(), "--protected-mode", "no", "--save", "", "--dir", t.TempDir()))
 	b.must(err)
 	defer server.Kill()
 	b.must(server.WaitOutput("eady to accept connections", testkind.Patience))
-	out, err := b.A.Command(t.Context(), "redis-benchmark", "-h", b.B.Addr(), "-q", "-n", "20000", "-c", "50", "-t", "ping,set,get").CombinedOutput()
+	requests := "20000"
+	if testing.Short() {
+		requests = "5000" // a hundred on each connection
+	}
+	out, err := b.A.Command(t.Context(), "redis-benchmark", "-h", b.B.Addr(), "-q", "-n", requests, "-c", "50", "-t", "ping,set,get").CombinedOutput()
 	if s := string(out); err != nil || strings.Count(s, "requests per second") < 3 || strings.Contains(s, "rror") {
 		t.Fatalf("%v: %s", err, out)
 	}

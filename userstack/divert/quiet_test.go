@@ -24,6 +24,7 @@ import (
 // TestQuiet has peers to which nothing is announced: one port, by one user.
 func TestQuiet(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	l, other := b.listen(b.B.Addr()), b.listen(b.B.Addr())
 	at := netip.MustParseAddrPort(l.Addr().String())
@@ -57,6 +58,7 @@ func TestQuiet(t *testing.T) {
 // TestQuietTry: when a silence with a try is over, one connection is announced, until something is known of it.
 func TestQuietTry(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	l := b.listen(b.B.Addr())
 	at := netip.MustParseAddrPort(l.Addr().String())
@@ -76,6 +78,7 @@ func TestQuietTry(t *testing.T) {
 // Other ports of the host may be those of other hosts, and other users have their own experience.
 func TestCopied(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	b.must(b.d[1].Close())
 	host, ends := copier(t, b)

@@ -163,6 +163,7 @@ func resetsHeard(t *testing.T, all []program, wanted ...error) {
 // TestResetHeard has a stack reset connections whose device has met any fate: the programs hear of it.
 func TestResetHeard(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	var c cases
 	for _, of := range []smc.Role{smc.Client, smc.Server} {
 		for _, f := range fates {
@@ -186,6 +187,7 @@ func TestResetHeard(t *testing.T) {
 // TestResetHeardBound has the socket bound to its device, so that packets by no other one are for it.
 func TestResetHeardBound(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	var c cases
 	for _, f := range fates {
 		if c.skips() {
@@ -222,6 +224,7 @@ func TestResetHeardBound(t *testing.T) {
 // TestResetHeardAtEnd has a stack end whose programs have no device any more: they hear of it all the same.
 func TestResetHeardAtEnd(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for _, of := range []smc.Role{smc.Client, smc.Server} {
 		t.Run(of.String(), func(t *testing.T) {
 			t.Parallel()
@@ -245,6 +248,7 @@ func TestResetHeardAtEnd(t *testing.T) {
 // TestResetHeardAfterKill has a stack killed whose program has no device any more: the next stack has the program hear of it.
 func TestResetHeardAfterKill(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b, p := newKilled(t)
 	client, server := b.connect(b.listen(b.B.Addr()))
 	b.wantTaken(0, 1)
@@ -270,6 +274,7 @@ func TestResetHeardAfterKill(t *testing.T) {
 // again, what the peer repeats to the stack is no data for the program.
 func TestRefusedUnheard(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for family, address := range addresses {
 		t.Run(family, func(t *testing.T) {
 			t.Parallel()

@@ -18,6 +18,7 @@ import (
 // the host's connections do.
 func TestSettings(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	flows := make(chan *Flow, 2)
 	b := newBed(t, func(b *bed, f *Flow) {
 		flows <- f

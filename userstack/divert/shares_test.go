@@ -88,6 +88,7 @@ func closeAll(fds []int) {
 // does a connection that is answered.
 func TestSharesOfUsers(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	const flows = 128 // 8 of them for those who have few
 	b := newBedWith(t, splice, func(c *Config) { c.Flows = flows })
 	if n, _ := b.fillTable(0, flows); n != flows*15/16/2 {
@@ -115,6 +116,7 @@ func TestSharesOfUsers(t *testing.T) {
 // TestSharesOfMany has so many users that a few places for each are more than there are.
 func TestSharesOfMany(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	const flows = 64
 	b := newBedWith(t, splice, func(c *Config) { c.Flows = flows })
 	users := 0
@@ -134,6 +136,7 @@ func TestSharesOfMany(t *testing.T) {
 // TestSharesOfSubordinates has a user who becomes others: they have one share.
 func TestSharesOfSubordinates(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	const perUser = 8
 	b := newBedWith(t, splice, func(c *Config) {
 		c.PerUser, c.Subordinates = perUser, func() []quota.IDs { return []quota.IDs{{First: 100001, Last: 165536, Owner: 60001}} }
@@ -163,6 +166,7 @@ func TestSharesOfSubordinates(t *testing.T) {
 // other way around.
 func TestAnnouncedApart(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	const perUser = 8
 	b := newBedWith(t, splice, func(c *Config) { c.PerUser = perUser })
 	const uid = 60002
@@ -211,6 +215,7 @@ func TestClosedEarly(t *testing.T) {
 // TestUsersForgotten: who can become many users fills no table with them.
 func TestUsersForgotten(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	l := b.listen(b.B.Addr())
 	for uid := range 5 {

@@ -84,6 +84,7 @@ func exchange(t *testing.T, size int, ends ...*net.TCPConn) {
 // see the end of both streams.
 func TestShift(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for _, test := range []struct {
 		name       string
 		v6         bool
@@ -100,6 +101,7 @@ func TestShift(t *testing.T) {
 		{"loss without timestamps", true, false, false, 0.02, 4 << 20},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			b := newShiftBed(t)
 			if !test.offload {
 				b.noOffload()
@@ -202,8 +204,10 @@ func counter(group, name string) (n int, err error) {
 // TestShiftBusy has a connection let go that never rests.
 func TestShiftBusy(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for _, way := range []string{"up", "down", "both", "both, checksums made by the kernel"} {
 		t.Run(way, func(t *testing.T) {
+			t.Parallel()
 			b := newShiftBed(t)
 			if strings.Contains(way, "checksums") {
 				b.noOffload()
@@ -288,6 +292,7 @@ func TestShiftTakeover(t *testing.T) {
 	t.Parallel()
 	for _, older := range []bool{false, true} {
 		t.Run(fmt.Sprintf("older %v", older), func(t *testing.T) {
+			t.Parallel()
 			b := newShiftBed(t)
 			client, server := b.connect(b.listen(b.B.Addr()))
 			echoed(t, client, server)
@@ -340,6 +345,7 @@ func TestShiftReset(t *testing.T) {
 // TestShiftAgain has a new connection with the ports of one that was let go: it is taken as any other.
 func TestShiftAgain(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newShiftBed(t)
 	l := b.listen(b.B.Addr())
 	client, server := b.connect(l)

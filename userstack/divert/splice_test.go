@@ -18,6 +18,7 @@ import (
 // behind it come.
 func TestSpliceUrgent(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	client, server := b.connect(b.listen(b.B.Addr()))
 	for _, c := range [][2]*net.TCPConn{{client, server}, {server, client}} {

@@ -15,6 +15,7 @@ import (
 // used again.
 func TestClosedBeforeMade(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	tuple := Tuple{netip.MustParseAddrPort("10.77.0.1:3001"), netip.MustParseAddrPort("10.77.0.2:3002")}
 	e := end{snd: 1, rcv: 1, mss: 1000}

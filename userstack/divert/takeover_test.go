@@ -118,6 +118,7 @@ func TestTakeover(t *testing.T) {
 		{"older first", [2]bool{true, true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t, splice)
 			next := [2]*successor{b.succeed(0, test.older[0]), b.succeed(1, test.older[1])}
 			wantNext := func(n int64) {
@@ -216,6 +217,7 @@ func TestTakeover(t *testing.T) {
 // TestTakenBack has Diverters that take over and end before they have: the others go on.
 func TestTakenBack(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	next := b.succeed(0, false)
 	l := b.listen(b.B.Addr())
@@ -236,6 +238,7 @@ func TestTakenBack(t *testing.T) {
 // nothing of it stays.
 func TestTakeoverFromKilled(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b, p := newKilled(t)
 	next := b.succeed(0, false)
 	b.must(b.A.Do(func() error { return next.Follow(func(string) bool { return true }) }))
@@ -259,6 +262,7 @@ func TestTakeoverFromKilled(t *testing.T) {
 // TestKilledAndLeft has devices of stacks that were killed and whose namespaces stay: a stack finds a number all the same.
 func TestKilledAndLeft(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	b := newBed(t, splice)
 	for i := 1; i < maxStacks; i++ {
 		if _, err := b.A.Output(t.Context(), "ip", "link", "add", namesOf(i).veth, "type", "veth", "peer", "name", fmt.Sprint("left", i)); err != nil {

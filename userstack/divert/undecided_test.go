@@ -33,6 +33,7 @@ func (b *bed) exchanges(client, server net.Conn) {
 // SYN, or SYN-ACK, and nothing is lost by that.
 func TestUndecidedLong(t *testing.T) {
 	testkind.System(t)
+	t.Parallel()
 	for name, address := range addresses {
 		for _, slow := range []smc.Role{smc.Client, smc.Server} {
 			t.Run(name+"/"+slow.String(), func(t *testing.T) {
