@@ -176,6 +176,21 @@ func splice(b *bed, f *Flow) {
 	}
 }
 
+// carry is what a stack does that carries a connection: it has the program's bytes, by a descriptor that it gives back. ok is false if
+// the test has failed.
+func (b *bed) carry(f *Flow) (fd int, giveBack func(), ok bool) {
+	b.t.Helper()
+	err := agree(f)
+	if err == nil {
+		fd, giveBack, err = f.Split()
+	}
+	if err != nil {
+		b.t.Errorf("%v: %v", f.Role, err)
+		f.Reset()
+	}
+	return fd, giveBack, err == nil
+}
+
 func TestTaken(t *testing.T) {
 	testkind.System(t)
 	t.Parallel()

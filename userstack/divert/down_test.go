@@ -29,14 +29,8 @@ func TestDown(t *testing.T) {
 			t.Parallel()
 			flows := make(chan *Flow, 2)
 			b := newBed(t, func(b *bed, f *Flow) {
-				if err := agree(f); err != nil {
-					t.Errorf("%v: %v", f.Role, err)
-					f.Reset()
-					return
-				}
-				_, giveBack, err := f.Split()
-				if err != nil {
-					t.Errorf("%v: %v", f.Role, err)
+				_, giveBack, ok := b.carry(f)
+				if !ok {
 					return
 				}
 				giveBack()

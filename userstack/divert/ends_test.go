@@ -344,13 +344,7 @@ func TestUndecided(t *testing.T) {
 	}
 	close(hold)
 	<-connected
-	if _, err := io.WriteString(client, "hello"); err != nil {
-		t.Fatal(err)
-	}
-	got := make([]byte, 5)
-	if _, err := io.ReadFull(server, got); err != nil || string(got) != "hello" {
-		t.Fatalf("got %q, %v", got, err)
-	}
+	b.exchanges(client, server)
 	client.Close()
 	server.Close()
 	b.gone()
@@ -459,13 +453,7 @@ func TestBound(t *testing.T) {
 	}
 	b.wantTaken(2, 2)
 	for _, p := range pairs {
-		if _, err := io.WriteString(p[0], "hello"); err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, 5)
-		if _, err := io.ReadFull(p[1], got); err != nil || string(got) != "hello" {
-			t.Fatalf("got %q, %v", got, err)
-		}
+		b.exchanges(p[0], p[1])
 		p[0].Close()
 		p[1].Close()
 	}
@@ -490,13 +478,7 @@ func TestFlows(t *testing.T) {
 	l := b.listen(b.B.Addr())
 	for range 4 {
 		client, server := b.connect(l)
-		if _, err := io.WriteString(client, "hello"); err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, 5)
-		if _, err := io.ReadFull(server, got); err != nil || string(got) != "hello" {
-			t.Fatalf("got %q, %v", got, err)
-		}
+		b.exchanges(client, server)
 	}
 	b.wantTaken(2, 2)
 }
@@ -547,12 +529,6 @@ func TestRetry(t *testing.T) {
 	l := b.listen(b.B.Addr())
 	client, server := b.connect(l)
 	b.wantTaken(1, 0)
-	if _, err := io.WriteString(client, "hello"); err != nil {
-		t.Fatal(err)
-	}
-	got := make([]byte, 5)
-	if _, err := io.ReadFull(server, got); err != nil || string(got) != "hello" {
-		t.Fatalf("got %q, %v", got, err)
-	}
+	b.exchanges(client, server)
 	b.gone()
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -78,13 +77,7 @@ func newKilled(t *testing.T) (*bed, *netnstest.Process) {
 func (b *bed) works(l net.Listener) {
 	b.t.Helper()
 	client, server := b.connect(l)
-	if _, err := io.WriteString(client, "hello"); err != nil {
-		b.t.Fatal(err)
-	}
-	got := make([]byte, 5)
-	if _, err := io.ReadFull(server, got); err != nil || string(got) != "hello" {
-		b.t.Fatalf("got %q, %v", got, err)
-	}
+	b.exchanges(client, server)
 	client.Close()
 	server.Close()
 }

@@ -31,10 +31,8 @@ func TestLastWords(t *testing.T) {
 				splice(b, f)
 				return
 			}
-			inner, err := splitOff(f)
-			if err != nil {
-				b.t.Error(err)
-				f.Reset()
+			inner := b.splitOff(f)
+			if inner == nil {
 				return
 			}
 			<-connected // otherwise connect fails
@@ -86,26 +84,7 @@ func TestLastWords(t *testing.T) {
 func TestLastWordsUnread(t *testing.T) {
 	testkind.System(t)
 	t.Parallel()
-	ends := make(chan *net.TCPConn, 1)
-	flows := make(chan *Flow, 1)
-	b := newBed(t, func(b *bed, f *Flow) {
-		if f.Role == smc.Server {
-			splice(b, f)
-			return
-		}
-		inner, err := splitOff(f)
-		if err != nil {
-			b.t.Error(err)
-			f.Reset()
-		}
-		flows <- f
-		ends <- inner
-	})
-	client, _ := b.connect(b.listen(b.B.Addr()))
-	f, inner := <-flows, <-ends
-	if inner == nil {
-		t.FailNow()
-	}
+	b, client, f, inner := newSplitBed(t)
 	b.fill(inner, client)
 	testkind.Eventually(t, "a reset does not wait for a program that has no room", func() (any, bool) {
 		return nil, !f.program().sending()
@@ -126,26 +105,7 @@ func TestResetOvertakes(t *testing.T) {
 	testkind.System(t)
 	t.Parallel()
 	netnstest.Require(t, "nft")
-	ends := make(chan *net.TCPConn, 1)
-	flows := make(chan *Flow, 1)
-	b := newBed(t, func(b *bed, f *Flow) {
-		if f.Role == smc.Server {
-			splice(b, f)
-			return
-		}
-		inner, err := splitOff(f)
-		if err != nil {
-			b.t.Error(err)
-			f.Reset()
-		}
-		flows <- f
-		ends <- inner
-	})
-	client, _ := b.connect(b.listen(b.B.Addr()))
-	f, inner := <-flows, <-ends
-	if inner == nil {
-		t.FailNow()
-	}
+	b, client, f, inner := newSplitBed(t)
 	port := client.RemoteAddr().(*net.TCPAddr).Port
 	rules := fmt.Sprintf(`table inet lost {
 		chain in { type filter hook input priority 0; tcp sport %d tcp flags & rst == rst quota until 60 bytes counter drop; }

@@ -33,14 +33,8 @@ func newCarriedBed(t *testing.T, address func(*netnstest.Host) string) *carriedB
 	c := &carriedBed{}
 	made := make(chan struct{}, 2)
 	c.bed = newBed(t, func(b *bed, f *Flow) {
-		if err := agree(f); err != nil {
-			b.t.Errorf("%v: %v", f.Role, err)
-			f.Reset()
-			return
-		}
-		_, giveBack, err := f.Split()
-		if err != nil {
-			b.t.Errorf("%v: %v", f.Role, err)
+		_, giveBack, ok := b.carry(f)
+		if !ok {
 			return
 		}
 		giveBack()

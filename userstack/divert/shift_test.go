@@ -116,12 +116,12 @@ func TestShift(t *testing.T) {
 				}
 			}
 			client, server := b.connect(b.listen(address))
-			echoed(t, client, server)
+			b.exchanges(client, server)
 			b.letGo(1)
 			for _, h := range []*netnstest.Host{b.A, b.B} {
 				b.must(h.SetLoss(0, test.loss))
 			}
-			echoed(t, client, server)
+			b.exchanges(client, server)
 			exchange(t, test.size, client, server)
 			b.wantTaken(1, 1)
 			for _, h := range []*netnstest.Host{b.A, b.B} {
@@ -265,19 +265,19 @@ func TestShiftOutlives(t *testing.T) {
 	t.Parallel()
 	b := newShiftBed(t)
 	client, server := b.connect(b.listen(b.B.Addr()))
-	echoed(t, client, server)
+	b.exchanges(client, server)
 	b.letGo(1)
 	for i := range b.d {
 		b.must(b.d[i].Close())
-		echoed(t, client, server)
+		b.exchanges(client, server)
 	}
 	for i := range b.d {
 		s := b.succeed(i, false)
-		echoed(t, client, server)
+		b.exchanges(client, server)
 		b.must(s.Resume())
 		b.must(s.collect())
 		s.wantOnly(t)
-		echoed(t, client, server)
+		b.exchanges(client, server)
 		b.d[i] = s.Diverter
 	}
 	b.letGo(1)
@@ -295,21 +295,21 @@ func TestShiftTakeover(t *testing.T) {
 			t.Parallel()
 			b := newShiftBed(t)
 			client, server := b.connect(b.listen(b.B.Addr()))
-			echoed(t, client, server)
+			b.exchanges(client, server)
 			b.letGo(1)
 			for i := range b.d {
 				s := b.succeed(i, older)
-				echoed(t, client, server)
+				b.exchanges(client, server)
 				b.must(b.d[i].Drain())
 				b.must(s.collect())
-				echoed(t, client, server)
+				b.exchanges(client, server)
 				b.must(s.Resume())
 				if b.d[i].owns() || !s.owns() {
 					t.Errorf("host %d: the stack that takes over does not own what was let go", i)
 				}
-				echoed(t, client, server)
+				b.exchanges(client, server)
 				b.must(b.d[i].Close())
-				echoed(t, client, server)
+				b.exchanges(client, server)
 				b.d[i] = s.Diverter
 			}
 			exchange(t, 4<<20, client, server)
@@ -326,7 +326,7 @@ func TestShiftReset(t *testing.T) {
 	for i := range 2 {
 		client, server := b.connect(l)
 		ends := []*net.TCPConn{client, server}
-		echoed(t, client, server)
+		b.exchanges(client, server)
 		b.gone()
 		b.must(ends[i].SetLinger(0))
 		ends[i].Close()
@@ -349,7 +349,7 @@ func TestShiftAgain(t *testing.T) {
 	b := newShiftBed(t)
 	l := b.listen(b.B.Addr())
 	client, server := b.connect(l)
-	echoed(t, client, server)
+	b.exchanges(client, server)
 	b.letGo(1)
 	from := client.LocalAddr().(*net.TCPAddr)
 	b.must(client.SetLinger(0))
@@ -371,7 +371,7 @@ func TestShiftAgain(t *testing.T) {
 	defer client.Close()
 	server = <-accepted
 	defer server.Close()
-	echoed(t, client, server)
+	b.exchanges(client, server)
 	b.wantTaken(2, 2)
 	b.letGo(1)
 	exchange(t, 1<<20, client, server)

@@ -54,20 +54,6 @@ func (b *bed) succeed(i int, older bool) *successor {
 	return s
 }
 
-// echoed checks that bytes pass both ways.
-func echoed(t *testing.T, client, server *net.TCPConn) {
-	t.Helper()
-	for _, way := range [][2]*net.TCPConn{{client, server}, {server, client}} {
-		if _, err := io.WriteString(way[0], "hello"); err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, 5)
-		if _, err := io.ReadFull(way[1], got); err != nil || string(got) != "hello" {
-			t.Fatalf("got %q, %v", got, err)
-		}
-	}
-}
-
 // halfOpen returns how many connections are announced and not yet taken.
 func (d *Diverter) halfOpen() (n int) {
 	var key bpfTuple
@@ -155,8 +141,8 @@ func TestTakeover(t *testing.T) {
 			half := <-halfway
 			b.wantTaken(3, 3)
 			wantNext(0)
-			echoed(t, client, server)
-			echoed(t, half[0], half[1])
+			b.exchanges(client, server)
+			b.exchanges(half[0], half[1])
 
 			// New ones, also with the ports of one of the others right after its end.
 			b.works(l)
@@ -180,13 +166,13 @@ func TestTakeover(t *testing.T) {
 						return fmt.Errorf("connection %d: %w", i, err)
 					}
 					client, server = c.(*net.TCPConn), (<-accepted).(*net.TCPConn)
-					echoed(t, client, server)
+					b.exchanges(client, server)
 					return nil
 				}))
 			}
 			client.Close()
 			server.Close()
-			echoed(t, half[0], half[1])
+			b.exchanges(half[0], half[1])
 			b.wantTaken(3, 3)
 			if !b.d[0].Busy() || !b.d[1].Busy() {
 				t.Error("a Diverter does not know of its connection")
@@ -197,7 +183,7 @@ func TestTakeover(t *testing.T) {
 				testkind.Eventually(t, "the connections have ended", func() (any, bool) { return left(b.d[i]), !b.d[i].Busy() })
 				client, server := b.connect(l)
 				b.must(b.d[i].Close())
-				echoed(t, client, server)
+				b.exchanges(client, server)
 				client.Close()
 				server.Close()
 				b.must(s.collect())
@@ -229,7 +215,7 @@ func TestTakenBack(t *testing.T) {
 	b.must(b.d[0].Resume())
 	b.works(l)
 	b.wantTaken(2, 2)
-	echoed(t, client, server)
+	b.exchanges(client, server)
 	b.must(b.d[0].collect())
 	b.d[0].wantOnly(t)
 }
