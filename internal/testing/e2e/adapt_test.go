@@ -62,6 +62,7 @@ func (l *lab) adapt(server string, short, held int, flags ...string) *netnstest.
 // TestAdapt: after many connections in a row that gain nothing from SMC-R, the next ones
 // are TCP, and are listed with the reason. A connection that gains from SMC-R ends this.
 func TestAdapt(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "python3")
 	l.serve(l.A)
 	l.serve(l.B)
@@ -134,6 +135,7 @@ func TestAdapt(t *testing.T) {
 
 // TestAdaptNoPeer is TestAdapt with a server without SMC.
 func TestAdaptNoPeer(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "python3")
 	l.serve(l.B)
 	server := l.A.Go(t, "python3", "-c", echoing, l.A.Addr(), "8080")

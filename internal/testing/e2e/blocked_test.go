@@ -101,14 +101,15 @@ func overSMCR(t *testing.T, log string) (smcr, tcp int) {
 // TestRoCEBlocked: where TCP passes and RoCE does not, no connection fails. The reason is told
 // everywhere. SMC-R is used again within a minute after RoCE passes.
 func TestRoCEBlocked(t *testing.T) {
-	roceBlocked(t, func(t *testing.T, took, again []time.Duration) {})
+	t.Parallel()
+	roceBlocked(t, false, func(t *testing.T, took, again []time.Duration) {})
 }
 
 // TestTimingRoCEBlocked: the first connection of TestRoCEBlocked pays about half a second, and the
 // others, also those of another program, nothing.
 func TestTimingRoCEBlocked(t *testing.T) {
 	testkind.Timing(t)
-	roceBlocked(t, func(t *testing.T, took, again []time.Duration) {
+	roceBlocked(t, true, func(t *testing.T, took, again []time.Duration) {
 		if took[0] > slow(time.Second) {
 			t.Errorf("the first connection took %v", took[0])
 		}
@@ -120,8 +121,9 @@ func TestTimingRoCEBlocked(t *testing.T) {
 	})
 }
 
-// roceBlocked is TestRoCEBlocked. check gets the times of the connections of two programs.
-func roceBlocked(t *testing.T, check func(t *testing.T, took, again []time.Duration)) {
+// roceBlocked is TestRoCEBlocked. check gets the times of the connections of two programs. If it is about them, the cases do not
+// run beside each other.
+func roceBlocked(t *testing.T, timing bool, check func(t *testing.T, took, again []time.Duration)) {
 	for _, tt := range []struct {
 		name  string
 		over  int
@@ -135,6 +137,9 @@ func roceBlocked(t *testing.T, check func(t *testing.T, took, again []time.Durat
 		t.Run(tt.name, func(t *testing.T) {
 			if testing.Short() && tt.name != "both directions" && tt.name != "large packets" {
 				t.Skip("the short form")
+			}
+			if !timing {
+				t.Parallel()
 			}
 			l := newLab(t, "python3")
 			stack := l.serve(l.A)
@@ -184,7 +189,10 @@ func roceBlocked(t *testing.T, check func(t *testing.T, took, again []time.Durat
 func slow(d time.Duration) time.Duration { return d + 400*time.Millisecond }
 
 // TestRoCEFlaps: while RoCE passes and does not in turns, no connection fails.
-func TestRoCEFlaps(t *testing.T) { roceFlaps(t) }
+func TestRoCEFlaps(t *testing.T) {
+	t.Parallel()
+	roceFlaps(t)
+}
 
 // TestTimingRoCEFlaps: of the connections of TestRoCEFlaps, none takes more than a second, apart
 // from one that has data under way over SMC-R when the path dies.

@@ -61,6 +61,7 @@ func (c *copier) copied(opts []byte) (out []byte) {
 // TestOptionCopied: a device on the path copies TCP options of the SYN into the SYN-ACK, so a
 // server without SMC seems to speak it.
 func TestOptionCopied(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name string
 		only bool
@@ -69,6 +70,7 @@ func TestOptionCopied(t *testing.T) {
 		{"option of SMC", true}, // the server has to read PROPOSAL
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			netnstest.Require(t, "tcpdump", "nsenter", "curl", "python3", "tshark")
 			lan := netnstest.NewLAN(t, 2)
 			l := &lab{Pair: &netnstest.Pair{A: lan.Hosts[0], B: lan.Hosts[1]}, t: t}

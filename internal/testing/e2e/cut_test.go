@@ -77,8 +77,10 @@ for t in ts: t.join()
 // TestStackKilled kills a stack while programs read and write long streams, or wait. On
 // neither host may a stream look complete.
 func TestStackKilled(t *testing.T) {
+	t.Parallel()
 	for _, side := range []string{"server", "client"} {
 		t.Run("of "+side, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, "python3", "curl")
 			victim := l.serve(l.A)
 			if stack := l.serve(l.B); side == "client" {

@@ -159,7 +159,9 @@ const (
 // TestVanishedHost: if the peer does not answer any more, a connection ends with a reset.
 // It must not end with an end of file, which means that all data has arrived.
 func TestVanishedHost(t *testing.T) {
+	t.Parallel()
 	t.Run("link down", func(t *testing.T) {
+		t.Parallel()
 		l := newLab(t)
 		server, client := l.vanishing()
 		if err := l.A.SetLink(0, false); err != nil {
@@ -176,6 +178,7 @@ func TestVanishedHost(t *testing.T) {
 		l.wantWorks()
 	})
 	t.Run("silence, busy", func(t *testing.T) {
+		t.Parallel()
 		l := newLab(t)
 		server, client := l.vanishing("-busy")
 		if err := l.Cut(0); err != nil {
@@ -196,6 +199,7 @@ func TestVanishedHost(t *testing.T) {
 		l.wantWorksSoon()
 	})
 	t.Run("silence, idle", func(t *testing.T) {
+		t.Parallel()
 		l := newLab(t)
 		server, client := l.vanishing()
 		if err := l.Cut(0); err != nil {

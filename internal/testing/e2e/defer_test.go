@@ -51,6 +51,7 @@ run('late', 1); run('prompt', 0); run('silent', 4.5)
 // TestDeferAccept: with TCP_DEFER_ACCEPT, accept() returns when the first data of the client is
 // there, and not because of the messages of SMC, or when the time is over.
 func TestDeferAccept(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "/usr/bin/python3")
 	l.serve(l.A)
 	l.serve(l.B)

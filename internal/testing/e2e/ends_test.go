@@ -57,6 +57,7 @@ var fallbacksRE = regexp.MustCompile(`TCP fallback +(\d+)`)
 // TestWireEnds has programs that end their streams and reset their connections, over SMC-R, with a peer
 // that declines, and with one that knows nothing of SMC: they see the same each time.
 func TestWireEnds(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name           string
 		client, server []string // flags of the stack; nil: none
@@ -69,6 +70,7 @@ func TestWireEnds(t *testing.T) {
 		{"no client", nil, []string{}, false, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, "/usr/bin/python3", "tshark")
 			l.bare = true
 			if test.server != nil {

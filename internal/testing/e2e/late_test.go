@@ -56,6 +56,7 @@ print('intact' if got == hashlib.sha256(data).hexdigest() else 'differs: %r' % g
 // TestLateAccept: a server that accepts after ten seconds gets its SMC-R clients in their
 // order, with the data that they sent. A TCP client among them stays TCP.
 func TestLateAccept(t *testing.T) {
+	t.Parallel()
 	const smc = 6
 	l := newLab(t, "/usr/bin/python3")
 	l.serve(l.A)

@@ -106,6 +106,7 @@ func overSMC(log string) bool { return strings.Contains(log, "1 connection over 
 // TestListenerPassed: a listening socket uses SMC-R by who has made it, whoever accepts: a process that is not under smcr run,
 // one that is, and one that has inherited the socket.
 func TestListenerPassed(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name string
 		argv []string
@@ -115,6 +116,7 @@ func TestListenerPassed(t *testing.T) {
 		{"exec under another smcr run", append([]string{"python3", "-c", passed, "exec"}, underArgv("python3", "-c", passed, "serve")...)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, "python3")
 			l.serve(l.A)
 			l.serve(l.B)

@@ -13,6 +13,7 @@ import (
 // TestOneSideOnly: a host without SMC is served in plain TCP, without a delay and without
 // SMC messages from it.
 func TestOneSideOnly(t *testing.T) {
+	t.Parallel()
 	const size = 16 << 20
 	for _, test := range []struct {
 		name           string
@@ -23,6 +24,7 @@ func TestOneSideOnly(t *testing.T) {
 		{"none", false, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, "tshark")
 			start := func(under bool, h *netnstest.Host, argv ...string) *netnstest.Process {
 				if under {

@@ -90,6 +90,7 @@ func (v *versions) want(t testing.TB, want way, size int64) {
 // TestRoCEVersions: the stacks of both hosts use the highest version of SMC, and with it
 // of RoCE, that both support.
 func TestRoCEVersions(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name       string
 		a, b       string // --roce of server and client
@@ -110,6 +111,7 @@ func TestRoCEVersions(t *testing.T) {
 		{name: "PortTaken", eidA: true, eidB: true, taken: true, want: wayV1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, "tshark")
 			if tt.taken {
 				l.takePort(l.A)

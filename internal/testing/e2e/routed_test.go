@@ -101,6 +101,7 @@ func congest(t *testing.T, h *netnstest.Host, netdev string) {
 // the changes of the router in the headers do no harm. Version 1 does not work through a
 // router: without an enterprise ID, connections use TCP.
 func TestRouted(t *testing.T) {
+	t.Parallel()
 	l, router := newRoutedLab(t)
 	congest(t, router, "eth0")
 	congest(t, router, "eth1")

@@ -100,6 +100,7 @@ func sameAnswers(t *testing.T, tcp, smc map[string][]string) {
 // number of a socket option, the ioctl() requests, flags, memory that cannot be used,
 // control messages.
 func TestSocketRanges(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name      string
 		v6        bool
@@ -115,6 +116,7 @@ func TestSocketRanges(t *testing.T) {
 			if testing.Short() && tt.name != "IPv4" {
 				t.Skip("the other cases take longer")
 			}
+			t.Parallel()
 			l := newLab(t, "/usr/bin/python3", "setpriv")
 			at, to := "0.0.0.0", l.A.Addr()
 			if tt.v6 {

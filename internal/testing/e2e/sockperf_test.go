@@ -11,6 +11,7 @@ import (
 // TestSockperf runs sockperf, which sends with sendto() and an address, to the end:
 // ping-pong, and messages in one direction.
 func TestSockperf(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "sockperf")
 	l.under(l.A, "sockperf", "server", "--tcp", "-i", l.A.Addr(), "-p", "7000")
 	if err := l.A.WaitListen(7000, startTime); err != nil {

@@ -68,12 +68,14 @@ const stallEnv = "SMCR_E2E_STALL"
 // TestStackStandsStill stops the stack of either host, as a debugger or a suspended machine
 // does, under traffic on many connections. Nothing is lost if --stall-time allows that.
 func TestStackStandsStill(t *testing.T) {
+	t.Parallel()
 	times := []time.Duration{time.Second, 3 * time.Second, 10 * time.Second}
 	if n, err := strconv.Atoi(os.Getenv(stallEnv)); err == nil {
 		times = append(times, time.Duration(n)*time.Second)
 	}
 	for _, still := range times {
 		t.Run(still.String(), func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, "/usr/bin/python3")
 			var args []string
 			if still > 5*time.Second { // longer than the default

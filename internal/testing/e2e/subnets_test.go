@@ -20,8 +20,10 @@ import (
 // link group a link in each. iperf3 goes on when the network fails in which its TCP connections are.
 // Without a pnetid there is one link, because nobody has said that the second network is for this.
 func TestTwoSubnets(t *testing.T) {
+	t.Parallel()
 	for _, pnetid := range []bool{false, true} {
 		t.Run(fmt.Sprintf("pnetid %v", pnetid), func(t *testing.T) {
+			t.Parallel()
 			netnstest.Require(t, "iperf3")
 			l := &lab{Pair: netnstest.New(t, netnstest.Options{Links: 2}), t: t}
 			hosts := []*netnstest.Host{l.A, l.B}

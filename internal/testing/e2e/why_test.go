@@ -61,6 +61,7 @@ type whyRow struct {
 // TestWhy asks about programs under smcr run and others, about connections and listeners, as root
 // and as another user.
 func TestWhy(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "python3", "setpriv", "/usr/bin/python3")
 	l.serve(l.A)
 	l.serve(l.B)

@@ -41,6 +41,7 @@ func (l *lab) underAll(all *[]*netnstest.Process) func(h *netnstest.Host, argv .
 // TestWithinNamespace: the socket API of connections within a network namespace is that of
 // TCP, in all of it, and the stack has nothing of them.
 func TestWithinNamespace(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "python3")
 	tcp := l.sockapi(l.A, "7001", func(h *netnstest.Host, argv ...string) *netnstest.Process {
 		return h.Go(t, argv[0], argv[1:]...)
@@ -137,6 +138,7 @@ func TestOwnAddressChanges(t *testing.T) {
 // TestBetweenNamespaces: connections between two network namespaces of a machine, with a stack
 // each, are TCP in all of it. With --no-local on one side they use SMC-R.
 func TestBetweenNamespaces(t *testing.T) {
+	t.Parallel()
 	l := newContainers(t, "python3")
 	tcp := l.sockapi(l.B, "7001", func(h *netnstest.Host, argv ...string) *netnstest.Process {
 		return h.Go(t, argv[0], argv[1:]...)
