@@ -323,6 +323,10 @@ func (h *Host) close() error {
 	for _, pr := range procs {
 		pr.Kill()
 	}
+	// While it is open, no other namespace gets its number, after which files of the stack are named.
+	if ns, err := netns.GetFromName(h.Name); err == nil {
+		defer ns.Close()
+	}
 	var dir string // of the stack's sockets
 	if err := h.Do(func() (err error) {
 		dir, err = place.Dir()
