@@ -11,6 +11,7 @@ import (
 
 // TestCopies: all descriptors of a socket show the same connection, which uses SMC-R.
 func TestCopies(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "python3")
 	script := filepath.Join(l.scripts("copies.py"), "copies.py")
 	const server = `

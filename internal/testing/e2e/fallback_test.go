@@ -39,6 +39,7 @@ time.sleep(600)
 // TCP are listed with the reason while they exist: in smcr connection list, smcss,
 // smc_chk and the counters.
 func TestFallbackListed(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "curl", "python3", "setpriv")
 	dir := t.TempDir()
 	for _, name := range []string{"smcss", "smc_chk"} {

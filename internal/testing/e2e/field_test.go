@@ -13,6 +13,7 @@ import (
 // TestField runs the short form of the cases from the field: what both programs see is what
 // they see over TCP. `make field` runs all.
 func TestField(t *testing.T) {
+	t.Parallel()
 	netnstest.Require(t, "nsenter", "python3")
 	f, err := cases.New(bin("smcr"))
 	if err != nil {

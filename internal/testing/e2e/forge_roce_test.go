@@ -15,7 +15,7 @@ import (
 )
 
 // TestForgedRoCE: a user without privileges on one host, who knows the queue pairs of a
-// link group, sends RoCE packets with all PSNs to the other host, each with a request to
+// link group, sends RoCE packets with many PSNs to the other host, each with a request to
 // end the group. None is executed. The group and its connections go on, and the other
 // host counts the packets and says in its log that somebody sends them.
 func TestForgedRoCE(t *testing.T) {
@@ -31,7 +31,9 @@ func TestForgedRoCE(t *testing.T) {
 		t.Fatal(err)
 	}
 	groups := l.groupIDs(l.A)
-	packets := 1 << 24
+	// The first of them have the PSNs that the peer may expect, which grow more slowly than these. What decides is the UDP port,
+	// before the PSN is looked at: TestPeerPort of softroce has all of them.
+	packets := 1 << 21
 	if testing.Short() {
 		packets = 1 << 18
 	}

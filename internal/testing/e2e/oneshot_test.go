@@ -64,6 +64,7 @@ else:
 // TestOneShot: what a program has written and closed belongs to the stack. The peer reads all
 // of it, whatever ends first: the program or the handshake of SMC.
 func TestOneShot(t *testing.T) {
+	t.Parallel()
 	const small, big = 7, 1 << 20 // big is more than all buffers of one side
 	all := func(n int) []string { return []string{fmt.Sprintf("got %d True EOF", n)} }
 	reset := []string{"Connection reset by peer"}

@@ -198,6 +198,7 @@ func TestIperf3(t *testing.T) {
 }
 
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "redis-server", "redis-benchmark", "redis-cli")
 	dir := t.TempDir()
 	server := l.under(l.A, "redis-server", "--bind", l.A.Addr(), "--port", "6379", "--save", "", "--appendonly", "no", "--protected-mode", "no", "--dir", dir, "--daemonize", "no")
@@ -254,6 +255,7 @@ func TestRedis(t *testing.T) {
 }
 
 func TestPythonHTTPServer(t *testing.T) {
+	t.Parallel()
 	const size = 8 << 20
 	l := newLab(t, "/usr/bin/python3", "curl")
 	dir := t.TempDir()
@@ -294,6 +296,7 @@ func isExit(err error) bool {
 }
 
 func TestStaticGo(t *testing.T) {
+	t.Parallel()
 	const size, conns, repeat = 32 << 20, 8, 2
 	l := newLab(t)
 	server := l.under(l.A, bin("webserver"), "-listen", l.A.Addr()+":8080")

@@ -193,7 +193,7 @@ func (l *lab) again(since float64) (took time.Duration, err error) {
 // shortest time first.
 func restarts(t *testing.T) (times []time.Duration) {
 	t.Helper()
-	rounds := 20
+	rounds := 12 // each signal thrice at each host
 	if s := os.Getenv("SMCR_E2E_ROUNDS"); s != "" {
 		var err error
 		if rounds, err = strconv.Atoi(s); err != nil {

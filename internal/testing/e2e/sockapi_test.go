@@ -69,6 +69,7 @@ func (l *lab) sockapiAt(from *netnstest.Host, at, to, port string, start func(h 
 // TestSocketAPI compares the socket API over SMC-R with that over TCP (RFC 7609, appendix
 // B): urgent data, options, flags, ways to close.
 func TestSocketAPI(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "python3")
 	tcp := l.sockapi(l.B, "7001", func(h *netnstest.Host, argv ...string) *netnstest.Process {
 		return h.Go(t, argv[0], argv[1:]...)
