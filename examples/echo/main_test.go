@@ -6,12 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"smcr/internal/testing/built"
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
 )
@@ -37,9 +37,8 @@ func smcrRun(t *testing.T, h *netnstest.Host, args ...string) string {
 // were given.
 func TestListed(t *testing.T) {
 	dir := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", dir+"/", "smcr/cmd/smcr", "smcr/examples/echo")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if err := built.Programs(t.Context(), dir, "smcr/cmd/smcr", "smcr/examples/echo"); err != nil {
+		t.Fatal(err)
 	}
 	echo, smcr := filepath.Join(dir, "echo"), filepath.Join(dir, "smcr")
 	hosts := netnstest.New(t, netnstest.Options{})

@@ -5,11 +5,11 @@ package page
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 
+	"smcr/internal/testing/built"
 	"smcr/internal/testing/netnstest"
 	"smcr/nl"
 	"smcr/nl/nltest"
@@ -33,10 +33,11 @@ func TestBrowserRestart(t *testing.T) {
 	}
 	netnstest.Require(t, "chromium")
 	t.Parallel()
-	smcr := filepath.Join(t.TempDir(), "smcr")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", smcr, "smcr/cmd/smcr").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	dir := t.TempDir()
+	if err := built.Programs(t.Context(), dir, "smcr/cmd/smcr"); err != nil {
+		t.Fatal(err)
 	}
+	smcr := filepath.Join(dir, "smcr")
 	pair := netnstest.New(t, netnstest.Options{})
 	const address = "127.0.0.1:9791"
 	serve := func() *netnstest.Process {

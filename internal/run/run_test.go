@@ -16,6 +16,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/kernelsmc"
+	"smcr/internal/testing/built"
 	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/smc"
@@ -205,11 +206,11 @@ func TestModes(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	smcr := filepath.Join(t.TempDir(), "smcr")
-	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", smcr, "smcr/cmd/smcr")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	dir := t.TempDir()
+	if err := built.Programs(ctx, dir, "smcr/cmd/smcr"); err != nil {
+		t.Fatal(err)
 	}
+	smcr := filepath.Join(dir, "smcr")
 	const (
 		tcp      = "smcr: all connections over TCP: "
 		noKernel = "smcr: the kernel has no SMC: try 'modprobe smc', or use --mode user\n"

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"smcr/internal/testing/built"
 	_ "smcr/internal/testing/firstthread"
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
@@ -28,9 +29,8 @@ import (
 func build(t testing.TB) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	args := []string{"build", "-buildvcs=false", "-o", filepath.Join(dir, "smcr")}
-	if out, err := exec.Command("go", append(args, "smcr/cmd/smcr")...).CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := built.Programs(t.Context(), dir, "smcr/cmd/smcr"); err != nil {
+		t.Fatal(err)
 	}
 	for _, name := range []string{"smcd", "smcss", "smc_pnet", "smc_run", "smc_rnics", "smc_chk", "smc_dbg"} {
 		if err := os.Symlink("smcr", filepath.Join(dir, name)); err != nil {

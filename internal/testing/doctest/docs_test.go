@@ -5,11 +5,11 @@ package doctest
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"smcr/internal/testing/built"
 	"smcr/internal/testing/netnstest"
 )
 
@@ -34,10 +34,8 @@ func TestDocuments(t *testing.T) {
 	}
 	netnstest.Require(t, "nsenter", "unshare", "setpriv", "ss", "bash", "nginx", "curl", "iperf3", "redis-server", "tshark", "tcpdump")
 	programs := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", programs, "smcr/cmd/smcr")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if err := built.Programs(t.Context(), programs, "smcr/cmd/smcr"); err != nil {
+		t.Fatal(err)
 	}
 	ran := 0
 	for _, file := range documents(t) {

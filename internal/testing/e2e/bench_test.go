@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/bench"
+	"smcr/internal/testing/built"
 	"smcr/internal/testing/netnstest"
 )
 
@@ -20,8 +21,8 @@ func TestBench(t *testing.T) {
 	netnstest.Require(t, "nsenter", "iperf3")
 	dir := t.TempDir()
 	program, results := filepath.Join(dir, "smcrbench"), filepath.Join(dir, "results")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", program, "smcr/internal/testing/bench/smcrbench").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if err := built.Programs(t.Context(), dir, "smcr/internal/testing/bench/smcrbench"); err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/cgroup"
+	"smcr/internal/testing/built"
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
 )
@@ -52,20 +53,18 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	if os.Geteuid() == 0 { // without root every test is skipped
-		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", binDir,
-			"smcr/cmd/smcr", "smcr/examples/demo/webserver", "smcr/examples/demo/webclient", "smcr/internal/testing/programs/probe", "smcr/internal/testing/programs/resets", "smcr/internal/testing/programs/hostile", "smcr/internal/testing/programs/forbid", "smcr/internal/testing/programs/container")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		build := built.Programs
 		if raceDetector {
-			cmd.Args = slices.Insert(cmd.Args, 2, "-race")
-			cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+			build = built.WithRaceDetector
 			// A race ends the process, so that the test fails.
 			if err := os.Setenv("GORACE", "halt_on_error=1 atexit_sleep_ms=0"); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
 			}
 		}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "e2e: build the programs: %v\n%s", err, out)
+		if err := build(context.Background(), binDir,
+			"smcr/cmd/smcr", "smcr/examples/demo/webserver", "smcr/examples/demo/webclient", "smcr/internal/testing/programs/probe", "smcr/internal/testing/programs/resets", "smcr/internal/testing/programs/hostile", "smcr/internal/testing/programs/forbid", "smcr/internal/testing/programs/container"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 	}

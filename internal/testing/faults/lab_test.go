@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/built"
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
 )
@@ -38,11 +38,8 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(binDir)
 	if os.Geteuid() == 0 { // without root every test is skipped
-		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", binDir,
-			"smcr/cmd/smcr", "smcr/internal/testing/programs/checked", "smcr/internal/testing/programs/inject")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "faults: build the programs: %v\n%s", err, out)
+		if err := built.Programs(context.Background(), binDir, "smcr/cmd/smcr", "smcr/internal/testing/programs/checked", "smcr/internal/testing/programs/inject"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 	}

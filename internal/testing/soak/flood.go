@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/adversary"
+	"smcr/internal/testing/built"
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/soak/gauge"
 	"smcr/internal/testing/soak/traffic"
@@ -84,8 +84,8 @@ func newFloodBed(ctx context.Context) (_ *floodBed, err error) {
 			err = errors.Join(err, f.close())
 		}
 	}()
-	if out, err := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", b.dir, "smcr/internal/testing/programs/hostile").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the hostile program: %w\n%s", err, out)
+	if err := built.Programs(ctx, b.dir, "smcr/internal/testing/programs/hostile"); err != nil {
+		return nil, err
 	}
 	if f.lan, err = netnstest.CreateLAN(3, 1); err != nil {
 		return nil, err
