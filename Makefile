@@ -39,8 +39,9 @@ COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 PLOTS        = internal/testing/bench/plots
 # Tests with Linux kernels in QEMU that run at the same time.
 GUESTS      ?= 2
-# What runs the tests: internal/testing/plan/parts.go has the steps.
-PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -seeds '$(SIMSEEDS)' -guests '$(GUESTS)' $(if $(RUN),-run '$(RUN)')
+# What runs the tests: internal/testing/plan/parts.go has the steps. Without cgo, as most of what it runs: packages are
+# compiled once.
+PLAN         = env CGO_ENABLED=0 $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -seeds '$(SIMSEEDS)' -guests '$(GUESTS)' $(if $(RUN),-run '$(RUN)')
 SOAK         = $(GO) run -buildvcs=false ./internal/testing/soak
 say          = @printf '==> %s\n'
 

@@ -141,7 +141,8 @@ func (o options) runTests(ctx context.Context, r *running, g goTest, packages []
 	argv = append(append(argv, "--"), g.args...)
 	cgo := "CGO_ENABLED=0"
 	if g.race {
-		argv = append(argv, "-race")
+		// What the tests build themselves is that of the other parts.
+		argv = append(argv, "-race", "-exec", "env CGO_ENABLED=0")
 		cgo = "CGO_ENABLED=1"
 	}
 	cmd := r.command(ctx, argv...)
