@@ -18,18 +18,30 @@ import (
 	"smcr/internal/testing/testkind"
 )
 
-// deathTime is how soon the others must notice the end of a process on either host, while
-// the link works.
-const deathTime = time.Second
-
 // TestKill kills each process of a connection with SIGKILL. Every other process must see
-// the end of the connection within a second, the listings must not show it any more, and
-// the next smcr run must work.
+// the end of the connection, the listings must not show it any more, and the next smcr run
+// must work.
 func TestKill(t *testing.T) {
+	t.Parallel()
+	kills(t, testkind.Patience)
+}
+
+// TestTimingKill: while the link works, the others see the end of TestKill within a second.
+func TestTimingKill(t *testing.T) {
+	testkind.Timing(t)
+	kills(t, time.Second)
+}
+
+// kills is TestKill. The end must be seen within a time.
+func kills(t *testing.T, within time.Duration) {
+	t.Helper()
 	const conns = 3
 	for _, side := range []string{"server", "client"} {
 		for _, victim := range []string{"program", "stack"} {
 			t.Run(victim+" of "+side, func(t *testing.T) {
+				if within == testkind.Patience {
+					t.Parallel()
+				}
 				l := newLab(t)
 				stackA, stackB := l.serve(l.A), l.serve(l.B)
 				server := l.probeServer()
@@ -62,7 +74,7 @@ func TestKill(t *testing.T) {
 				for name, p := range watched {
 					want := "ended: "
 					start := time.Now()
-					err := netnstest.Until(deathTime, func() error {
+					err := netnstest.Until(within, func() error {
 						if n := strings.Count(p.Log(), want); n < conns {
 							return fmt.Errorf("the %s saw the end of %d of %d connections", name, n, conns)
 						}

@@ -347,6 +347,7 @@ func TestOnDemandStack(t *testing.T) {
 
 // TestIdleStack: a stack without programs ends after its idle timeout.
 func TestIdleStack(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	// A busy machine needs seconds to start the program.
 	const idle = 8 * time.Second
@@ -376,7 +377,7 @@ func TestEndings(t *testing.T) {
 		t.Errorf("the server saw %d of 3 connections end in good order:\n%s", n, server.Log())
 	}
 	wantEnd(t, l.under(l.B, bin("probe"), "abort", l.A.Addr()+":7"))
-	if err := server.WaitOutput("ended: reset", deathTime); err != nil {
+	if err := server.WaitOutput("ended: reset", endTime); err != nil {
 		t.Error(err)
 	}
 	w.stop(t).wantSMC(t, 4, 2*size)
