@@ -44,7 +44,7 @@ func TestPeerStandsStill(t *testing.T) {
 						h.SetVanished(true)
 						time.Sleep(tt.still)
 						h.SetVanished(false)
-						time.Sleep(min(2*tt.still, 20*time.Second)) // data flows again
+						time.Sleep(min(2*tt.still, 5*time.Second)) // data flows again
 					}
 					for _, x := range under {
 						if err := x.end(); err != nil {
