@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/socktest"
 	"smcr/internal/testing/testkind"
 	"smcr/smc"
 )
@@ -24,14 +25,14 @@ func TestBuffers(t *testing.T) {
 	b, client, _, inner := newSplitBed(t)
 	b.fill(client, inner)
 	// The kernel measures memory, so it is less than that in bytes.
-	n := ioctl(t, inner, unix.SIOCINQ)
+	n := socktest.Ioctl(t, inner, unix.SIOCINQ)
 	t.Logf("inner has %d bytes of the program", n)
 	if n > innerReceive || n < innerReceive/8 {
 		t.Errorf("inner has %d bytes of the program, want about %d", n, innerReceive)
 	}
 	b.fill(inner, client)
 	const packet = 64 << 10 // goes as a whole
-	n = ioctl(t, inner, unix.SIOCOUTQ)
+	n = socktest.Ioctl(t, inner, unix.SIOCOUTQ)
 	t.Logf("inner has %d bytes for the program", n)
 	if n > unsent+packet || n < unsent/2 {
 		t.Errorf("inner has %d bytes for the program, want about %d", n, unsent)
@@ -105,7 +106,7 @@ func (b *bed) fill(from, to *net.TCPConn) {
 	}
 	testkind.Eventually(b.t, "the window is closed", func() (any, bool) {
 		var info *unix.TCPInfo
-		onDescriptor(b.t, from, func(fd int) (err error) {
+		socktest.Control(b.t, from, func(fd int) (err error) {
 			for err == nil {
 				_, err = unix.Write(fd, buf)
 			}
@@ -117,14 +118,4 @@ func (b *bed) fill(from, to *net.TCPConn) {
 		})
 		return fmt.Sprintf("%+v", info), info.Unacked == 0 && info.Notsent_bytes > 0
 	})
-}
-
-// ioctl asks a socket for a number.
-func ioctl(t *testing.T, c *net.TCPConn, request uint) (n int) {
-	t.Helper()
-	onDescriptor(t, c, func(fd int) (err error) {
-		n, err = unix.IoctlGetInt(fd, request)
-		return err
-	})
-	return n
 }

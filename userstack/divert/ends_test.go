@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/socktest"
 	"smcr/internal/testing/testkind"
 	"smcr/smc"
 )
@@ -170,7 +171,7 @@ func TestEnds(t *testing.T) {
 		{"client closes with unread data", func(client, server *net.TCPConn) {
 			say(server, "unread")
 			testkind.Eventually(t, "the data is at the client", func() (any, bool) {
-				n := inq(client)
+				n := socktest.Ioctl(t, client, unix.SIOCINQ)
 				return n, n == len("unread")
 			})
 			client.Close()
@@ -186,14 +187,6 @@ func TestEnds(t *testing.T) {
 	}
 	b.gone()
 	b.wantTaken(7, 7)
-}
-
-// inq returns how many bytes a socket has that nobody has read.
-func inq(c *net.TCPConn) (n int) {
-	if rc, err := c.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
-	}
-	return n
 }
 
 // TestPlain has connections that must stay what they are.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/socktest"
 	"smcr/internal/testing/testkind"
 	"smcr/smc"
 )
@@ -63,7 +64,7 @@ func TestLastWords(t *testing.T) {
 					}
 					// What the own window of the sender has not let go is lost over TCP, too.
 					testkind.Eventually(t, "all is sent", func() (any, bool) {
-						n := ioctl(t, server, unix.SIOCOUTQ)
+						n := socktest.Ioctl(t, server, unix.SIOCOUTQ)
 						return n, n == 0
 					})
 					_ = server.SetLinger(0)

@@ -3,7 +3,6 @@
 package divert
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/socktest"
 	"smcr/internal/testing/testkind"
 )
 
@@ -22,7 +22,7 @@ func TestSpliceUrgent(t *testing.T) {
 	b := newBed(t, splice)
 	client, server := b.connect(b.listen(b.B.Addr()))
 	for _, c := range [][2]*net.TCPConn{{client, server}, {server, client}} {
-		onDescriptor(t, c[0], func(fd int) error {
+		socktest.Control(t, c[0], func(fd int) error {
 			_, err := unix.SendmsgN(fd, []byte("beforeU"), nil, nil, unix.MSG_OOB)
 			return err
 		})
@@ -30,7 +30,7 @@ func TestSpliceUrgent(t *testing.T) {
 			var got [1]byte
 			var n int
 			var err error
-			onDescriptor(t, c[1], func(fd int) error {
+			socktest.Control(t, c[1], func(fd int) error {
 				n, _, err = unix.Recvfrom(fd, got[:], unix.MSG_OOB)
 				return nil
 			})
@@ -45,16 +45,4 @@ func TestSpliceUrgent(t *testing.T) {
 		}
 	}
 	b.wantTaken(1, 1)
-}
-
-func onDescriptor(t *testing.T, c *net.TCPConn, f func(fd int) error) {
-	t.Helper()
-	rc, err := c.SyscallConn()
-	var failed error
-	if err == nil {
-		err = rc.Control(func(fd uintptr) { failed = f(int(fd)) })
-	}
-	if err := errors.Join(err, failed); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/socktest"
 	"smcr/internal/testing/testkind"
 	"smcr/userstack"
 )
@@ -41,7 +42,7 @@ func TestBuffers(t *testing.T) {
 		var last []int
 		testkind.Eventually(t, "nothing goes any more", func() (any, bool) {
 			sent += l.fill(client)
-			unsent, waits = ioctl(t, client, unix.SIOCOUTQ), ioctl(t, server, unix.SIOCINQ)
+			unsent, waits = socktest.Ioctl(t, client, unix.SIOCOUTQ), socktest.Ioctl(t, server, unix.SIOCINQ)
 			now := []int{sent, unsent, waits}
 			if same++; !slices.Equal(now, last) {
 				same = 0
@@ -97,7 +98,7 @@ func onHost[T io.Closer](l *lab, h *netnstest.Host, open func() (T, error)) (x T
 func (l *lab) fill(c *net.TCPConn) (n int) {
 	l.t.Helper()
 	buf := make([]byte, 64<<10)
-	onDescriptor(l.t, c, func(fd int) error {
+	socktest.Control(l.t, c, func(fd int) error {
 		for {
 			m, err := unix.Write(fd, buf)
 			if errors.Is(err, unix.EAGAIN) {
@@ -110,26 +111,4 @@ func (l *lab) fill(c *net.TCPConn) (n int) {
 		}
 	})
 	return n
-}
-
-// ioctl asks a socket for a number.
-func ioctl(t testing.TB, c *net.TCPConn, request uint) (n int) {
-	t.Helper()
-	onDescriptor(t, c, func(fd int) (err error) {
-		n, err = unix.IoctlGetInt(fd, request)
-		return err
-	})
-	return n
-}
-
-func onDescriptor(t testing.TB, c *net.TCPConn, f func(fd int) error) {
-	t.Helper()
-	rc, err := c.SyscallConn()
-	var failed error
-	if err == nil {
-		err = rc.Control(func(fd uintptr) { failed = f(int(fd)) })
-	}
-	if err := errors.Join(err, failed); err != nil {
-		t.Fatal(err)
-	}
 }

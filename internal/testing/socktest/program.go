@@ -4,6 +4,7 @@ package socktest
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -57,6 +58,29 @@ func TCPPair(t testing.TB) (a, b *net.TCPConn) {
 		}
 	}
 	return c, s
+}
+
+// Control runs f with the descriptor of a connection.
+func Control(t testing.TB, c *net.TCPConn, f func(fd int) error) {
+	t.Helper()
+	rc, err := c.SyscallConn()
+	var failed error
+	if err == nil {
+		err = rc.Control(func(fd uintptr) { failed = f(int(fd)) })
+	}
+	if err := errors.Join(err, failed); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Ioctl asks a socket for a number.
+func Ioctl(t testing.TB, c *net.TCPConn, request uint) (n int) {
+	t.Helper()
+	Control(t, c, func(fd int) (err error) {
+		n, err = unix.IoctlGetInt(fd, request)
+		return err
+	})
+	return n
 }
 
 // Send is write(2) without SIGPIPE.
