@@ -129,6 +129,7 @@ func wantLines(t testing.TB, p *netnstest.Process, text string, n int) {
 // stack again. No question is in progress over SMC-R while a stack ends; at all other
 // times questions are asked. SMCR_E2E_ROUNDS is the number of rounds.
 func TestStackRestarts(t *testing.T) {
+	t.Parallel()
 	rounds := 4
 	if s := os.Getenv("SMCR_E2E_ROUNDS"); s != "" {
 		var err error
@@ -138,6 +139,7 @@ func TestStackRestarts(t *testing.T) {
 	}
 	for _, victim := range []string{"server", "client"} {
 		t.Run("the "+victim+"'s", func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, "nginx", "redis-server", "/usr/bin/python3")
 			host := map[string]*netnstest.Host{"server": l.A, "client": l.B}[victim]
 			stacks := map[*netnstest.Host]*netnstest.Process{l.A: l.serve(l.A), l.B: l.serve(l.B)}

@@ -101,6 +101,7 @@ func TestTakeoverEndsFirst(t *testing.T) {
 // TestTakeoverKilled kills the old stack at different times of a takeover. The new one serves in
 // any case, and so does the next one after it.
 func TestTakeoverKilled(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	old := l.serve(l.A)
 	l.serve(l.B)
