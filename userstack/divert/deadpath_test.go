@@ -173,6 +173,7 @@ func TestCableOut(t *testing.T) {
 		t.Run(family, func(t *testing.T) {
 			t.Parallel()
 			c := newCarriedBed(t, address)
+			unhurried(t, c.A)
 			log := watchNeighbours(t, c.A, address(c.B))
 			c.send(0)
 			c.must(c.B.SetLink(0, false))

@@ -102,10 +102,19 @@ var addresses = map[string]func(*netnstest.Host) string{"ipv4": (*netnstest.Host
 // hasty has the kernel of a host ask for its neighbours soon, and give them up soon.
 func hasty(t *testing.T, h *netnstest.Host) {
 	t.Helper()
+	neighbourTimes(t, h, map[string]string{"base_reachable_time_ms": "500", "delay_first_probe_time": "1", "retrans_time_ms": "100", "ucast_solicit": "2"})
+}
+
+// unhurried has it wait for as long as by default: for eight seconds.
+func unhurried(t *testing.T, h *netnstest.Host) {
+	t.Helper()
+	neighbourTimes(t, h, map[string]string{"base_reachable_time_ms": "30000", "delay_first_probe_time": "5", "retrans_time_ms": "1000", "ucast_solicit": "3"})
+}
+
+func neighbourTimes(t *testing.T, h *netnstest.Host, values map[string]string) {
+	t.Helper()
 	for _, family := range []string{"ipv4", "ipv6"} {
-		for name, value := range map[string]string{
-			"base_reachable_time_ms": "500", "delay_first_probe_time": "1", "retrans_time_ms": "100", "ucast_solicit": "2",
-		} {
+		for name, value := range values {
 			for _, l := range h.Links {
 				if err := h.Do(func() error {
 					return os.WriteFile(filepath.Join("/proc/sys/net", family, "neigh", l.Name, name), []byte(value), 0)
