@@ -58,12 +58,12 @@ func (d *Diverter) expire() {
 	var keys []bpfTuple
 	var were []bpfFlow
 	for _, w := range old {
-		if d.bpf.Flows.Lookup(w.key, &k) != nil || k.Id != w.flow.Id || k.Held != 0 {
+		if look(d.bpf.Flows, w.key, &k) != nil || k.Id != w.flow.Id || k.Held != 0 {
 			continue
 		}
 		var is bpfWay
-		if d.bpf.Ways.Lookup(w.key, &is) == nil && is.State == wayProbed {
-			_ = d.bpf.Ways.Delete(w.key)
+		if look(d.bpf.Ways, w.key, &is) == nil && is.State == wayProbed {
+			_ = drop(d.bpf.Ways, w.key)
 		}
 		keys, were = append(keys, w.key), append(were, k)
 	}

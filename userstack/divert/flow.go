@@ -8,9 +8,9 @@ import (
 	"slices"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"smcr/smc"
 )
@@ -129,15 +129,32 @@ func (f *Flow) become(state int) (dev uint32, err error) {
 	if f.over {
 		return 0, fmt.Errorf("divert: %w", net.ErrClosed)
 	}
-	key := f.Tuple.key()
-	w := bpfWay{Isn: f.isn, Via: f.via}
-	_ = look(f.d.bpf.Ways, key, &w) // the program may have sent by another device since
-	w.State = uint32(state)
-	if err := f.d.bpf.Ways.Update(unsafe.Pointer(&key), unsafe.Pointer(&w), ebpf.UpdateExist); err != nil {
-		return 0, fmt.Errorf("divert: %w", err)
+	err = f.alter(func(w *bpfWay) bool {
+		w.State, dev = uint32(state), w.Via.Dev
+		return true
+	})
+	if err == nil {
+		f.state = state
 	}
-	f.state = state
-	return w.Via.Dev, nil
+	return dev, err
+}
+
+// alter alters where the packets go, unless how says that they go another way by now: then the error is ESTALE. The program may note
+// another device at the same time, and does so again with the next packet. mu is held.
+func (f *Flow) alter(how func(w *bpfWay) bool) error {
+	key := f.Tuple.key()
+	var w bpfWay
+	err := look(f.d.bpf.Ways, key, &w)
+	if err == nil && !how(&w) {
+		err = unix.ESTALE
+	}
+	if err == nil {
+		err = put(f.d.bpf.Ways, key, &w, ebpf.UpdateExist)
+	}
+	if err != nil {
+		return fmt.Errorf("divert: where the packets of a connection go: %w", err)
+	}
+	return nil
 }
 
 // Outer returns the connection with the peer, as one of package net. Nobody else has it. Its Close does nothing that the peer

@@ -18,6 +18,14 @@ func look[V bpfFlow | bpfWay](m *ebpf.Map, key bpfTuple, v *V) error {
 	return m.Lookup(unsafe.Pointer(&key), unsafe.Pointer(v))
 }
 
+// put writes the value of a connection.
+func put[V bpfFlow | bpfWay | bpfShift](m *ebpf.Map, key bpfTuple, v *V, flags ebpf.MapUpdateFlags) error {
+	return m.Update(unsafe.Pointer(&key), unsafe.Pointer(v), flags)
+}
+
+// drop deletes the entry of a connection.
+func drop(m *ebpf.Map, key bpfTuple) error { return m.Delete(unsafe.Pointer(&key)) }
+
 // tryRemoveAll has package ebpf find out whether the kernel deletes many entries in one call, which it does once such a call has failed:
 // later, a stack may not make the map that this takes.
 func tryRemoveAll(m *ebpf.Map) error {

@@ -164,13 +164,12 @@ func (m *mover) route(a arrival) (dev uint32) {
 func (f *Flow) goesBy(dev, before, own uint32) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	key := f.Tuple.key()
-	var w bpfWay
-	if f.d.bpf.Ways.Lookup(key, &w) != nil || w.Isn != f.isn || w.Via.Dev != before {
-		return false
-	}
-	w.Via = bpfHop{Dev: dev}
-	if f.d.bpf.Ways.Update(key, w, unix.BPF_EXIST) != nil {
+	err := f.alter(func(w *bpfWay) bool {
+		is := w.Isn == f.isn && w.Via.Dev == before
+		w.Via = bpfHop{Dev: dev}
+		return is
+	})
+	if err != nil {
 		return false
 	}
 	f.own.dev, f.own.moved = own, dev

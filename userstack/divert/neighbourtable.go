@@ -159,7 +159,7 @@ func (d *Diverter) carried() map[bpfHop]bool {
 	hops := map[bpfHop]bool{}
 	for _, k := range keys {
 		var w bpfWay
-		if d.bpf.Ways.Lookup(k, &w) == nil {
+		if look(d.bpf.Ways, k, &w) == nil {
 			hops[w.Via] = true
 		}
 	}

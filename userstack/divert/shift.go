@@ -155,18 +155,15 @@ func (f *Flow) roundTrips() time.Duration {
 	return most
 }
 
-// change changes the state of the way of a connection that is split. The program may note another device at the same time, and
-// does so again with the next packet.
+// change changes the state of the way of a connection that is split.
 func (f *Flow) change(from, to uint32) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var w bpfWay
-	key := f.Tuple.key()
-	if err := f.d.bpf.Ways.Lookup(key, &w); err != nil || f.over || w.State != from {
-		return errors.Join(err, unix.ESTALE)
-	}
-	w.State = to
-	return f.d.bpf.Ways.Update(key, w, ebpf.UpdateExist)
+	return f.alter(func(w *bpfWay) bool {
+		is := !f.over && w.State == from
+		w.State = to
+		return is
+	})
 }
 
 // position is where the two streams of a socket of the stack are.
@@ -220,25 +217,25 @@ func (f *Flow) letRest(p *pipes) bool {
 	inner, ok2 := f.inner.rests()
 	key := f.Tuple.key()
 	var w bpfWay
-	if !ok1 || !ok2 || f.d.bpf.Ways.Lookup(key, &w) != nil {
+	if !ok1 || !ok2 || look(f.d.bpf.Ways, key, &w) != nil {
 		return false
 	}
 	by := bpfShift{Out: outer.sent - inner.received, In: inner.sent - outer.received, Isn: f.isn, Uid: f.account, Dev: w.Via.Dev, Sent: outer.sent, Most: outer.sent, Received: outer.received}
 	by.OutClock.Begin, by.InClock.Begin = f.outer.clock(), f.inner.clock()
-	if f.d.bpf.Shifter.Put(shifterAny, uint32(1)) != nil || f.d.bpf.Shifts.Update(key, by, ebpf.UpdateNoExist) != nil {
+	if f.d.bpf.Shifter.Put(shifterAny, uint32(1)) != nil || put(f.d.bpf.Shifts, key, &by, ebpf.UpdateNoExist) != nil {
 		return false
 	}
 	// With this, the packets go by the way of Shifts.
-	if f.d.bpf.Ways.Delete(key) != nil {
-		_ = f.d.bpf.Shifts.Delete(key)
+	if drop(f.d.bpf.Ways, key) != nil {
+		_ = drop(f.d.bpf.Shifts, key)
 		return false
 	}
 	o, ok1 := f.outer.rests()
 	i, ok2 := f.inner.rests()
 	if !ok1 || !ok2 || o != outer || i != inner {
 		w.State = waySplit
-		if f.d.bpf.Ways.Update(key, w, ebpf.UpdateNoExist) == nil {
-			_ = f.d.bpf.Shifts.Delete(key)
+		if put(f.d.bpf.Ways, key, &w, ebpf.UpdateNoExist) == nil {
+			_ = drop(f.d.bpf.Shifts, key)
 		}
 		return false
 	}
@@ -296,7 +293,7 @@ func (d *Diverter) sweepShifts() (left int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, key := range old {
-		_ = d.bpf.Shifts.Delete(key)
+		_ = drop(d.bpf.Shifts, key)
 	}
 	d.shifted = users
 	if left == 0 && len(d.flows) == 0 { // with a flow, one may just be let go

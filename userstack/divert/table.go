@@ -70,7 +70,7 @@ func (d *Diverter) frame(fr frame) {
 	f, err := d.newFlow(fr)
 	if err != nil {
 		// It came to its end meanwhile: what holds its packets must not stay.
-		_ = d.bpf.Ways.Delete(fr.tuple.key())
+		_ = drop(d.bpf.Ways, fr.tuple.key())
 		return
 	}
 	d.mu.Lock()

@@ -259,7 +259,7 @@ func (d *Diverter) inherit(e earlier) {
 	var k bpfFlow
 	for all := e.flows.Iterate(); all.Next(&key, &k); {
 		var w bpfWay
-		known := e.ways.Lookup(key, &w) == nil
+		known := look(e.ways, key, &w) == nil
 		if known && w.State == waySplit {
 			d.unsure[k.Cookie] = reset{tuple: tupleOf(key), devs: [2]uint32{k.Via.Dev, w.Via.Dev}, split: true}
 			continue
@@ -268,7 +268,7 @@ func (d *Diverter) inherit(e earlier) {
 			continue
 		}
 		k.Held = 0
-		if d.bpf.Flows.Update(key, k, ebpf.UpdateNoExist) == nil {
+		if put(d.bpf.Flows, key, &k, ebpf.UpdateNoExist) == nil {
 			of := map[uint32]bpfCount{}
 			add(of, &k, -1)
 			d.recount(of)
