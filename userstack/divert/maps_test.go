@@ -5,6 +5,8 @@ package divert
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -56,5 +58,47 @@ func TestRemoveAll(t *testing.T) {
 				t.Errorf("%+v is left", key)
 			}
 		})
+	}
+}
+
+// TestMapsOf: of a program that has only some of the maps, as one of another release, none stays open.
+func TestMapsOf(t *testing.T) {
+	testkind.System(t)
+	_ = rlimit.RemoveMemlock()
+	o, err := loadPrograms(1, 2, 3, 16, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	info, err := o.Leaving.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := info.ID()
+	open := func() (n int) {
+		all, err := filepath.Glob("/proc/self/fd/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range all {
+			if to, err := os.Readlink(fd); err == nil && to == "anon_inode:bpf-map" {
+				n++
+			}
+		}
+		return n
+	}
+	before := open()
+	if all, err := mapsOf(id, bpfMapFlows, "other"); all != nil || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("some of the maps: %v, %v", all, err)
+	}
+	if n := open(); n != before {
+		t.Errorf("%d maps are open, and %d before", n, before)
+	}
+	all, err := mapsOf(id, bpfMapFlows, bpfMapWays)
+	if err != nil || len(all) != 2 || open() != before+2 {
+		t.Errorf("all of the maps: %v, %v", all, err)
+	}
+	for _, m := range all {
+		_ = m.Close()
 	}
 }

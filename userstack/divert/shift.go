@@ -312,7 +312,7 @@ func sharedBy(all []placed) map[string]*ebpf.Map {
 		if f.side != egress {
 			continue
 		}
-		if m, err := mapsOf(f.program, sharedMaps...); err == nil && len(m) == len(sharedMaps) {
+		if m, err := mapsOf(f.program, sharedMaps...); err == nil {
 			return m
 		}
 	}

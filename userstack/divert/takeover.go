@@ -336,8 +336,8 @@ func (d *Diverter) learn() error {
 	return nil
 }
 
-// mapsOf returns the maps of a program with some names.
-func mapsOf(id ebpf.ProgramID, names ...string) (map[string]*ebpf.Map, error) {
+// mapsOf returns the maps of a program with some names. The error is os.ErrNotExist if it does not have them all.
+func mapsOf(id ebpf.ProgramID, names ...string) (all map[string]*ebpf.Map, err error) {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
 		return nil, err
@@ -347,7 +347,7 @@ func mapsOf(id ebpf.ProgramID, names ...string) (map[string]*ebpf.Map, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]*ebpf.Map{}
+	all = map[string]*ebpf.Map{}
 	ids, _ := info.MapIDs()
 	for _, id := range ids {
 		m, err := ebpf.NewMapFromID(id)
@@ -360,19 +360,17 @@ func mapsOf(id ebpf.ProgramID, names ...string) (map[string]*ebpf.Map, error) {
 		}
 		_ = m.Close()
 	}
+	if len(all) < len(names) {
+		for _, m := range all {
+			_ = m.Close()
+		}
+		return nil, os.ErrNotExist
+	}
 	return all, nil
 }
 
 // tablesOf returns the tables of the connections that a program has announced.
-func tablesOf(id ebpf.ProgramID) (e earlier, err error) {
+func tablesOf(id ebpf.ProgramID) (earlier, error) {
 	all, err := mapsOf(id, bpfMapFlows, bpfMapWays)
-	if err != nil {
-		return e, err
-	}
-	e.flows, e.ways = all[bpfMapFlows], all[bpfMapWays]
-	if e.flows == nil || e.ways == nil {
-		e.close()
-		return e, os.ErrNotExist
-	}
-	return e, nil
+	return earlier{flows: all[bpfMapFlows], ways: all[bpfMapWays]}, err
 }
