@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -83,4 +84,57 @@ func (d *Diverter) linkChanged(u netlink.LinkUpdate, want func(name string) bool
 func (d *Diverter) delivers(index uint32) bool {
 	l, err := d.host.LinkByIndex(int(index))
 	return err == nil && l.Attrs().Flags&net.FlagUp != 0
+}
+
+// twice are the devices of which the eBPF programs may see a packet twice: those of a macvlan device are those of the device below it, too.
+type twice struct {
+	mu    sync.Mutex
+	known bool
+	is    map[uint32]bool
+	blind bool // nobody hears of changes
+	heard int  // how many changes
+}
+
+// forget has the devices be listed anew: some may have changed.
+func (t *twice) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known = false
+	t.heard++
+}
+
+// never has the devices be listed anew each time from now on.
+func (t *twice) never() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known, t.blind = false, true
+}
+
+// passesOnce reports whether the eBPF programs see each packet of a device once.
+func (d *Diverter) passesOnce(index uint32) bool {
+	t := &d.twice
+	t.mu.Lock()
+	known, is, heard := t.known, t.is, t.heard
+	t.mu.Unlock()
+	if known {
+		return !is[index]
+	}
+	links, err := d.host.LinkList()
+	if err != nil {
+		return false
+	}
+	is = map[uint32]bool{}
+	for _, l := range links {
+		switch l.Type() {
+		case "macvlan", "macvtap", "ipvlan", "ipvtap":
+			a := l.Attrs()
+			is[uint32(a.Index)], is[uint32(a.ParentIndex)] = true, true
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.blind && heard == t.heard { // otherwise the list may be of before a change
+		t.known, t.is = true, is
+	}
+	return !is[index]
 }

@@ -60,6 +60,7 @@ type Diverter struct {
 	changes    changes
 	changed    atomic.Bool // something that changes reports
 	moved      time.Time   // when sweepMoves has looked
+	twice      twice
 	// id is the handle of its filters, mark that of packets that come from it.
 	id, mark uint32
 

@@ -54,6 +54,7 @@ func (c changes) close() {
 
 // watchChanges notes that there were changes, until the Diverter is closed.
 func (d *Diverter) watchChanges() {
+	defer d.twice.never()
 	for {
 		// What has changed is of no interest, and neither is whether some reports are lost.
 		if _, _, err := d.changes.events.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
@@ -63,6 +64,7 @@ func (d *Diverter) watchChanges() {
 			return
 		}
 		d.changed.Store(true)
+		d.twice.forget()
 	}
 }
 

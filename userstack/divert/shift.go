@@ -92,25 +92,6 @@ func (d *Diverter) hasShift(account uint32) bool {
 	return account == 0 || quota.Fair(d.shifted[account], 1, userShifts, all, mostShifts)
 }
 
-// passesOnce reports whether the eBPF programs see each packet of a device once. The packets of a macvlan device are those of the
-// device below it, too.
-func (d *Diverter) passesOnce(index uint32) bool {
-	links, err := d.host.LinkList()
-	if err != nil {
-		return false
-	}
-	for _, l := range links {
-		switch l.Type() {
-		case "macvlan", "macvtap", "ipvlan", "ipvtap":
-			a := l.Attrs()
-			if a.Index == int(index) || a.ParentIndex == int(index) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 // freeze has what comes lose its data until the connection can be let go. Before that, it has outer receive no more than inner does: TCP may have
 // let it grow to megabytes, which a program would not read in time.
 func (f *Flow) freeze(p *pipes, done <-chan struct{}) (shifted bool) {
