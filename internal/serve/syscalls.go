@@ -71,8 +71,8 @@ var ioctlRequests = []uint32{
 // bpfCommands are the commands of bpf that the stack uses after its start, when it loads no
 // programs any more (package divert).
 var bpfCommands = []uint32{
-	unix.BPF_MAP_LOOKUP_ELEM, unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_MAP_DELETE_BATCH, unix.BPF_MAP_GET_NEXT_KEY,
-	unix.BPF_OBJ_GET_INFO_BY_FD,
+	unix.BPF_MAP_LOOKUP_ELEM, unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_MAP_GET_NEXT_KEY,
+	unix.BPF_MAP_LOOKUP_BATCH, unix.BPF_MAP_DELETE_BATCH, unix.BPF_OBJ_GET_INFO_BY_FD,
 }
 
 // systemCalls returns all system calls that a stack that serves uses. What is not in the

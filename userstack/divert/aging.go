@@ -29,17 +29,17 @@ func (d *Diverter) expire() {
 		d.cfg.Log.Warn("the connections of some users are charged to nobody else", "err", err)
 	}
 	now := monotonic()
-	var key bpfTuple
-	var k bpfFlow
 	var old, some []waiting
-	for all := d.bpf.Flows.Iterate(); all.Next(&key, &k); {
+	if err := each(d.bpf.Flows, func(key *bpfTuple, k *bpfFlow) {
 		switch age := now - time.Duration(k.Id>>1); {
 		case k.Held != 0:
 		case age > handshakeMost:
-			old = append(old, waiting{key, k})
+			old = append(old, waiting{*key, *k})
 		case age > youngMost:
-			some = append(some, waiting{key, k})
+			some = append(some, waiting{*key, *k})
 		}
+	}); err != nil {
+		d.cfg.Log.Debug("cannot list the connections that are announced", "err", err)
 	}
 	if len(some) >= waitingMost {
 		// After the table: a socket does not begin the same handshake again.
@@ -58,6 +58,7 @@ func (d *Diverter) expire() {
 	var keys []bpfTuple
 	var were []bpfFlow
 	for _, w := range old {
+		var k bpfFlow
 		if look(d.bpf.Flows, w.key, &k) != nil || k.Id != w.flow.Id || k.Held != 0 {
 			continue
 		}

@@ -276,28 +276,23 @@ func (d *Diverter) Counts() ([]Count, error) {
 
 // counts returns what was counted for attached cgroups, and adds what was for others to past. mu is held.
 func (d *Diverter) counts() (all []Count, err error) {
-	var k bpfTally
-	var n uint64
 	var old []bpfTally
-	for each := d.bpf.Tallies.Iterate(); ; {
-		if !each.Next(&k, &n) {
-			err = each.Err()
-			break
-		}
+	err = each(d.bpf.Tallies, func(k *bpfTally, n *uint64) {
 		if d.attached[k.Cgroup] {
-			of := outcomeOf(k)
-			all = append(all, Count{k.Cgroup, of.why, of.side, n})
-			continue
+			of := outcomeOf(*k)
+			all = append(all, Count{k.Cgroup, of.why, of.side, *n})
+			return
 		}
-		old = append(old, k)
-	}
+		old = append(old, *k)
+	})
 	for _, k := range old {
+		var n uint64
 		if d.bpf.Tallies.Lookup(k, &n) == nil && d.bpf.Tallies.Delete(k) == nil {
 			d.past[outcomeOf(k)] += n
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("divert: %w", err)
+		return nil, err
 	}
 	return all, nil
 }

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // The types that bpf2go makes are those of the programs, byte for byte, so their memory is what the kernel takes: package ebpf would
@@ -25,6 +26,31 @@ func put[V bpfFlow | bpfWay | bpfShift](m *ebpf.Map, key bpfTuple, v *V, flags e
 
 // drop deletes the entry of a connection.
 func drop(m *ebpf.Map, key bpfTuple) error { return m.Delete(unsafe.Pointer(&key)) }
+
+// each calls f with each entry of a hash map, which it reads by one call for some hundred of them.
+func each[K, V any](m *ebpf.Map, f func(key *K, v *V)) error { return eachBy(m, 256, f) }
+
+// eachBy reads so many entries at a time. If one bucket of the map has more, it reads more.
+func eachBy[K, V any](m *ebpf.Map, most int, f func(key *K, v *V)) error {
+	var at ebpf.MapBatchCursor
+	keys, values := make([]K, most), make([]V, most)
+	for {
+		n, err := m.BatchLookup(&at, keys, values, nil)
+		if errors.Is(err, unix.ENOSPC) {
+			keys, values = make([]K, 2*len(keys)), make([]V, 2*len(values))
+			continue
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("divert: read a map: %w", err)
+		}
+		for i := range n {
+			f(&keys[i], &values[i])
+		}
+		if err != nil { // the end
+			return nil
+		}
+	}
+}
 
 // tryRemoveAll has package ebpf find out whether the kernel deletes many entries in one call, which it does once such a call has failed:
 // later, a stack may not make the map that this takes.

@@ -61,6 +61,43 @@ func TestRemoveAll(t *testing.T) {
 	}
 }
 
+// TestEach: each entry is read once, however many are read at a time, and however many are in a bucket of the map.
+func TestEach(t *testing.T) {
+	testkind.System(t)
+	_ = rlimit.RemoveMemlock()
+	spec, err := loadBpf()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const all = 1000
+	spec.Maps[bpfMapFlows].MaxEntries = all
+	m, err := ebpf.NewMap(spec.Maps[bpfMapFlows])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	n := 0
+	for _, entries := range []int{0, 1, 256, 257, all} {
+		for ; n < entries; n++ {
+			if err := put(m, bpfTuple{Lport: uint16(n)}, &bpfFlow{Id: uint64(n)}, ebpf.UpdateNoExist); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, most := range []int{1, 100, 256, all + 1} {
+			seen := map[uint64]bool{}
+			err := eachBy(m, most, func(key *bpfTuple, k *bpfFlow) {
+				if seen[k.Id] || k.Id != uint64(key.Lport) {
+					t.Errorf("%d entries, %d at a time: %d is the value of %d, seen before: %t", entries, most, k.Id, key.Lport, seen[k.Id])
+				}
+				seen[k.Id] = true
+			})
+			if err != nil || len(seen) != entries {
+				t.Errorf("%d entries, %d at a time: %d, %v", entries, most, len(seen), err)
+			}
+		}
+	}
+}
+
 // TestMapsOf: of a program that has only some of the maps, as one of another release, none stays open.
 func TestMapsOf(t *testing.T) {
 	testkind.System(t)

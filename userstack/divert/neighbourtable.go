@@ -149,19 +149,20 @@ func (d *Diverter) keepNeighbours() {
 // carried returns where the packets of programs go whose connections SMC-R carries.
 func (d *Diverter) carried() map[bpfHop]bool {
 	d.mu.Lock()
-	var keys []bpfTuple
+	carried := map[bpfTuple]bool{}
 	for t, f := range d.flows {
 		if f.isCarried() {
-			keys = append(keys, t.key())
+			carried[t.key()] = true
 		}
 	}
 	d.mu.Unlock()
 	hops := map[bpfHop]bool{}
-	for _, k := range keys {
-		var w bpfWay
-		if look(d.bpf.Ways, k, &w) == nil {
+	if err := each(d.bpf.Ways, func(key *bpfTuple, w *bpfWay) {
+		if carried[*key] {
 			hops[w.Via] = true
 		}
+	}); err != nil {
+		d.cfg.Log.Debug("cannot list where the packets of connections go", "err", err)
 	}
 	return hops
 }

@@ -50,15 +50,15 @@ func (d *Diverter) recount(more map[uint32]bpfCount) {
 func (d *Diverter) forgetUsers() {
 	type both struct{ n, gone bpfCount }
 	all := map[uint32]both{}
-	var uid uint32
-	var c bpfCount
-	for each := d.bpf.Users.Iterate(); each.Next(&uid, &c); {
-		all[uid] = both{n: c}
-	}
-	for each := d.bpf.Removed.Iterate(); each.Next(&uid, &c); {
-		is := all[uid]
-		is.gone = c
-		all[uid] = is
+	err := each(d.bpf.Users, func(uid *uint32, c *bpfCount) { all[*uid] = both{n: *c} })
+	err = errors.Join(err, each(d.bpf.Removed, func(uid *uint32, c *bpfCount) {
+		is := all[*uid]
+		is.gone = *c
+		all[*uid] = is
+	}))
+	if err != nil { // a user may be missing in one of both
+		d.cfg.Log.Debug("cannot list the users that have connections", "err", err)
+		return
 	}
 	for uid, is := range all {
 		// A program may write it right now. Then the count is one too low, until it is forgotten again.

@@ -260,16 +260,17 @@ func (d *Diverter) sweepShifts() (left int) {
 		return 0
 	}
 	users := map[uint32]int{}
-	var key bpfTuple
-	var by bpfShift
 	var old []bpfTuple
-	for all := d.bpf.Shifts.Iterate(); all.Next(&key, &by); {
-		if state, err := d.sockets.state(socketID{tupleOf(key), anyCookie, by.Dev}); errors.Is(err, unix.ENOENT) || err == nil && state == unix.BPF_TCP_LISTEN {
-			old = append(old, key)
-			continue
+	if err := each(d.bpf.Shifts, func(key *bpfTuple, by *bpfShift) {
+		if state, err := d.sockets.state(socketID{tupleOf(*key), anyCookie, by.Dev}); errors.Is(err, unix.ENOENT) || err == nil && state == unix.BPF_TCP_LISTEN {
+			old = append(old, *key)
+			return
 		}
 		users[by.Uid]++
 		left++
+	}); err != nil {
+		d.cfg.Log.Debug("cannot list the connections that pass", "err", err)
+		left++ // they are there
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -163,15 +163,9 @@ func (d *Diverter) Settle(ctx context.Context) error {
 }
 
 // announced reports whether there is a connection that was announced, and of which nothing is held yet.
-func (d *Diverter) announced() bool {
-	var key bpfTuple
-	var k bpfFlow
-	for all := d.bpf.Flows.Iterate(); all.Next(&key, &k); {
-		if k.Held == 0 {
-			return true
-		}
-	}
-	return false
+func (d *Diverter) announced() (is bool) {
+	_ = each(d.bpf.Flows, func(_ *bpfTuple, k *bpfFlow) { is = is || k.Held == 0 })
+	return is
 }
 
 // placed is a filter of a stack.
@@ -255,24 +249,24 @@ func (d *Diverter) begin() error {
 // SMC, and nobody else is left to hear it. Those that it had split are over: the kernel has reset them, as far as their devices
 // were there. mu is held.
 func (d *Diverter) inherit(e earlier) {
-	var key bpfTuple
-	var k bpfFlow
-	for all := e.flows.Iterate(); all.Next(&key, &k); {
+	if err := each(e.flows, func(key *bpfTuple, k *bpfFlow) {
 		var w bpfWay
-		known := look(e.ways, key, &w) == nil
+		known := look(e.ways, *key, &w) == nil
 		if known && w.State == waySplit {
-			d.unsure[k.Cookie] = reset{tuple: tupleOf(key), devs: [2]uint32{k.Via.Dev, w.Via.Dev}, split: true}
-			continue
+			d.unsure[k.Cookie] = reset{tuple: tupleOf(*key), devs: [2]uint32{k.Via.Dev, w.Via.Dev}, split: true}
+			return
 		}
 		if k.Server == 0 || known && w.State != wayHeld {
-			continue
+			return
 		}
 		k.Held = 0
-		if put(d.bpf.Flows, key, &k, ebpf.UpdateNoExist) == nil {
+		if put(d.bpf.Flows, *key, k, ebpf.UpdateNoExist) == nil {
 			of := map[uint32]bpfCount{}
-			add(of, &k, -1)
+			add(of, k, -1)
 			d.recount(of)
 		}
+	}); err != nil {
+		d.cfg.Log.Warn("what a stack has announced that was killed reaches programs", "err", err)
 	}
 }
 

@@ -97,11 +97,7 @@ func TestCallsOfConnection(t *testing.T) {
 		for name, nr := range callNumbers {
 			n := (float64(more[h][nr]) - float64(base[h][nr])) / (many - few)
 			t.Logf("%s: %s: %.2f", h.Name, name, n)
-			slack := callsSlack
-			if name == "bpf" {
-				slack += sweepCalls
-			}
-			if limit, ok := want[name]; !ok || n > limit+slack {
+			if limit, ok := want[name]; !ok || n > limit+callsSlack {
 				t.Errorf("%s: %.2f calls of %s for a connection, the table has %s", h.Name, n, name, fmt.Sprint(limit))
 			}
 		}
@@ -113,6 +109,4 @@ const (
 	forgotten = 3 * time.Second
 	// callsSlack is for what timers do while there are connections.
 	callsSlack = 0.5
-	// sweepCalls are those by which the table of connections is looked through every ten seconds: it may come in one of the rounds.
-	sweepCalls = 2
 )
