@@ -57,8 +57,6 @@ type Flow struct {
 	over    bool // Finish or Reset was called
 	spliced bool // Splice was called
 	unheard bool // the program is to be reset, and its device takes nothing
-	flying  bool // the program was reset with the sequence number next before it had acknowledged all
-	next    uint32
 	renewed bool // a new connection of the tuple waits for the end of this one
 	own     own
 }
@@ -256,18 +254,13 @@ func (f *Flow) comesBy() uint32 {
 func (f *Flow) resetInner(inner *stream) {
 	f.d.resets(f)
 	hears := f.d.sockets.aborts || inner.over() || f.d.delivers(f.comesBy()) // the program itself may have reset it
-	next, flying := inner.flying()
 	if hears {
 		inner.close()
+		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case !hears:
-		f.unheard = true
-	case flying:
-		f.flying, f.next = true, next
-	}
+	f.unheard = true
 }
 
 func (f *Flow) isUnheard() bool {
@@ -276,20 +269,13 @@ func (f *Flow) isUnheard() bool {
 	return f.unheard
 }
 
-// heard resets the connection of a program that could not be reset before, if its device is up now. If a reset may have
-// overtaken what was sent before it, it comes again.
+// heard resets the connection of a program that could not be reset before, if its device is up now.
 func (f *Flow) heard(up func(dev uint32) bool) {
 	if f.isUnheard() && up(f.comesBy()) {
 		f.program().close()
 		f.mu.Lock()
 		f.unheard = false
 		f.mu.Unlock()
-	}
-	f.mu.Lock()
-	next, flying := f.next, f.flying
-	f.mu.Unlock()
-	if flying {
-		f.give(f.first.header(next, flagRST|flagACK), f.comesBy())
 	}
 }
 

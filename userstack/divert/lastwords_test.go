@@ -106,7 +106,17 @@ func TestResetOvertakes(t *testing.T) {
 	testkind.System(t)
 	t.Parallel()
 	netnstest.Require(t, "nft")
+	for _, aborts := range []bool{true, false} {
+		t.Run(fmt.Sprint("the kernel can abort: ", aborts), func(t *testing.T) {
+			t.Parallel()
+			resetOvertakes(t, aborts)
+		})
+	}
+}
+
+func resetOvertakes(t *testing.T, aborts bool) {
 	b, client, f, inner := newSplitBed(t)
+	b.d[0].sockets.aborts = aborts
 	port := client.RemoteAddr().(*net.TCPAddr).Port
 	rules := fmt.Sprintf(`table inet lost {
 		chain in { type filter hook input priority 0; tcp sport %d tcp flags & rst == rst quota until 60 bytes counter drop; }

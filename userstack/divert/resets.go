@@ -26,12 +26,18 @@ import (
 //	                                  | connection, and be data for the program
 //	is anything else                  | inner's reset comes once more, if the device takes packets now; later, or if it
 //	                                  | does not, the connection is aborted: ECONNABORTED, as no packet says ECONNRESET
+//	is not known: no sock_diag        | a reset that may have overtaken what was sent before it comes some times more
 //
-// Where the kernel cannot abort (sockets.aborts), inner stays until the device is there and up: see Flow.resetInner.
+// Such a reset is looked at sooner than others, and may come once more than they. Where the kernel cannot abort (sockets.aborts), it comes
+// some times more, and inner stays until the device is there and up: see Flow.resetInner.
 
 const (
 	// resetTime is how long after a reset its program must have heard: that of the packet, and of whoever still has inner.
 	resetTime = 2 * sweepEvery
+	// resetSoon is that of one that may have overtaken what was sent before it.
+	resetSoon = sweepEvery / 10
+	// onlyResets is how often one comes again after which nothing else can be done.
+	onlyResets = 5
 	// resetsMost is how many programs are looked for at a time.
 	resetsMost = 4096
 )
@@ -41,15 +47,26 @@ type reset struct {
 	tuple Tuple
 	devs  [2]uint32 // the program's socket may be bound to one of these devices
 	split bool      // inner was made, or the program is a server
-	again *frame    // inner's reset, to be sent once more, or nil
+	again *frame    // inner's reset, or nil
+	more  int       // how often it may be sent again
 	due   time.Time
 }
 
 // resets has the program of f hear of its reset.
 func (d *Diverter) resets(f *Flow) {
-	r := reset{tuple: f.Tuple, devs: [2]uint32{f.via.Dev, f.comesBy()}, split: f.Role == smc.Server || f.program() != nil, due: time.Now().Add(resetTime)}
-	if next, _ := f.program().flying(); next != 0 {
-		r.again = f.first.header(next, flagRST|flagACK)
+	now := time.Now()
+	r := reset{tuple: f.Tuple, devs: [2]uint32{f.via.Dev, f.comesBy()}, split: f.Role == smc.Server || f.program() != nil, due: now.Add(resetTime)}
+	if next, flying := f.program().flying(); next != 0 {
+		r.again, r.more = f.first.header(next, flagRST|flagACK), 1
+		if flying {
+			r.more, r.due = 2, now.Add(resetSoon)
+		}
+		switch {
+		case d.sockets.diag == nil && !flying:
+			r.more = 0
+		case !d.sockets.aborts:
+			r.more = onlyResets
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,23 +98,25 @@ func (d *Diverter) sweepResets(now time.Time) {
 	}
 }
 
-// hasHeard reports whether the program of a socket has heard of its reset. It has it hear.
+// hasHeard reports whether the program of a socket has heard of its reset, or nothing more can be done. It has it hear.
 func (d *Diverter) hasHeard(cookie uint64, r reset) bool {
-	if !d.sockets.aborts {
-		return true // nothing can be done about it
-	}
 	for _, dev := range r.devs {
 		id := socketID{r.tuple, cookie, dev}
 		switch state, err := d.sockets.state(id); {
+		case errors.Is(err, errors.ErrUnsupported): // nobody knows
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESTALE):
 			continue // with the other device
 		case err != nil:
 			return false // it is asked again
 		case !r.waits(state):
 			return true
-		case r.again != nil && d.delivers(r.devs[1]):
+		}
+		if r.more > 0 && d.delivers(r.devs[1]) {
 			d.resetAgain(cookie, r)
 			return false
+		}
+		if !d.sockets.aborts {
+			return true
 		}
 		err := d.sockets.abort(id)
 		d.cfg.Log.Debug("a reset does not reach its program, whose connection is aborted", "connection", r.tuple, "err", err)
@@ -106,10 +125,10 @@ func (d *Diverter) hasHeard(cookie uint64, r reset) bool {
 	return true
 }
 
-// resetAgain sends a reset that has not reached its program once more.
+// resetAgain sends a reset that has not reached its program again.
 func (d *Diverter) resetAgain(cookie uint64, r reset) {
 	d.write(r.again.to(forProgram, r.devs[1]))
-	r.again, r.due = nil, time.Now().Add(resetTime)
+	r.more, r.due = r.more-1, time.Now().Add(resetTime)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.unsure[cookie] = r
@@ -131,7 +150,7 @@ func (d *Diverter) lastResets() {
 	d.mu.Lock()
 	n := len(d.unsure)
 	for cookie, r := range d.unsure {
-		r.again = nil
+		r.more = 0
 		d.unsure[cookie] = r
 	}
 	d.mu.Unlock()
