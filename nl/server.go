@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"smcr/guard"
+	"smcr/internal/retry"
 	"smcr/quota"
 )
 
@@ -324,9 +325,12 @@ func (s *Server) read(conn *net.UnixConn, b, control []byte) (packetOf []byte, c
 	var n, flags int
 	rerr := rc.Read(func(fd uintptr) bool {
 		s.cfg.Receive(func() {
-			n, controls, flags, _, err = syscall.Recvmsg(int(fd), b, control, syscall.MSG_DONTWAIT|syscall.MSG_CMSG_CLOEXEC)
+			err = retry.Interrupted(func() (err error) {
+				n, controls, flags, _, err = syscall.Recvmsg(int(fd), b, control, syscall.MSG_DONTWAIT|syscall.MSG_CMSG_CLOEXEC)
+				return err
+			})
 		})
-		return err != syscall.EAGAIN && err != syscall.EINTR
+		return err != syscall.EAGAIN
 	})
 	switch {
 	case rerr != nil:

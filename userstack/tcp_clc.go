@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/guard"
+	"smcr/internal/retry"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
@@ -152,16 +153,14 @@ func (r *tcpReader) try() (res readResult, done bool) {
 // receive receives bytes, without waiting. The error is net.ErrClosed or a syscall.Errno.
 func (r *tcpReader) receive(b []byte, flags int) (n int, err error) {
 	cerr := r.rc.Control(func(fd uintptr) {
-		for {
+		err = retry.Interrupted(func() (err error) {
 			if flags == 0 {
 				n, err = unix.Read(int(fd), b) // it does not block, as an engine has it
 			} else {
 				n, _, err = unix.Recvfrom(int(fd), b, flags|unix.MSG_DONTWAIT)
 			}
-			if err != unix.EINTR {
-				break
-			}
-		}
+			return err
+		})
 	})
 	if cerr != nil {
 		return 0, net.ErrClosed
@@ -402,8 +401,11 @@ func peekMore(tcp TCPConn, b []byte, seen int) (int, error) {
 		n := 0
 		var perr error
 		if err := rc.Read(func(fd uintptr) bool {
-			n, _, perr = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
-			return perr != unix.EAGAIN && perr != unix.EINTR
+			perr = retry.Interrupted(func() (err error) {
+				n, _, err = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+				return err
+			})
+			return perr != unix.EAGAIN
 		}); err != nil {
 			return 0, err
 		}

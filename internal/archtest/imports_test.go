@@ -53,14 +53,14 @@ var edges = []struct {
 	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/...", "guard"}},
 	{"nl", []string{"pnet", "quota", "stats", "guard", "internal/place", "internal/printable", "internal/retry"}},
 	{"nl/nltest", []string{"nl", "pnet", "stats"}},
-	{"userstack/internal/bounded", nil},
+	{"userstack/internal/bounded", []string{"internal/retry"}},
 	{"userstack/internal/takeover", []string{"userstack/internal/bounded", "stats", "internal/retry"}},
-	{"userstack/relay", []string{"guard"}},
+	{"userstack/relay", []string{"guard", "internal/retry"}},
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/rounds", "guard"}},
 	{"userstack/tcpopt", []string{"userstack/wire", "internal/cgroup"}},
-	{"userstack/divert", []string{"smc", "guard", "quota"}},
-	{"userstack/attach", []string{"userstack/divert", "guard", "quota", "internal/cgroup", "internal/place"}},
+	{"userstack/divert", []string{"smc", "guard", "quota", "internal/retry"}},
+	{"userstack/attach", []string{"userstack/divert", "guard", "quota", "internal/cgroup", "internal/place", "internal/retry"}},
 	{"userstack/conn", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "userstack/conn", "rdmaverbs"}},
 	{"userstack/rendezvous", []string{"userstack/wire", "quota"}},
@@ -75,12 +75,12 @@ var edges = []struct {
 	{"userstack/internal/tcptable", []string{"userstack/internal/inside", "nl", "smc", "guard", "quota"}},
 
 	// The stack and what serves it.
-	{"userstack/driver", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/mempool", "userstack/internal/tracing", "nl", "stats", "guard", "quota", "rdmaverbs", "smc"}},
+	{"userstack/driver", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/mempool", "userstack/internal/tracing", "nl", "stats", "guard", "quota", "rdmaverbs", "smc", "internal/retry"}},
 	{"userstack", []string{
 		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/driver", "userstack/internal/bounded", "userstack/internal/inside", "userstack/internal/pathmemory", "userstack/internal/tcptable", "userstack/internal/tracing",
-		"nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
+		"nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place", "internal/retry",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/takeover", "userstack/attach", "userstack/divert", "userstack/relay", "userstack/engine", "nl", "quota", "smc", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/cgroup", "internal/place"}},
+	{"userstack/service", []string{"userstack", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/takeover", "userstack/attach", "userstack/divert", "userstack/relay", "userstack/engine", "nl", "quota", "smc", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/cgroup", "internal/place", "internal/retry"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// What only tests and benches use. The tests of all layers use the first three.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/program"
+	"smcr/internal/retry"
 )
 
 // ErrNotBegun means that nothing of the program has run, and that it can still be executed without a supervisor: the kernel is too
@@ -185,7 +186,7 @@ func pass(sock, listener int) error {
 		return os.NewSyscallError("sendmsg", err)
 	}
 	n := 0
-	err = program.Again(func() (err error) { n, _, err = unix.Recvfrom(sock, make([]byte, 1), 0); return err })
+	err = retry.Interrupted(func() (err error) { n, _, err = unix.Recvfrom(sock, make([]byte, 1), 0); return err })
 	switch {
 	case err != nil:
 		return os.NewSyscallError("recvfrom", err)
@@ -202,7 +203,7 @@ var errSilent = errors.New("kernelsmc: the supervisor ended without a message: w
 // daemon.
 func leaveAfter(pid int) {
 	if fd, err := unix.PidfdOpen(pid, 0); err == nil {
-		_ = program.Again(func() error { _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); return err })
+		_ = retry.Interrupted(func() error { _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); return err })
 	}
 	_ = unix.Dup3(0, 2, 0) // which is /dev/null
 }

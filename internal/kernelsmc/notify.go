@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/program"
+	"smcr/internal/retry"
 )
 
 // call is struct seccomp_notif with its struct seccomp_data (linux/seccomp.h): a system call that waits for its answer. Each answer
@@ -54,7 +54,7 @@ type listener int
 
 func (l listener) ioctl(req uintptr, p unsafe.Pointer) (int, error) {
 	n := 0
-	err := program.Again(func() error {
+	err := retry.Interrupted(func() error {
 		r, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l), req, uintptr(p))
 		if n = int(r); e != 0 {
 			n = 0
@@ -78,7 +78,7 @@ func (l listener) usable() error {
 func (l listener) serve(answer func(*call)) error {
 	fds := []unix.PollFd{{Fd: int32(l), Events: unix.POLLIN}}
 	for {
-		if err := program.Again(func() error { _, err := unix.Poll(fds, -1); return err }); err != nil {
+		if err := retry.Interrupted(func() error { _, err := unix.Poll(fds, -1); return err }); err != nil {
 			return os.NewSyscallError("poll", err)
 		}
 		if fds[0].Revents&unix.POLLIN == 0 {

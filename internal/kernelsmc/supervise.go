@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/guard"
-	"smcr/internal/program"
+	"smcr/internal/retry"
 )
 
 // Reasons why a socket of the program is TCP.
@@ -56,7 +56,7 @@ type Supervisor struct {
 func Supervise(sock int, c Config, log *slog.Logger) (*Supervisor, error) {
 	oob := make([]byte, unix.CmsgSpace(4))
 	var n, oobn int
-	err := program.Again(func() (err error) {
+	err := retry.Interrupted(func() (err error) {
 		n, oobn, _, _, err = unix.Recvmsg(sock, make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
 		return err
 	})

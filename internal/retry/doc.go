@@ -7,6 +7,8 @@
 // no memory for the message at that moment, and the message was not sent. Whoever ends a
 // session because of this loses all connections of the session.
 //
+// A call that a signal has interrupted is repeated at once, and as often as that happens.
+//
 // What is exhausted and how long a caller can wait is the caller's decision. Waiting for a
 // peer does not belong here: sockets have deadlines for that.
 //

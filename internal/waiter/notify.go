@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"smcr/internal/program"
+	"smcr/internal/retry"
 
 	"golang.org/x/sys/unix"
 )
@@ -119,7 +119,7 @@ func (r *relayed) pass() {
 	b, oob := make([]byte, maxNotify), make([]byte, unix.CmsgSpace(unix.SizeofUcred)+unix.CmsgSpace(4*maxNotifyFDs))
 	for i := 0; i < maxAtOnce && len(r.closing) < cap(r.closing); i++ {
 		var n, oobn int
-		err := program.Again(func() (err error) {
+		err := retry.Interrupted(func() (err error) {
 			n, oobn, _, _, err = unix.Recvmsg(r.in, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 			return err
 		})

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/program"
+	"smcr/internal/retry"
 )
 
 // message is the first byte of what the runner says to the waiter.
@@ -242,7 +243,7 @@ func (r *Runner) waiterStops() bool {
 
 // killAfterWaiter kills the program when the waiter is killed, as if it were the program.
 func (r *Runner) killAfterWaiter(over <-chan struct{}) {
-	err := program.Again(func() error { _, err := unix.Poll([]unix.PollFd{{Fd: int32(r.sock)}}, -1); return err })
+	err := retry.Interrupted(func() error { _, err := unix.Poll([]unix.PollFd{{Fd: int32(r.sock)}}, -1); return err })
 	select {
 	case <-over:
 	default:
@@ -259,7 +260,7 @@ const maxFDs = 3
 func receive(sock int, b []byte) (n int, oob []byte, err error) {
 	oob = make([]byte, unix.CmsgSpace(4*maxFDs))
 	oobn := 0
-	err = program.Again(func() (err error) {
+	err = retry.Interrupted(func() (err error) {
 		n, oobn, _, _, err = unix.Recvmsg(sock, b, oob, unix.MSG_CMSG_CLOEXEC)
 		return err
 	})

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/program"
+	"smcr/internal/retry"
 )
 
 // standIn is the waiter. Signals are blocked, so that it reads them with what the kernel says about their origin. The Go runtime
@@ -93,7 +94,7 @@ func (w *standIn) asBefore() {
 func (w *standIn) run() int {
 	for {
 		fds := []unix.PollFd{{Fd: int32(w.sock), Events: unix.POLLIN}, {Fd: int32(w.signals), Events: unix.POLLIN}, {Fd: w.relay.fd(), Events: unix.POLLIN}, {Fd: int32(w.caught), Events: unix.POLLIN}}
-		if err := program.Again(func() error { _, err := unix.Poll(fds, -1); return err }); err != nil {
+		if err := retry.Interrupted(func() error { _, err := unix.Poll(fds, -1); return err }); err != nil {
 			return program.ExitNotExecutable
 		}
 		if (fds[1].Revents != 0 || fds[3].Revents != 0) && fds[0].Revents == 0 { // first what the runner has said

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/cgroup"
+	"smcr/internal/retry"
 )
 
 // A Process asks for a cgroup of its own.
@@ -61,18 +62,12 @@ func (p *Process) hold() (done func(), err error) {
 // is returns errGone if the number may be that of another process by now.
 func (p *Process) is() error {
 	poll := []unix.PollFd{{Fd: int32(p.FD), Events: unix.POLLIN}}
-	for {
-		n, err := unix.Poll(poll, 0)
-		switch {
-		case err == unix.EINTR:
-			continue
-		case err != nil:
-			return os.NewSyscallError("poll", err)
-		case n > 0:
-			return errGone
-		}
-		return nil
+	n := 0
+	err := retry.Interrupted(func() (err error) { n, err = unix.Poll(poll, 0); return err })
+	if err == nil && n > 0 {
+		return errGone
 	}
+	return os.NewSyscallError("poll", err)
 }
 
 // move moves it into the cgroup whose folder is dir. The kernel takes a number only. If the process has ended

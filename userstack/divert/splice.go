@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/retry"
 )
 
 // Splice carries the bytes of a program over outer: the peer has declined SMC, or this end has. It returns when both streams have
@@ -148,11 +150,7 @@ func readMarked(mu *sync.Mutex, c syscall.RawConn, buf []byte) (n int, urgent bo
 		if urgent = merr == nil && mark == 1; urgent {
 			b = b[:1]
 		}
-		for {
-			if n, failed = unix.Read(int(fd), b); failed != unix.EINTR {
-				break
-			}
-		}
+		failed = retry.Interrupted(func() (err error) { n, err = unix.Read(int(fd), b); return err })
 		if n <= 0 {
 			mu.Unlock()
 		}
@@ -168,11 +166,11 @@ func readMarked(mu *sync.Mutex, c syscall.RawConn, buf []byte) (n int, urgent bo
 func writeUrgent(c syscall.RawConn, b []byte) error {
 	var failed error
 	err := c.Write(func(fd uintptr) bool {
-		for {
-			if _, failed = unix.SendmsgN(int(fd), b, nil, nil, unix.MSG_OOB|unix.MSG_NOSIGNAL); failed != unix.EINTR {
-				return failed != unix.EAGAIN
-			}
-		}
+		failed = retry.Interrupted(func() error {
+			_, err := unix.SendmsgN(int(fd), b, nil, nil, unix.MSG_OOB|unix.MSG_NOSIGNAL)
+			return err
+		})
+		return failed != unix.EAGAIN
 	})
 	if err == nil && failed != nil {
 		err = os.NewSyscallError("sendmsg", failed)

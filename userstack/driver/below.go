@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/retry"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 )
@@ -86,12 +87,12 @@ func (b *tcpWatch) lookTCP(rc syscall.RawConn) {
 	var one [1]byte
 	n, err := 0, error(nil)
 	if cerr := rc.Control(func(fd uintptr) {
-		n, err = unix.Read(int(fd), one[:]) // it does not block
+		err = retry.Interrupted(func() (err error) { n, err = unix.Read(int(fd), one[:]); return err }) // it does not block
 	}); cerr != nil {
 		err = cerr
 	}
 	switch {
-	case err == unix.EAGAIN || err == unix.EINTR:
+	case err == unix.EAGAIN:
 		return
 	case n == 0 && err == nil:
 		err = io.EOF

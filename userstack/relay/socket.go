@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/retry"
 )
 
 // Conn is the connection below a [Socket]: one in Go's poller, or an *engine.Socket.
@@ -130,12 +132,11 @@ func (s *Socket) Peek() (int, error) {
 
 func peek(fd int) (n int, err error) {
 	var b [1]byte
-	for {
+	err = retry.Interrupted(func() (err error) {
 		n, _, err = unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		if err != unix.EINTR {
-			return max(n, 0), err
-		}
-	}
+		return err
+	})
+	return max(n, 0), err
 }
 
 // Unread implements [End].
@@ -191,15 +192,9 @@ func (s *Socket) ReadMark(p []byte) (n int, urgent bool, err error) {
 // become urgent later.
 func (s *Socket) tryRead(fd uintptr) bool {
 	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLPRI}}
-	for {
-		switch _, err := unix.Poll(p[:], 0); {
-		case err == unix.EINTR:
-			continue
-		case err != nil:
-			s.err = err
-			return true
-		}
-		break
+	if err := retry.Interrupted(func() error { _, err := unix.Poll(p[:], 0); return err }); err != nil {
+		s.err = err
+		return true
 	}
 	if p[0].Revents == 0 {
 		return false
@@ -210,17 +205,12 @@ func (s *Socket) tryRead(fd uintptr) bool {
 			buf, s.urgent = buf[:1], true
 		}
 	}
-	for {
-		s.n, s.err = unix.Read(int(fd), buf)
-		switch s.err {
-		case unix.EINTR:
-			continue
-		case unix.EAGAIN:
-			s.n, s.err, s.urgent = 0, nil, false
-			return false
-		}
-		return true
+	s.err = retry.Interrupted(func() (err error) { s.n, err = unix.Read(int(fd), buf); return err })
+	if s.err == unix.EAGAIN {
+		s.n, s.err, s.urgent = 0, nil, false
+		return false
 	}
+	return true
 }
 
 // Read implements io.Reader. It returns urgent bytes like other bytes.

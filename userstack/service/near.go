@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/retry"
 	"smcr/userstack/divert"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
@@ -91,8 +92,8 @@ func (n *near) SyscallConn() (syscall.RawConn, error) { return n.sock.SyscallCon
 func (n *near) Read(b []byte) (k int, err error) {
 	rc, _ := n.sock.SyscallConn()
 	cerr := rc.Read(func(fd uintptr) bool {
-		k, err = unix.Read(int(fd), b)
-		return err != unix.EAGAIN && err != unix.EINTR
+		err = retry.Interrupted(func() (err error) { k, err = unix.Read(int(fd), b); return err })
+		return err != unix.EAGAIN
 	})
 	switch {
 	case cerr != nil:
@@ -113,15 +114,16 @@ func (n *near) Write(b []byte) (wrote int, err error) {
 	for len(b) > 0 && err == nil {
 		k := 0
 		if cerr := n.sock.Control(func(fd uintptr) {
-			k, err = unix.SendmsgN(int(fd), b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			err = retry.Interrupted(func() (err error) {
+				k, err = unix.SendmsgN(int(fd), b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+				return err
+			})
 		}); cerr != nil {
 			return wrote, cerr
 		}
 		switch err {
 		case nil:
 			b, wrote = b[k:], wrote+k
-		case unix.EINTR:
-			err = nil
 		case unix.EAGAIN:
 			if by := n.writeBy.Load(); by != 0 && time.Now().UnixNano() >= by {
 				return wrote, os.ErrDeadlineExceeded

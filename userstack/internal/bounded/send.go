@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/retry"
 )
 
 // Send sends a message over a seqpacket socket, whole or not at all, and waits for room no longer
@@ -42,11 +44,7 @@ func sendNow(c *net.UnixConn, b, oob []byte) error {
 	}
 	var sent error
 	if err := rc.Control(func(fd uintptr) {
-		for {
-			if sent = unix.Sendmsg(int(fd), b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); sent != unix.EINTR {
-				return
-			}
-		}
+		sent = retry.Interrupted(func() error { return unix.Sendmsg(int(fd), b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) })
 	}); err != nil {
 		return err
 	}

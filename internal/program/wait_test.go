@@ -4,7 +4,6 @@ package program
 
 import (
 	"errors"
-	"fmt"
 	"os/exec"
 	"testing"
 
@@ -12,22 +11,6 @@ import (
 
 	"smcr/internal/testing/testkind"
 )
-
-// TestAgain: what a signal interrupts is called again, and another error is returned.
-func TestAgain(t *testing.T) {
-	for _, want := range []error{nil, unix.EPERM} {
-		calls := 0
-		err := Again(func() error {
-			if calls++; calls < 3 {
-				return fmt.Errorf("interrupted: %w", unix.EINTR)
-			}
-			return want
-		})
-		if calls != 3 || err != want {
-			t.Errorf("%d calls, %v, want 3 and %v", calls, err, want)
-		}
-	}
-}
 
 // TestWait: the status of a child is there when it has ended, and not before.
 func TestWait(t *testing.T) {

@@ -3,26 +3,16 @@
 package program
 
 import (
-	"errors"
 	"os"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"smcr/internal/retry"
 )
-
-// Again calls f, and again as long as a signal has interrupted it.
-func Again(f func() error) error {
-	for {
-		if err := f(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
 
 // Wait waits for a child to end, or for what else wait4(2) options say, and returns what has become of it. pid is 0 if the options say
 // not to wait, and there is nothing to say.
 func Wait(child, options int) (pid int, ws syscall.WaitStatus, err error) {
-	err = Again(func() (err error) {
+	err = retry.Interrupted(func() (err error) {
 		pid, err = syscall.Wait4(child, &ws, options, nil)
 		return os.NewSyscallError("wait4", err)
 	})
