@@ -59,3 +59,40 @@ func TestSettings(t *testing.T) {
 	}
 	client.Close()
 }
+
+// TestSendsAtOnce: what carries the bytes of a program sends small packets at once; outer does so if SMC was declined.
+func TestSendsAtOnce(t *testing.T) {
+	testkind.System(t)
+	for _, declines := range []bool{false, true} {
+		t.Run(fmt.Sprint("declines: ", declines), func(t *testing.T) {
+			flows := make(chan *Flow, 2)
+			b := newBed(t, func(b *bed, f *Flow) {
+				if flows <- f; declines {
+					splice(b, f)
+					return
+				}
+				_, giveBack, err := f.Split()
+				if err != nil {
+					b.t.Errorf("%v: %v", f.Role, err)
+					return
+				}
+				giveBack()
+			})
+			b.connect(b.listen(b.B.Addr()))
+			for range 2 {
+				f := <-flows
+				testkind.Eventually(t, "TCP_NODELAY of inner and outer", func() (any, bool) {
+					var is [2]int
+					for i, s := range []*stream{f.program(), f.outer} {
+						s.control(func(fd int) { is[i], _ = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY) })
+					}
+					want := [2]int{1, 0}
+					if declines {
+						want[1] = 1
+					}
+					return is, is == want
+				})
+			}
+		})
+	}
+}
