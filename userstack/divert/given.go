@@ -38,6 +38,7 @@ type given struct {
 	since, next time.Time
 	wait        time.Duration
 	asks        bool // inner does
+	lives       bool // outer keeps the connection alive: one that has ended by the first look does not need it
 }
 
 // gave has the answer of a program waited for.
@@ -72,6 +73,10 @@ func (f *Flow) isGiven(g *given, now time.Time, up func(dev uint32) bool) bool {
 	inner := f.program()
 	if f.isOver() {
 		return true
+	}
+	if !g.lives {
+		f.outer.control(keepsAlive)
+		g.lives = true
 	}
 	if inner.heard() {
 		if g.asks {

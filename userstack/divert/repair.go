@@ -88,12 +88,11 @@ func (n *namespace) connectAs(t Tuple, e end) (fd int, err error) {
 	return fd, set.err
 }
 
-// waitsForAnswers has outer keep the connection alive, and not acknowledge at once: a message is answered by the next one, or by
-// the end of the connection.
-func waitsForAnswers(fd int) {
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
-}
+// waitsForAnswers has outer not acknowledge at once: a message is answered by the next one, or by the end of the connection.
+func waitsForAnswers(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) }
+
+// keepsAlive has outer keep the connection alive while it is idle.
+func keepsAlive(fd int) { _ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1) }
 
 // sendsAtOnce has a socket send small packets without an answer to the last one. outer needs that only if it carries the bytes: a CLC
 // message has had its answer before the next one, and what waits is sent with this, or with the end of the stream.

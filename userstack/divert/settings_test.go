@@ -60,7 +60,8 @@ func TestSettings(t *testing.T) {
 	client.Close()
 }
 
-// TestSendsAtOnce: what carries the bytes of a program sends small packets at once; outer does so if SMC was declined.
+// TestSendsAtOnce: what carries the bytes of a program sends small packets at once; outer does so if SMC was declined. It keeps the
+// connection alive in any case.
 func TestSendsAtOnce(t *testing.T) {
 	testkind.System(t)
 	for _, declines := range []bool{false, true} {
@@ -81,12 +82,13 @@ func TestSendsAtOnce(t *testing.T) {
 			b.connect(b.listen(b.B.Addr()))
 			for range 2 {
 				f := <-flows
-				testkind.Eventually(t, "TCP_NODELAY of inner and outer", func() (any, bool) {
-					var is [2]int
+				testkind.Eventually(t, "TCP_NODELAY of inner and outer, SO_KEEPALIVE of outer", func() (any, bool) {
+					var is [3]int
 					for i, s := range []*stream{f.program(), f.outer} {
 						s.control(func(fd int) { is[i], _ = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY) })
 					}
-					want := [2]int{1, 0}
+					f.outer.control(func(fd int) { is[2], _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE) })
+					want := [3]int{1, 0, 1}
 					if declines {
 						want[1] = 1
 					}
