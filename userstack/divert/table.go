@@ -5,7 +5,6 @@ package divert
 import (
 	"errors"
 	"net"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,20 +27,28 @@ const (
 	aliveFor = 2 * time.Second
 )
 
-// readFrames takes the packets that are held.
+// readFrames takes the packets that are held, until the Diverter is closed.
 func (d *Diverter) readFrames() {
-	buf := make([]byte, mtu+ethLen)
-	for {
-		n, err := d.held.socket.Read(buf)
-		if err != nil {
-			if !errors.Is(err, os.ErrClosed) {
-				d.cfg.Log.Error("cannot read held packets: no connection uses SMC-R any more", "err", err)
-			}
-			return
-		}
-		if fr, err := parseFrame(buf[:n]); err == nil {
+	r := newHeldReader()
+	take := func(b []byte) {
+		if fr, err := parseFrame(b); err == nil {
 			d.frame(fr)
 		}
+	}
+	raw, err := d.held.socket.SyscallConn()
+	if err == nil {
+		var failed error
+		err = raw.Read(func(fd uintptr) bool {
+			failed = r.read(fd, take)
+			if errors.Is(failed, unix.EAGAIN) {
+				failed = nil
+			}
+			return failed != nil // or the next packet is an event
+		})
+		err = errors.Join(err, failed)
+	}
+	if d.ctx.Err() == nil {
+		d.cfg.Log.Error("cannot read held packets: no connection uses SMC-R any more", "err", err)
 	}
 }
 
