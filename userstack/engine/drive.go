@@ -119,7 +119,7 @@ func (l *Loop) returnToThread() {
 func (l *Loop) stayAway() {
 	p := unix.PollFd{Fd: int32(l.ep.call), Events: unix.POLLIN}
 	seen := ^uint64(0)
-	for {
+	for called := uintptr(1); ; { // at first, a call of an earlier time may be left
 		l.mu.Lock()
 		if !l.driving && (l.driven == seen || l.pending() || l.closed) {
 			l.away = false
@@ -127,12 +127,14 @@ func (l *Loop) stayAway() {
 		seen = l.driven
 		back := !l.away || l.closed
 		l.mu.Unlock()
-		drain(l.ep.call)
+		if called > 0 {
+			drain(l.ep.call)
+		}
 		if back {
 			return
 		}
 		ts := unix.NsecToTimespec(int64(lookAgain)) // set each time, because the call changes it
-		_, _, _ = unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+		called, _, _ = unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
 	}
 }
 
