@@ -33,9 +33,9 @@ var longAgo = time.Unix(1, 0)
 type tcpReader struct {
 	tcp     TCPConn
 	guard   *guard.Guard
-	buf     [wire.MaxCLCLen]byte
-	have    int              // bytes of the message that is being read
-	ask     chan readRequest // for the goroutine; nil without
+	buf     [wire.MaxCLCLen + 1]byte // one more tells whether something follows
+	have    int                      // bytes of the message that is being read
+	ask     chan readRequest         // for the goroutine; nil without
 	got     chan readResult
 	pending bool // a request is without a result
 	took    int  // bytes read from tcp in all
@@ -44,9 +44,10 @@ type tcpReader struct {
 	rc   syscall.RawConn // of tcp, with of
 	mu   sync.Mutex      // guards what follows, and buf and have, with of
 	now  readRequest
-	from int  // where now began in buf
-	want bool // now has no result
-	some bool // there may be something to read
+	from int    // where now began in buf
+	want bool   // now has no result
+	some bool   // there may be something to read
+	read uint64 // the first events, of which nothing is left to read
 }
 
 // readRequest requests a message. If look is set, it requests more than seen of the first
@@ -89,7 +90,7 @@ func (r *tcpReader) begin() {
 		if c, ok := r.tcp.(syscall.Conn); ok {
 			if rc, err := c.SyscallConn(); err == nil {
 				r.of, r.rc = of, rc
-				of.Notify(r.event)
+				of.Notify(r.event, 0)
 				return
 			}
 		}
@@ -133,21 +134,40 @@ func (r *tcpReader) try() (res readResult, done bool) {
 		}
 		return readResult{look: true, b: r.buf[:n], err: endOf(n, err)}, true
 	}
-	for more := rendezvous.Rest(r.buf[:r.have]); more > 0; more = rendezvous.Rest(r.buf[:r.have]) {
-		n, err := r.receive(r.buf[r.have:r.have+more], 0)
-		if err == unix.EAGAIN {
-			r.some = false
-			return readResult{b: r.buf[r.from:r.have]}, q.now
-		}
-		if err = endOf(n, err); err != nil {
-			if q.now {
-				err = nil // it shows at the next read
+	for rendezvous.Rest(r.buf[:r.have]) > 0 {
+		all, plain := r.of.Events()
+		n, err := r.receive(r.buf[r.have:], unix.MSG_PEEK)
+		if err == nil && n > 0 {
+			there := r.have + n
+			n, err = r.receive(r.buf[r.have:r.ends(there)], 0)
+			if r.have += max(n, 0); err == nil && r.have == there && plain {
+				// What comes later is an event.
+				r.some, r.read = false, all
+				break
 			}
-			return readResult{b: r.buf[r.from:r.have], err: err}, true
+			if err == nil && n > 0 {
+				continue
+			}
 		}
-		r.have += n
+		if err == unix.EAGAIN {
+			r.some, r.read = false, all
+			break
+		}
+		if err = endOf(n, err); q.now {
+			err = nil // it shows at the next read
+		}
+		return readResult{b: r.buf[r.from:r.have], err: err}, true
 	}
-	return readResult{b: r.buf[r.from:r.have]}, true
+	return readResult{b: r.buf[r.from:r.have]}, q.now || rendezvous.Rest(r.buf[:r.have]) == 0
+}
+
+// ends returns where the message ends that begins buf, or there, if not all of it is in buf before that.
+func (r *tcpReader) ends(there int) (end int) {
+	end = r.have
+	for more := 1; more > 0 && end < there; end = min(end+more, there) {
+		more = rendezvous.Rest(r.buf[:end])
+	}
+	return end
 }
 
 // receive receives bytes, without waiting. The error is net.ErrClosed or a syscall.Errno.
@@ -258,7 +278,10 @@ func (r *tcpReader) rest() []byte {
 func (r *tcpReader) close() {
 	r.stop()
 	if r.of != nil {
-		r.of.Notify(nil)
+		r.mu.Lock()
+		read := r.read
+		r.mu.Unlock()
+		r.of.Notify(nil, read)
 		r.of, r.got = nil, nil
 	}
 	if r.ask != nil {

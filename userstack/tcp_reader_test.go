@@ -26,7 +26,9 @@ type watched struct {
 	*net.TCPConn
 	mu     sync.Mutex
 	notify func()
-	missed bool
+	events uint64
+	rough  bool
+	read   uint64
 }
 
 func watch(t *testing.T, c *net.TCPConn) *watched {
@@ -41,7 +43,7 @@ func watch(t *testing.T, c *net.TCPConn) *watched {
 		t.Fatal(err)
 	}
 	if cerr := rc.Control(func(fd uintptr) {
-		_, err = loop.NewLent(int(fd), func(_, _, _ bool) { w.event() }, func() {})
+		_, err = loop.NewLent(int(fd), func(_, _, plain bool) { w.event(plain) }, func() {})
 	}); cerr != nil || err != nil {
 		t.Fatal(cerr, err)
 	}
@@ -49,10 +51,11 @@ func watch(t *testing.T, c *net.TCPConn) *watched {
 	return w
 }
 
-func (w *watched) event() {
+func (w *watched) event(plain bool) {
 	w.mu.Lock()
+	w.events++
+	w.rough = w.rough || !plain
 	f := w.notify
-	w.missed = w.missed || f == nil
 	w.mu.Unlock()
 	if f != nil {
 		f()
@@ -62,13 +65,20 @@ func (w *watched) event() {
 // Notifier is for inside.NotifierOf.
 func (w *watched) Notifier() inside.Notifier { return w }
 
-// Notify implements inside.Notifier.
-func (w *watched) Notify(f func()) {
+// Events implements inside.Notifier.
+func (w *watched) Events() (n uint64, plain bool) {
 	w.mu.Lock()
-	missed := w.missed
-	w.notify, w.missed = f, f == nil
+	defer w.mu.Unlock()
+	return w.events, !w.rough
+}
+
+// Notify implements inside.Notifier.
+func (w *watched) Notify(f func(), read uint64) {
+	w.mu.Lock()
+	w.notify, w.read = f, max(w.read, read)
+	unread := w.events > w.read
 	w.mu.Unlock()
-	if f != nil && missed {
+	if f != nil && unread {
 		f()
 	}
 }
@@ -146,6 +156,78 @@ func TestReaderEvents(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestReaderLeaves: a reader that has read all there was says so to who comes after it, and none misses what follows: bytes, or the end of
+// the stream, be it there with the message or later.
+func TestReaderLeaves(t *testing.T) {
+	testkind.System(t)
+	decline, err := wire.Decline{Version: wire.Version1, PeerID: smc.PeerID{1}, Diagnosis: smc.DiagMem}.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name        string
+		with, later func(peer *net.TCPConn) error // what follows the message
+		left        bool                          // at once
+	}{
+		{"bytes later", nil, func(peer *net.TCPConn) error { _, err := peer.Write([]byte{1}); return err }, false},
+		{"the end later", nil, (*net.TCPConn).CloseWrite, false},
+		{"the end with it", (*net.TCPConn).CloseWrite, nil, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			peer, err := net.Dial("tcp", ln.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer peer.Close()
+			c, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			do := func(f func(*net.TCPConn) error) {
+				t.Helper()
+				if f == nil {
+					return
+				}
+				if err := f(peer.(*net.TCPConn)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := peer.Write(decline); err != nil {
+				t.Fatal(err)
+			}
+			do(test.with)
+			w := watch(t, c.(*net.TCPConn))
+			events := func() uint64 { n, _ := w.Events(); return n }
+			testkind.Eventually(t, "an event", func() (any, bool) { n, plain := w.Events(); return n, n > 0 && plain == (test.with == nil) })
+			r := tcpReader{tcp: w}
+			r.request(readRequest{})
+			if res := r.finish(<-r.got); res.err != nil || !bytes.Equal(res.b, decline) {
+				t.Fatalf("read % x, %v", res.b, res.err)
+			}
+			r.close()
+			before := events()
+			told := make(chan bool, 8)
+			w.Notify(func() { told <- true }, 0)
+			if got := len(told) > 0; got != test.left && events() == before {
+				t.Errorf("something is left to read: %t, want %t", got, test.left)
+			}
+			do(test.later)
+			select {
+			case <-told:
+			case <-time.After(testkind.Patience):
+				t.Error("what follows is no event")
+			}
+			w.Notify(nil, 0)
+		})
 	}
 }
 

@@ -62,7 +62,7 @@ func (b *tcpWatch) watchByEngine() bool {
 			}
 		})
 		if !over {
-			of.Notify(func() { b.lookTCP(rc) })
+			of.Notify(func() { b.lookTCP(rc) }, 0)
 		}
 		return true
 	}
@@ -133,7 +133,7 @@ func (b *tcpWatch) sawTCP(n int, err error) {
 // stop ends the watch. It is called before the TCP connection is closed.
 func (b *tcpWatch) stop() {
 	if b.of != nil {
-		b.of.Notify(nil)
+		b.of.Notify(nil, 0)
 		b.of = nil
 	}
 	if b.w != nil {

@@ -28,7 +28,9 @@ type near struct {
 
 	mu     sync.Mutex
 	notify func()
-	missed bool // there was an event, of which nobody was told
+	events uint64 // how many
+	rough  bool   // one was not of data only
+	read   uint64 // the first events, of which nothing is left to read
 }
 
 var (
@@ -60,27 +62,34 @@ func nearOf(f *divert.Flow, loop *engine.Loop) (inside.TCPConn, error) {
 }
 
 // event is called by the engine.
-func (n *near) event(readable, _, _ bool) {
+func (n *near) event(readable, _, plain bool) {
 	if !readable {
 		return
 	}
 	n.mu.Lock()
+	n.events++
+	n.rough = n.rough || !plain
 	f := n.notify
-	n.missed = n.missed || f == nil
 	n.mu.Unlock()
 	if f != nil {
 		f()
 	}
 }
 
-// Notify implements inside.Notifier.
-func (n *near) Notify(f func()) {
+// Events implements inside.Notifier.
+func (n *near) Events() (events uint64, plain bool) {
 	n.mu.Lock()
-	n.notify = f
-	missed := n.missed
-	n.missed = f == nil // what was there to read may be there still
+	defer n.mu.Unlock()
+	return n.events, !n.rough
+}
+
+// Notify implements inside.Notifier.
+func (n *near) Notify(f func(), read uint64) {
+	n.mu.Lock()
+	n.notify, n.read = f, max(n.read, read)
+	unread := n.events > n.read
 	n.mu.Unlock()
-	if f != nil && missed {
+	if f != nil && unread {
 		f()
 	}
 }

@@ -26,9 +26,13 @@ type TCPConn interface {
 
 // A Notifier tells who reads from a TCP connection when there may be something to read, so that no goroutine has to wait.
 type Notifier interface {
-	// Notify has f called after each event, possibly at once, by the thread of an engine, which f must not keep. After Notify(nil), a
-	// call may still be running.
-	Notify(f func())
+	// Events returns how many events there were, and whether all were of data only: after an end, an error or an urgent byte, a read that
+	// finds no more does not mean that there is nothing more.
+	Events() (n uint64, plain bool)
+	// Notify has f called after each event, possibly at once, by the thread of an engine, which f must not keep. f may be nil; a call of
+	// the one before may still be running then. read are the first events, of which nothing is left to read: after any other, the next f
+	// is called at once.
+	Notify(f func(), read uint64)
 }
 
 // NotifierOf returns the Notifier of a TCP connection, which is a socket then, or nil.
