@@ -13,7 +13,7 @@ import (
 
 // sockets are the TCP sockets of the host, by sock_diag. One goroutine has it.
 type sockets struct {
-	diag *vnl.SocketHandle // nil: the kernel has no sock_diag
+	diag *vnl.SocketHandle // nil: the kernel has no sock_diag, or none of TCP
 	// aborts reports whether abort works: the kernel may be built without (CONFIG_INET_DIAG_DESTROY).
 	aborts bool
 }
@@ -48,6 +48,11 @@ func openSockets() (*sockets, error) {
 		return nil, fmt.Errorf("divert: open sock_diag: %w", err)
 	}
 	all := &sockets{diag: &vnl.SocketHandle{Socket: s}}
+	// Without it (CONFIG_INET_DIAG), each socket would look as if it were not there.
+	if _, err := all.dump(unix.AF_INET, unix.IPPROTO_TCP, 0); errors.Is(err, unix.ENOENT) {
+		s.Close()
+		return &sockets{}, nil
+	}
 	// There is no such socket: a kernel that looked for it can abort others.
 	all.aborts = errors.Is(all.abort(socketID{cookie: anyCookie - 1}), unix.ENOENT)
 	return all, nil
@@ -115,25 +120,29 @@ func (s *sockets) handshakes() (map[uint64]bool, error) {
 		return nil, fmt.Errorf("divert: list TCP sockets: %w", errors.ErrUnsupported)
 	}
 	all := map[uint64]bool{}
-	ne := binary.NativeEndian
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		b := make(diagRequest, inetDiagRequest)
-		b[0], b[1] = family, unix.IPPROTO_TCP
-		ne.PutUint32(b[4:], handshakeStates)
-		req := vnl.NewNetlinkRequest(vnl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-		req.AddData(b)
-		req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_INET_DIAG: s.diag}
-		out, err := req.Execute(unix.NETLINK_INET_DIAG, vnl.SOCK_DIAG_BY_FAMILY)
+		out, err := s.dump(family, unix.IPPROTO_TCP, handshakeStates)
 		if err != nil {
 			return nil, fmt.Errorf("divert: list TCP sockets: %w", err)
 		}
 		for _, m := range out {
 			if len(m) >= inetDiagAnswer {
-				all[ne.Uint64(m[diagCookie:])] = true
+				all[binary.NativeEndian.Uint64(m[diagCookie:])] = true
 			}
 		}
 	}
 	return all, nil
+}
+
+// dump returns the sockets of a family and protocol whose states are some of these. The error is ENOENT if the kernel cannot tell.
+func (s *sockets) dump(family, protocol byte, states uint32) ([][]byte, error) {
+	b := make(diagRequest, inetDiagRequest)
+	b[0], b[1] = family, protocol
+	binary.NativeEndian.PutUint32(b[4:], states)
+	req := vnl.NewNetlinkRequest(vnl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+	req.AddData(b)
+	req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_INET_DIAG: s.diag}
+	return req.Execute(unix.NETLINK_INET_DIAG, vnl.SOCK_DIAG_BY_FAMILY)
 }
 
 // diagRequest is an encoded request.
