@@ -98,6 +98,17 @@ func TestEach(t *testing.T) {
 	}
 }
 
+// TestShiftsSize: the table of declined connections that pass has as many as the shares of users are made of.
+func TestShiftsSize(t *testing.T) {
+	spec, err := loadBpf()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := spec.Maps[bpfMapShifts].MaxEntries; n != mostShifts {
+		t.Errorf("the table takes %d, the shares are of %d", n, mostShifts)
+	}
+}
+
 // TestMapsOf: of a program that has only some of the maps, as one of another release, none stays open.
 func TestMapsOf(t *testing.T) {
 	testkind.System(t)
