@@ -88,8 +88,6 @@ type Server struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // connections served
 
-	warnings *quota.Log
-
 	mu        sync.Mutex
 	closed    bool
 	listeners map[*net.UnixListener]struct{}
@@ -109,6 +107,7 @@ func NewServer(ctl Control, cfg ServerConfig) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Logger = quota.LimitLog(cfg.Logger)
 	if cfg.Guard == nil {
 		cfg.Guard = &guard.Guard{Log: cfg.Logger}
 	}
@@ -140,7 +139,6 @@ func NewServer(ctl Control, cfg ServerConfig) *Server {
 		listeners: make(map[*net.UnixListener]struct{}),
 		conns:     make(map[*net.UnixConn]struct{}),
 		users:     make(map[uint32]*user),
-		warnings:  quota.NewLog(cfg.Logger),
 		refusing:  make(map[uint32]int),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -164,7 +162,7 @@ func (s *Server) Serve(l *net.UnixListener) error {
 		s.mu.Unlock()
 	}()
 
-	if err := quota.Accept(s.ctx, l.AcceptUnix, s.accept, s.warnings); err != nil {
+	if err := quota.Accept(s.ctx, l.AcceptUnix, s.accept, s.cfg.Logger); err != nil {
 		return fmt.Errorf("nl: %w", err)
 	}
 	return nil
@@ -174,7 +172,7 @@ func (s *Server) Serve(l *net.UnixListener) error {
 func (s *Server) accept(conn *net.UnixConn) {
 	peer, err := peerOf(conn)
 	if err != nil {
-		s.warnings.Warn("cannot read the credentials of a control connection", "err", err)
+		s.cfg.Logger.Warn("cannot read the credentials of a control connection", "err", err)
 		s.cfg.Refuse(conn)
 		return
 	}
@@ -186,7 +184,7 @@ func (s *Server) accept(conn *net.UnixConn) {
 	}
 	u, err := s.enter(peer.UID)
 	if err != nil {
-		s.warnings.Warn("control connection refused", "uid", peer.UID, "pid", peer.PID, "err", err)
+		s.cfg.Logger.Warn("control connection refused", "uid", peer.UID, "pid", peer.PID, "err", err)
 		s.refuse(conn, peer, err)
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"time"
 )
@@ -21,7 +22,7 @@ const (
 // It returns nil when ctx ends, and an error that matches [net.ErrClosed] when the
 // listener is closed. After another error, such as a lack of descriptors, it logs a
 // warning, waits and tries again.
-func Accept[C any](ctx context.Context, accept func() (C, error), serve func(C), log *Log) error {
+func Accept[C any](ctx context.Context, accept func() (C, error), serve func(C), log *slog.Logger) error {
 	wait := firstWait
 	for {
 		c, err := accept()

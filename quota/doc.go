@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package quota divides the descriptors of a process that serves all users of a
-// machine, so that no user can take those of the others. It also limits the rate at
-// which refusals are logged.
+// machine, so that no user can take those of the others. It also limits what is
+// logged of what others cause, by kind and by source: see [LimitRecords].
 //
 // The package imports nothing of this module.
 package quota

@@ -5,91 +5,103 @@ package quota
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 )
 
 const (
-	// LogBurst is how many records of one message a [LimitRecords] handler passes on at
-	// once.
+	// LogBurst is how many records of one kind a [LimitRecords] handler passes on at once.
 	LogBurst = 200
 	// LogEvery is the time after which it passes on one more.
 	LogEvery = time.Second
 
-	// maxMessages limits the messages that are told apart. Others share one limit.
-	maxMessages = 512
+	// LogSourceBurst is how many of these one source may have caused: whoever causes many leaves
+	// most of LogBurst to others.
+	LogSourceBurst = 50
+	// LogSourceEvery is the time after which it may have caused one more.
+	LogSourceEvery = 10 * time.Second
+
+	// LogTold is how long a handler waits for another record of a kind that can tell how many
+	// were left out. Then a record of its own tells it.
+	LogTold = 10 * time.Second
+
+	// logSize is how many bytes of text count as one record. A longer one counts as several.
+	logSize = 1 << 10
+
+	// debugFactor is how many times more there may be of records below [slog.LevelInfo].
+	debugFactor = 10
 )
 
-// LimitRecords returns a handler that passes on the records of h, but of each message no more than
-// [LogBurst] at once and one in each [LogEvery] after that: programs, users and other hosts can
-// cause many, and must not fill the disk. The next record of the message has "left_out", the
-// number of those that are missing. Records below [slog.LevelInfo] are not limited.
+// leftOut is the attribute with the number of records that are missing.
+const leftOut = "left_out"
+
+// LimitRecords returns a handler that passes on the records of h, but not more of one kind and of one
+// source than the constants say: programs, users and other hosts can cause many, and must neither fill the
+// disk nor hide what others cause. A kind is a place in the source code. A source is what the
+// attributes say of who has caused a record: see sourceKeys. What is missing is told as a number,
+// "left_out", by the next record of the kind or, at the latest after [LogTold], by one of its own.
+//
+// If h is such a handler already, the result is h.
 func LimitRecords(h slog.Handler) slog.Handler {
-	return &limited{h, &recordLimits{kinds: map[string]*recordLimit{}}}
+	if l, ok := h.(*limited); ok {
+		return l
+	}
+	return &limited{Handler: h, limits: &recordLimits{to: h, kinds: map[kindKey]*recordKind{}}}
+}
+
+// LimitLog is LimitRecords for a logger.
+func LimitLog(l *slog.Logger) *slog.Logger {
+	if _, ok := l.Handler().(*limited); ok {
+		return l
+	}
+	return slog.New(LimitRecords(l.Handler()))
+}
+
+// FlushRecords has a handler of [LimitRecords] tell at once what it has left out, as at the end of the
+// process. Other handlers are as before.
+func FlushRecords(h slog.Handler) {
+	if l, ok := h.(*limited); ok {
+		l.limits.flush()
+	}
 }
 
 type limited struct {
 	slog.Handler
 	limits *recordLimits
-}
-
-type recordLimits struct {
-	mu    sync.Mutex
-	kinds map[string]*recordLimit // by the message
-}
-
-type recordLimit struct {
-	full time.Time // when all of LogBurst may be used again
-	left int       // records that were left out
+	source string // by WithAttrs
 }
 
 // Handle implements slog.Handler.
 func (l *limited) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level < slog.LevelInfo {
-		return l.Handler.Handle(ctx, r)
-	}
-	left, ok := l.limits.take(r.Message, time.Now())
+	source := l.source
+	size := len(r.Message)
+	r.Attrs(func(a slog.Attr) bool {
+		source = addSource(source, a)
+		if a.Value.Kind() == slog.KindString {
+			size += len(a.Value.String())
+		}
+		return true
+	})
+	left, ok := l.limits.take(&r, source, 1+size/logSize, time.Now())
 	if !ok {
 		return nil
 	}
 	if left > 0 {
 		r = r.Clone()
-		r.AddAttrs(slog.Int("left_out", left))
+		r.AddAttrs(slog.Int(leftOut, left))
 	}
 	return l.Handler.Handle(ctx, r)
 }
 
 // WithAttrs implements slog.Handler.
 func (l *limited) WithAttrs(as []slog.Attr) slog.Handler {
-	return &limited{l.Handler.WithAttrs(as), l.limits}
+	c := &limited{l.Handler.WithAttrs(as), l.limits, l.source}
+	for _, a := range as {
+		c.source = addSource(c.source, a)
+	}
+	return c
 }
 
 // WithGroup implements slog.Handler.
 func (l *limited) WithGroup(name string) slog.Handler {
-	return &limited{l.Handler.WithGroup(name), l.limits}
-}
-
-// take reports whether a record may be logged, and how many before it were not.
-func (l *recordLimits) take(message string, now time.Time) (left int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	k := l.kinds[message]
-	if k == nil && len(l.kinds) >= maxMessages {
-		message = ""
-		k = l.kinds[message]
-	}
-	if k == nil {
-		k = &recordLimit{}
-		l.kinds[message] = k
-	}
-	full := k.full
-	if full.Before(now) {
-		full = now
-	}
-	if full = full.Add(LogEvery); full.Sub(now) > LogBurst*LogEvery {
-		k.left++
-		return 0, false
-	}
-	left, k.left, k.full = k.left, 0, full
-	return left, true
+	return &limited{l.Handler.WithGroup(name), l.limits, l.source}
 }

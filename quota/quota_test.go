@@ -3,12 +3,10 @@
 package quota
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
-	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -99,25 +97,6 @@ func TestBudgetSizes(t *testing.T) {
 	none.Give(1, 1<<30)
 }
 
-func TestLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		l := NewLog(slog.New(slog.NewTextHandler(&out, nil)))
-		for range 1000 {
-			l.Warn("refused", "uid", 1)
-		}
-		l.Warn("another kind")
-		if n := strings.Count(out.String(), "\n"); n != 2 {
-			t.Errorf("%d lines:\n%s", n, out.String())
-		}
-		time.Sleep(LogInterval)
-		l.Warn("refused", "uid", 1)
-		if !strings.Contains(out.String(), "left_out=999") {
-			t.Errorf("no word of what was left out:\n%s", out.String())
-		}
-	})
-}
-
 // TestAccept: nothing but a closed listener, or the end of the context, ends it.
 func TestAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -131,7 +110,7 @@ func TestAccept(t *testing.T) {
 			return 1, err
 		}
 		served := 0
-		log := NewLog(slog.New(slog.DiscardHandler))
+		log := slog.New(slog.DiscardHandler)
 		if err := Accept(t.Context(), accept, func(n int) { served += n }, log); !errors.Is(err, net.ErrClosed) || served != 2 {
 			t.Errorf("%v, %d served", err, served)
 		}

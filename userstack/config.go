@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"smcr/pnet"
+	"smcr/quota"
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/engine"
@@ -135,6 +136,7 @@ func (c *Config) setDefaults() error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	c.Log = quota.LimitLog(c.Log)
 	if c.RecvBuf == 0 {
 		c.RecvBuf = DefaultBuf
 	}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"smcr/quota"
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/driver"
@@ -64,7 +63,6 @@ const (
 type pathTable struct {
 	mu    sync.Mutex
 	known *pathmemory.Memory
-	log   *quota.Log // one line for many events
 }
 
 // pathOf returns the path of a connection. local is invalid or unspecified if the kernel chooses the address.
@@ -119,7 +117,7 @@ func (s *Stack) pathFailed(p pathmemory.Path, longest time.Duration, err error) 
 	first := s.paths.known.Failed(time.Now(), p, longest)
 	s.paths.mu.Unlock()
 	if first {
-		s.paths.log.Warn("RoCE does not pass to a peer, although TCP does: connections with it stay TCP. Is UDP port 4791 open in both directions, and is the MTU right on the whole path?", "peer", p.Remote, "address", p.Local, "err", err)
+		s.log.Warn("RoCE does not pass to a peer, although TCP does: connections with it stay TCP. Is UDP port 4791 open in both directions, and is the MTU right on the whole path?", "peer", p.Remote, "address", p.Local, "err", err)
 	}
 }
 

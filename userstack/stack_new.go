@@ -8,7 +8,6 @@ import (
 	"net"
 
 	"smcr/guard"
-	"smcr/quota"
 	"smcr/userstack/devices"
 	"smcr/userstack/driver"
 	"smcr/userstack/internal/pathmemory"
@@ -31,7 +30,7 @@ func New(cfg Config) (*Stack, error) {
 			listeners: map[net.Listener]struct{}{},
 		},
 		limit: handshakeLimit{underWay: rendezvous.NewHandshakeLimit()},
-		paths: pathTable{known: pathmemory.New(), log: quota.NewLog(cfg.Log)},
+		paths: pathTable{known: pathmemory.New()},
 	}
 	s.guard = guard.Guard{Log: s.log, Count: s.stats.Panic}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

@@ -92,7 +92,8 @@ var edges = []struct {
 
 	// The program may import everything above, but nothing of internal/testing.
 	{"internal/httpserver", []string{"quota", "guard"}},
-	{"internal/serve", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "guard", "quota", "rdmaverbs", "rdmaverbs/..."}},
+	{"internal/oplog", []string{"internal/plain", "quota"}},
+	{"internal/serve", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "guard", "rdmaverbs", "rdmaverbs/..."}},
 	{"internal/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "guard", "rdmaverbs", "rdmaverbs/..."}},
 	{"examples/...", []string{"internal/testing/netnstest", "userstack", "userstack/wire", "nl", "stats", "pnet"}},
 	{"cmd/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},

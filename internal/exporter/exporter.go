@@ -5,7 +5,6 @@ package exporter
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"os/signal"
@@ -15,8 +14,8 @@ import (
 	"smcr/internal/confine"
 	"smcr/internal/httpserver"
 	"smcr/internal/metrics"
+	"smcr/internal/oplog"
 	"smcr/internal/page"
-	"smcr/internal/printable"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -53,7 +52,8 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			log := newLogger(f.IO.ErrOut)
+			log := oplog.New(f.IO.ErrOut, slog.LevelInfo)
+			defer oplog.Flush(log)
 			shown := func(ctx context.Context) (nl.Multi, error) { return f.Dial(ctx, f.Backend) }
 			return run(ctx, at, map[string]http.Handler{
 				"GET /metrics": metrics.Handler(source(f), log),
@@ -79,16 +79,6 @@ func valid(backend string) error {
 		return err
 	}
 	return nil
-}
-
-// newLogger returns a logger to w. Errors may have text of other processes.
-func newLogger(w io.Writer) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if err, ok := a.Value.Any().(error); ok {
-			a.Value = slog.StringValue(printable.Line(err.Error()))
-		}
-		return a
-	}}))
 }
 
 // run answers requests until ctx ends.

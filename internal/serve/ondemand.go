@@ -15,9 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/internal/oplog"
 	"smcr/internal/plain"
 	"smcr/internal/sdnotify"
-	"smcr/quota"
 	"smcr/userstack/service"
 )
 
@@ -187,7 +187,7 @@ func startOwnCgroup(newCmd func() *exec.Cmd, f *os.File) (*exec.Cmd, error) {
 	// This can also mean that clone3 is not permitted. Any other error will
 	// happen again.
 	if f != nil {
-		newLogger(f, slog.LevelInfo).Info(staysMessage, "err", why)
+		oplog.New(f, slog.LevelInfo).Info(staysMessage, "err", why)
 	}
 	cmd = newCmd()
 	logTo(cmd)
@@ -202,15 +202,4 @@ func reportStart(err error) {
 	}
 	defer f.Close()
 	fmt.Fprintln(f, readyLine(err))
-}
-
-// newLogger returns a logger that writes to w, with errors in plain text. What others can cause
-// without end is limited.
-func newLogger(w io.Writer, level slog.Level) *slog.Logger {
-	return slog.New(quota.LimitRecords(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if err, ok := a.Value.Any().(error); ok {
-			a.Value = slog.StringValue(plain.Text(err.Error()))
-		}
-		return a
-	}})))
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"syscall"
 
+	"smcr/internal/oplog"
 	"smcr/internal/runs"
 	"smcr/internal/sdnotify"
 )
@@ -17,7 +18,7 @@ import (
 // is answered.
 func startRuns() {
 	if err := startRunsProcess(); err != nil && !errors.Is(err, os.ErrExist) {
-		newLogger(os.Stderr, slog.LevelInfo).Warn("programs of other users than root stay TCP", "err", err)
+		oplog.New(os.Stderr, slog.LevelInfo).Warn("programs of other users than root stay TCP", "err", err)
 	}
 }
 

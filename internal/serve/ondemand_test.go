@@ -3,12 +3,10 @@
 package serve
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -17,7 +15,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -400,17 +397,5 @@ func TestReadyLine(t *testing.T) {
 	}
 	if err := parseReady("panic: something"); !errors.Is(err, ErrStart) || err.Error() != ErrStart.Error()+": panic: something" {
 		t.Errorf("%v", err)
-	}
-}
-
-// TestHostileLog checks that a message of the log is one line without control characters,
-// whatever a peer or a program has sent.
-func TestHostileLog(t *testing.T) {
-	const hostile = "\x1b[2J\u009b1m\nlevel=INFO msg=fake\r\u202e\xff"
-	var out bytes.Buffer
-	newLogger(&out, slog.LevelInfo).Warn("refused", "peer", hostile, "err", errors.New(hostile), "at", []string{hostile})
-	text, _ := strings.CutSuffix(out.String(), "\n")
-	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || strings.Count(text, "fake") != 3 {
-		t.Errorf("%q", text)
 	}
 }

@@ -8,13 +8,15 @@ import (
 	"os"
 
 	"smcr/internal/confine"
+	"smcr/internal/oplog"
 	"smcr/internal/place"
 	"smcr/internal/runs"
 )
 
 // serveRuns makes cgroups for programs: see package runs. It is not a stack.
 func serveRuns(ctx context.Context, o *Options) error {
-	log := newLogger(o.Err, o.LogLevel)
+	log := oplog.New(o.Err, o.LogLevel)
+	defer oplog.Flush(log)
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("only root can make cgroups for the programs of others: %w", os.ErrPermission)
 	}

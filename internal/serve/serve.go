@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/oplog"
 	"smcr/internal/place"
 	"smcr/internal/sdnotify"
 	"smcr/rdmaverbs"
@@ -115,6 +116,7 @@ func run(ctx context.Context, o *Options) error {
 	if err != nil {
 		return err
 	}
+	defer oplog.Flush(cfg.Log)
 	if err := permitted(); err != nil {
 		return err
 	}
@@ -248,7 +250,7 @@ func (o *Options) config() (service.Config, error) {
 	if o.Start.OnDemand { // its file is in memory (/run), and nobody rotates it
 		out = capLog(out)
 	}
-	log := newLogger(out, o.LogLevel)
+	log := oplog.New(out, o.LogLevel)
 	for _, n := range o.NetDevs {
 		if _, err := net.InterfaceByName(n); err != nil {
 			return service.Config{}, fmt.Errorf("no netdev %q: see 'ip link': %w", n, os.ErrNotExist)

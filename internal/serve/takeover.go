@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"smcr/internal/oplog"
 	"smcr/internal/sdnotify"
 	"smcr/userstack/service"
 )
@@ -37,7 +38,7 @@ func again(ctx context.Context, o *Options, run func(context.Context, *Options) 
 		if err = run(ctx, o); !errors.Is(err, service.ErrPredecessorEnded) || ctx.Err() != nil {
 			return err
 		}
-		newLogger(o.Err, o.LogLevel).Warn("starting as after the end of a stack", "err", err)
+		oplog.New(o.Err, o.LogLevel).Warn("starting as after the end of a stack", "err", err)
 	}
 	return err
 }

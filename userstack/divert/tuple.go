@@ -12,6 +12,9 @@ type Tuple struct{ Local, Remote netip.AddrPort }
 
 func (t Tuple) String() string { return t.Local.String() + "-" + t.Remote.String() }
 
+// LogSource is for package quota: the other end may cause many records.
+func (t Tuple) LogSource() netip.Addr { return t.Remote.Addr() }
+
 // reverse returns the tuple as the other end sees it.
 func (t Tuple) reverse() Tuple { return Tuple{t.Remote, t.Local} }
 

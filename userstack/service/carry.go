@@ -22,13 +22,13 @@ func (w *boundary) carry(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
 	carriage := s.in.Carriage(conn)
 	fd, giveBack, err := f.Split()
 	if err != nil {
-		s.log.Info("connection lost", "remote", f.Tuple.Remote, "err", err)
+		s.log.Info("connection lost", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		_ = conn.Abort()
 		return
 	}
 	app, data, err := takeInner(carriage, fd, giveBack)
 	if err != nil {
-		s.log.Error("cannot carry a connection", "remote", f.Tuple.Remote, "err", err)
+		s.log.Error("cannot carry a connection", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		_ = conn.Abort()
 		f.Reset()
 		return

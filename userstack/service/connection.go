@@ -20,7 +20,7 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 	owner := inside.Owner{UID: f.UID}
 	peer, err := nearOf(f, w.loop())
 	if err != nil {
-		s.log.Info("connection lost", "remote", f.Tuple.Remote, "err", err)
+		s.log.Info("connection lost", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		f.Reset()
 		return
 	}
@@ -42,22 +42,22 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 		w.carry(f, tcp, conn)
 	case errors.As(err, &d):
 		w.tallies.count(f.Cgroup, f.Role, d)
-		s.log.Debug("connection stays TCP", "remote", f.Tuple.Remote, "err", err)
+		s.log.Debug("connection stays TCP", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		s.in.StaysTCP(owner, f.Cookie, f.Role == smc.Client, err)
 		if t := lasts(d); f.Role == smc.Client && t > 0 {
 			w.quiet(f, divert.Silence{For: t, Why: declinedBy(d)})
 		}
 		if err := f.Splice(); err != nil {
-			s.log.Info("connection lost", "remote", f.Tuple.Remote, "err", err)
+			s.log.Info("connection lost", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		}
 	case f.Role == smc.Client && errors.As(s.in.NoAnswer(f.UID, f.Tuple.Remote, err), &copied):
-		s.log.Info("connection made again over TCP", "remote", f.Tuple.Remote, "err", err)
+		s.log.Info("connection made again over TCP", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		w.tallies.count(f.Cgroup, f.Role, copied)
 		s.in.StaysTCP(owner, f.Cookie, true, copied)
 		w.quiet(f, divert.Silence{For: s.in.Quiet(f.UID, f.Tuple.Remote), Why: copied.Code})
 		f.Retry()
 	default:
-		s.log.Info("rendezvous failed", "remote", f.Tuple.Remote, "err", err)
+		s.log.Info("rendezvous failed", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		f.Reset()
 	}
 }
@@ -109,6 +109,6 @@ func lasts(d *userstack.DeclineError) time.Duration {
 // quiet has connections like that of f not announced for a time.
 func (w *boundary) quiet(f *divert.Flow, s divert.Silence) {
 	if err := w.d.Quiet(f.UID, f.Tuple.Remote, s); err != nil {
-		w.s.log.Warn("connections to a peer are announced in vain", "remote", f.Tuple.Remote, "err", err)
+		w.s.log.Warn("connections to a peer are announced in vain", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 	}
 }

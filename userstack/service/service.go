@@ -104,6 +104,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	cfg.Log = quota.LimitLog(cfg.Log)
 	if cfg.Stack.Log == nil {
 		cfg.Stack.Log = cfg.Log
 	}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quota
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+)
+
+// sourceKeys are the attributes that say who has caused a record: a user, a host by its address, or
+// both. Ports do not count, and of an IPv6 address the prefix of its network: a host has as many as it
+// wants.
+var sourceKeys = map[string]bool{
+	"uid": true, "user": true,
+	"remote": true, "peer": true, "connection": true, "neighbour": true, "address": true,
+}
+
+// sourceLength is as much of another text as counts.
+const sourceLength = 64
+
+// A remote is an attribute that has an address.
+type remote interface{ LogSource() netip.Addr }
+
+// addSource adds the source that an attribute names, if it does, to those before it.
+func addSource(before string, a slog.Attr) string {
+	s := sourceOf(a)
+	if before == "" || s == "" {
+		return before + s
+	}
+	return before + " " + s
+}
+
+func sourceOf(a slog.Attr) string {
+	if !sourceKeys[a.Key] {
+		return ""
+	}
+	v := a.Value.Resolve()
+	switch v.Kind() {
+	case slog.KindInt64, slog.KindUint64:
+		return v.String()
+	case slog.KindString:
+		return sourceText(v.String())
+	case slog.KindAny:
+		switch x := v.Any().(type) {
+		case netip.AddrPort:
+			return sourceAddr(x.Addr())
+		case netip.Addr:
+			return sourceAddr(x)
+		case remote:
+			return sourceAddr(x.LogSource())
+		case fmt.Stringer:
+			return sourceText(x.String())
+		}
+	}
+	return ""
+}
+
+func sourceText(s string) string {
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return sourceAddr(ap.Addr())
+	}
+	if a, err := netip.ParseAddr(s); err == nil {
+		return sourceAddr(a)
+	}
+	return s[:min(len(s), sourceLength)]
+}
+
+func sourceAddr(a netip.Addr) string {
+	a = a.Unmap().WithZone("")
+	if a.Is6() && !a.IsLinkLocalUnicast() {
+		if p, err := a.Prefix(64); err == nil {
+			return p.String()
+		}
+	}
+	return a.String()
+}
