@@ -11,6 +11,13 @@ _smcr_smc_chk() {
 	-p|--port) words="" ;;
 	*) words='--backend -C --connect -S --server -i --pnetid -p --port -6 --ipv6 -d --debug -v --version -h --help' ;;
 	esac
-	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+	local word all=()
+	IFS=$' \t\n' read -r -d '' -a all <<<"$words" || :
+	for word in "${all[@]}"; do
+		if [[ $word == "$cur"* ]]; then
+			printf -v word %q "$word"
+			COMPREPLY+=("$word")
+		fi
+	done
 }
 complete -F _smcr_smc_chk smc_chk

@@ -8,6 +8,13 @@ _smcr_smc_dbg() {
 	--backend) words='auto kernel user unix:' ;;
 	*) words='--backend -t --tgz -v --version -h --help' ;;
 	esac
-	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+	local word all=()
+	IFS=$' \t\n' read -r -d '' -a all <<<"$words" || :
+	for word in "${all[@]}"; do
+		if [[ $word == "$cur"* ]]; then
+			printf -v word %q "$word"
+			COMPREPLY+=("$word")
+		fi
+	done
 }
 complete -F _smcr_smc_dbg smc_dbg

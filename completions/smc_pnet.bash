@@ -12,6 +12,13 @@ _smcr_smc_pnet() {
 	-d|--delete|-s|--show) words="$(smcr __completeNoDesc pnet del '' 2>/dev/null | sed '/^:/d')" ;;
 	*) words='--backend -a --add -d --delete -s --show -f --flush -I --interface -D --ibdevice -P --ibport -v --version -h --help' ;;
 	esac
-	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+	local word all=()
+	IFS=$' \t\n' read -r -d '' -a all <<<"$words" || :
+	for word in "${all[@]}"; do
+		if [[ $word == "$cur"* ]]; then
+			printf -v word %q "$word"
+			COMPREPLY+=("$word")
+		fi
+	done
 }
 complete -F _smcr_smc_pnet smc_pnet

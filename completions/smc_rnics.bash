@@ -10,6 +10,13 @@ _smcr_smc_rnics() {
 	-e|--enable) words="$(ls /sys/bus/pci/slots 2>/dev/null)" ;;
 	*) words='--backend -a --all -d --disable -e --enable -I --IB-dev -r --rawids -v --version -h --help' ;;
 	esac
-	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+	local word all=()
+	IFS=$' \t\n' read -r -d '' -a all <<<"$words" || :
+	for word in "${all[@]}"; do
+		if [[ $word == "$cur"* ]]; then
+			printf -v word %q "$word"
+			COMPREPLY+=("$word")
+		fi
+	done
 }
 complete -F _smcr_smc_rnics smc_rnics

@@ -27,6 +27,13 @@ _smcr_smc_run() {
 		fi
 		;;
 	esac
-	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+	local word all=()
+	IFS=$' \t\n' read -r -d '' -a all <<<"$words" || :
+	for word in "${all[@]}"; do
+		if [[ $word == "$cur"* ]]; then
+			printf -v word %q "$word"
+			COMPREPLY+=("$word")
+		fi
+	done
 }
 complete -F _smcr_smc_run smc_run

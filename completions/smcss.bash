@@ -8,6 +8,13 @@ _smcr_smcss() {
 	--backend) words='auto kernel user unix:' ;;
 	*) words='--backend -a --all -l --listening -d --debug -W --wide -D --smcd -R --smcr -v --version -h --help' ;;
 	esac
-	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+	local word all=()
+	IFS=$' \t\n' read -r -d '' -a all <<<"$words" || :
+	for word in "${all[@]}"; do
+		if [[ $word == "$cur"* ]]; then
+			printf -v word %q "$word"
+			COMPREPLY+=("$word")
+		fi
+	done
 }
 complete -F _smcr_smcss smcss

@@ -261,3 +261,42 @@ func TestBash(t *testing.T) {
 		}
 	}
 }
+
+// TestBashHostile: the names of devices are words that bash does not read as a command, and what it
+// inserts is one word.
+func TestBashHostile(t *testing.T) {
+	testkind.System(t)
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("needs bash: apt install bash")
+	}
+	dir := t.TempDir()
+	names := []string{"lo", "$(>made)", "`>made`", "$HOME", "a;>made", "a'b", `a"b`, `a\b`, "*", "?", "~", "{a,b}", "!!", "<(>made)", "$'\\e'", "\x1b[2J", "\u202ea"}
+	files := generated(t)
+	for _, line := range []string{"smc_pnet -I ", "smc_chk --pnetid ", "smc_pnet -D ", "smc_pnet --delete ", "smcd ueid del ", "smc_rnics --enable "} {
+		words := strings.Split(line, " ")
+		script := string(files["completions/"+words[0]+".bash"]) +
+			"ls() { cat names; }\nsmcr() { cat names; echo :4; }\n" +
+			"COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _smcr_" + words[0] + "\n" +
+			// What the shell reads when the line is run.
+			"for w in \"${COMPREPLY[@]}\"; do eval \"printf '%s\\\\0' $w\"; done"
+		if err := os.WriteFile(filepath.Join(dir, "names"), []byte(strings.Join(names, "\n")+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), bash, append([]string{"--norc", "-euc", script, "bash"}, words...)...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%q: %v: %s", line, err, out)
+		}
+		got := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+		for _, name := range names {
+			if !slices.Contains(got, name) {
+				t.Errorf("%q: %q is not among %q", line, name, got)
+			}
+		}
+		if _, err := os.Stat(filepath.Join(dir, "made")); err == nil {
+			t.Fatalf("%q: the name of a device was run", line)
+		}
+	}
+}

@@ -83,6 +83,18 @@ const afterProgram = `	local i
 	done
 `
 
+// choose offers those of the words that begin with what was typed. compgen -W would do what words such
+// as $(reboot) say, and the name of a device may be such a word; and what is inserted is quoted.
+const choose = `	local word all=()
+	IFS=$' \t\n' read -r -d '' -a all <<<"$words" || :
+	for word in "${all[@]}"; do
+		if [[ $word == "$cur"* ]]; then
+			printf -v word %q "$word"
+			COMPREPLY+=("$word")
+		fi
+	done
+`
+
 // bashCompletion returns the completion of a program of smc-tools' names, with
 // the options that its page lists.
 func bashCompletion(tool string, sections []section) []byte {
@@ -126,7 +138,7 @@ func bashCompletion(tool string, sections []section) []byte {
 	default:
 		fmt.Fprintf(&b, "\t*) words='%s' ;;\n", list)
 	}
-	b.WriteString("\tesac\n\tmapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n}\n")
+	b.WriteString("\tesac\n" + choose + "}\n")
 	fmt.Fprintf(&b, "complete -F _smcr_%s %s\n", tool, tool)
 	return b.Bytes()
 }
