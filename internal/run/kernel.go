@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/kernelsmc"
+	"smcr/internal/printable"
 	"smcr/internal/program"
 	"smcr/internal/waiter"
 )
@@ -102,7 +103,7 @@ func (s *starter) reportKernel(c *carrier, v *kernelsmc.Supervisor, before kerne
 	}
 	s.o.print(func(w io.Writer) {
 		if goesOn {
-			fmt.Fprintln(w, untilNow)
+			printable.Fprintf(w, "%s\n", untilNow)
 		}
 		kernelSummary(w, v.Stats(), before, after)
 	})

@@ -19,6 +19,7 @@ import (
 
 	"smcr/internal/cgroup"
 	"smcr/internal/cmdutil"
+	"smcr/internal/printable"
 	"smcr/internal/runs"
 	"smcr/nl"
 	"smcr/smc"
@@ -158,7 +159,7 @@ func (s *starter) wireSummary(w io.Writer, c *carrier) {
 		return
 	}
 	if goesOn(c.in) {
-		fmt.Fprintln(w, untilNow)
+		printable.Fprintf(w, "%s\n", untilNow)
 	}
 	if c.control == nil {
 		// The program's end may have ended ctx.
@@ -172,7 +173,7 @@ func (s *starter) wireSummary(w io.Writer, c *carrier) {
 	}
 	o, err := outcomesOf(s.ctx, c.control, c.in)
 	if err != nil {
-		fmt.Fprintf(w, "smcr: the stack does not say what became of the connections: %v\n", err)
+		printable.Fprintf(w, "smcr: the stack does not say what became of the connections: %v\n", err)
 		return
 	}
 	summary(w, o, func() []nl.Device { return userDevices(s.ctx) })
