@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 
 	"smcr/internal/cmdutil"
 	"smcr/nl"
@@ -88,9 +89,15 @@ func client(t *testing.T, ctl nl.Control) nl.Control {
 // program runs a program under one of its names with a stack.
 func program(t *testing.T, c nl.Control, argv ...string) (status int, stdout, stderr string) {
 	t.Helper()
+	return programOf(t, c, "eth0", argv...)
+}
+
+// programOf is program on a host whose netdevs have a name.
+func programOf(t *testing.T, c nl.Control, netdev string, argv ...string) (status int, stdout, stderr string) {
+	t.Helper()
 	streams, _, out, errOut := cmdutil.MemoryStreams()
 	f := &cmdutil.Factory{
-		IO: streams, Backend: "auto", NetDev: func(uint32) string { return "eth0" },
+		IO: streams, Backend: "auto", NetDev: func(uint32) string { return netdev },
 		Start: func(context.Context) error { return errors.New("no stack") },
 		Dial: func(context.Context, string) (nl.Multi, error) {
 			return nl.Multi{{Name: "user", Control: c}}, nil
@@ -120,8 +127,8 @@ func TestHostileText(t *testing.T) {
 	shown := 0
 	check := func(line string) {
 		t.Helper()
-		status, out, errOut := program(t, bad, fields(line)...)
-		wantStatus, want, wantErr := program(t, good, fields(line)...)
+		status, out, errOut := programOf(t, bad, "eth0"+hostile, fields(line)...)
+		wantStatus, want, wantErr := programOf(t, good, "eth0"+benign, fields(line)...)
 		if status != 0 || wantStatus != 0 {
 			t.Errorf("%s: status %d, %d: %s", line, status, wantStatus, errOut)
 		}
@@ -196,5 +203,65 @@ func TestHostileExport(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(out), &got); err != nil || len(got.PNETs) != 2 || got.PNETs[0].NetDev != "eth0"+text {
 			t.Errorf("%q: %v, %+v in\n%s", text, err, got, out)
 		}
+	}
+}
+
+// strange are texts of others beside control characters: what would leave a value in HTML, XML, JSON, YAML, DOT
+// and a shell, formats of package fmt, wide characters and those that combine, and a long one.
+var strange = map[string]string{
+	"markup": `</script><b onload='x'>&amp;"]]><!--`, "quotes": "\"'`\\\\\"", "YAML": "a: [b, {c: d}] # e", "DOT": `"];x--y[label="\`, "shell": "$(id)`id`;&|><*?~",
+	"format": "%s%d%n%[1]d%!", "blanks": " \u00a0\u3000  ", "wide": "世界👩\u200d👧🇩🇪", "combining": "e" + strings.Repeat("\u0301", 200),
+	"long": strings.Repeat("x", 300), "start": "\ufeff", "not UTF-8": "\xc3\xe2\x80\xf0\x9f", "NUL": "a\x00b", "tag": "\U000e0041", "surrogate": "\xed\xa0\x80",
+}
+
+// poisonedPrograms is a stack with a cgroup that a user has named.
+type poisonedPrograms struct{ *poisoned }
+
+func (p poisonedPrograms) Attachments(context.Context) ([]nl.Attachment, error) {
+	return []nl.Attachment{{Path: "/user.slice/" + p.text, Cgroup: 7, Run: true, Connect: true, Accept: true}}, nil
+}
+
+// TestHostileStrange: whatever the names of peers, devices, programs and cgroups are, each listing has lines of
+// printable characters, as many as for other names, and what is JSON or YAML is that.
+func TestHostileStrange(t *testing.T) {
+	t.Setenv("SMCR_STATS_CACHE", t.TempDir()+"/stats")
+	serve := func(name, text string) nl.Control {
+		c := stack(t, name, poisonedPrograms{newPoisoned(text)}).Control.(keepOpen).Control.(*nl.Client)
+		return attacher{c}
+	}
+	good := serve(benign, benign)
+	lines := []string{
+		"smcr linkgroup list", "smcr link list", "smcr device list", "smcr connection list --all", "smcr pnet list", "smcr ueid list",
+		"smcr program list", "smcr info", "smcr seid show", "smcr stats show", "smcr topology",
+	}
+	for name, text := range strange {
+		bad := serve(name, text)
+		for _, line := range lines {
+			for _, form := range []string{"table", "wide", "json"} {
+				words := append(strings.Fields(line), "-o", form)
+				status, out, errOut := programOf(t, bad, "eth0"+text, words...)
+				wantStatus, want, _ := programOf(t, good, "eth0"+benign, words...)
+				if status != wantStatus {
+					t.Errorf("%s: %q: status %d, want %d: %s", name, words, status, wantStatus, errOut)
+					continue
+				}
+				if all := out + errOut; !utf8.ValidString(all) || strings.ContainsFunc(all, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }) {
+					t.Errorf("%s: %q prints %q", name, words, all)
+				}
+				if strings.Count(out, "\n") != strings.Count(want, "\n") {
+					t.Errorf("%s: %q: other lines than for other names:\n%s", name, words, out)
+				}
+				if form == "json" && status == 0 && !json.Valid([]byte(out)) {
+					t.Errorf("%s: %q is no JSON:\n%s", name, words, out)
+				}
+			}
+		}
+		if status, out, errOut := program(t, bad, "smcr", "export"); status != 0 || yaml.Unmarshal([]byte(out), new(any)) != nil || !utf8.ValidString(out) {
+			t.Errorf("%s: export: %d, %s%s", name, status, out, errOut)
+		}
+	}
+	_, out, _ := program(t, serve("last", "hostile-name"), "smcr", "program", "list")
+	if !strings.Contains(out, "/user.slice/hostile-name") {
+		t.Errorf("the cgroup is not shown: %s", out)
 	}
 }

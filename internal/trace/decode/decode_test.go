@@ -4,6 +4,7 @@ package decode_test
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"smcr/internal/trace/capture"
 	"smcr/internal/trace/decode"
@@ -299,6 +302,49 @@ func TestHostileText(t *testing.T) {
 	line := r.events[0].Line(true)
 	if strings.ContainsAny(line, "\x1b\n") || !strings.Contains(line, `host="a?[31m?'b c'"`) {
 		t.Errorf("%q", line)
+	}
+}
+
+// TestHostileFields has hostile texts in each field of CLC messages that is a text: a line has nothing but
+// printable characters, no text looks like another field, and JSON is valid.
+func TestHostileFields(t *testing.T) {
+	for _, text := range []string{
+		"\x1b[2J\x1b]0;t\a\n\r\t\x7f", "\u009b1m\u0085\u2028", "\u202e\u2066\u200b\ufeff", "\xff\xfe\xc3", "a\x00b", "<b>\"'&\\", "x qpn=1 (forged)", "a,b", strings.Repeat("界", 20),
+	} {
+		var name wire.Hostname
+		var eid wire.EID
+		copy(name[:], text)
+		copy(eid[:], text)
+		first := &wire.FirstContactExt{Hostname: name}
+		offered, err := wire.Proposal{TypeV1: wire.ModeBoth}.WithOffer(wire.Offer{Mode: wire.ModeBoth, Release: wire.ReleaseV21, EIDs: []wire.EID{eid, eid}, HasSEID: true, SMCD: &wire.SMCDOffer{SEID: eid}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for kind, b := range map[string][]byte{
+			"PROPOSAL": encode(t, offered),
+			"ACCEPT":   encode(t, wire.AcceptV2{EID: eid, FirstContact: first}),
+			"CONFIRM":  encode(t, wire.ConfirmV2{EID: eid, FirstContact: first}),
+		} {
+			r := newRig()
+			r.tcp(server, client, 1, ack, b, 0)
+			if len(r.events) != 1 || r.events[0].Message != kind || r.events[0].Fault != "" {
+				t.Fatalf("%s: %+v", kind, r.events)
+			}
+			line := r.events[0].Line(true)
+			if !utf8.ValidString(line) || strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
+				t.Errorf("%s: %q", kind, line)
+			}
+			quoted := strings.Split(line, `"`)
+			for i := 0; i < len(quoted); i += 2 { // outside of quotes
+				if strings.Contains(quoted[i], "forged") {
+					t.Errorf("%s: looks like another field: %q", kind, line)
+				}
+			}
+			j, err := json.Marshal(r.events[0].JSON())
+			if err != nil || !json.Valid(j) {
+				t.Errorf("%s: %v, %q", kind, err, j)
+			}
+		}
 	}
 }
 
