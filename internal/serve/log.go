@@ -26,7 +26,8 @@ import (
 // the namespace starts, it renames the log of a service that had served. That log stays
 // until another service fails. The log of a service that never served is overwritten.
 // If the network namespace does not exist any more, the next service of any namespace
-// removes both logs.
+// removes both logs. It also removes the oldest ones of other namespaces, so that no more than
+// maxLogs stay. The size of each has a limit, too: see cappedLog.
 const logDir = "/run/smcr"
 
 // openLog opens the log of the service of this network namespace, or returns nil if
@@ -41,6 +42,10 @@ func openLog(dir string) *os.File {
 	if err != nil {
 		return nil
 	}
+	removeOldest(dir, maxLogs, func(other string) bool {
+		_, ok := logNamespace(other)
+		return ok && other != filepath.Base(name) && other != filepath.Base(diedName(name))
+	})
 	f, mine := openLocked(name)
 	if !mine {
 		return f
@@ -58,11 +63,21 @@ func openLog(dir string) *os.File {
 // openLocked opens a log, and locks it if no service has locked it. The lock belongs
 // to the descriptor, which the service inherits. f is nil if the log cannot be opened.
 func openLocked(name string) (f *os.File, locked bool) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR|unix.O_NOFOLLOW, 0o640)
-	if err != nil {
-		return nil, false
+	for {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR|unix.O_NOFOLLOW, 0o640)
+		if err != nil {
+			return nil, false
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+			return f, false
+		}
+		mine, err := f.Stat()
+		there, terr := os.Lstat(name)
+		if err != nil || terr == nil && os.SameFile(mine, there) {
+			return f, true
+		}
+		_ = f.Close() // somebody has removed it before it was locked
 	}
-	return f, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
 // servingMessage is the message that a service logs when it begins to serve.

@@ -154,9 +154,17 @@ func (f *stateFile) remove() error {
 // putAside renames an unusable file, so that an administrator can look at it, and
 // returns its new name.
 func (f *stateFile) putAside() (string, error) {
-	name := f.path + ".broken"
-	return name, os.Rename(f.path, name)
+	name := f.path + brokenSuffix
+	err := os.Rename(f.path, name)
+	removeOldest(filepath.Dir(name), maxBroken, func(other string) bool {
+		kept, ok := strings.CutSuffix(other, brokenSuffix)
+		return ok && isState(kept) && other != filepath.Base(name)
+	})
+	return name, err
 }
+
+// brokenSuffix is the end of the name of a file that was put aside.
+const brokenSuffix = ".broken"
 
 // seesAll reports whether this process can see all processes of the machine.
 func seesAll() bool {
