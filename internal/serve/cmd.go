@@ -93,7 +93,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"programs of others use TCP. Limits for each user ensure that no user can exhaust\n" +
 			"the stack for the others. Only the limits of the whole stack apply to root.\n" +
 			"Connections beyond a limit stay TCP, other requests fail, and the caller gets the\n" +
-			"reason.\n\n" +
+			"reason. What one user or one other host causes gets a part of the log: left_out=N\n" +
+			"in a message says how many of its kind are missing before it.\n\n" +
 			"With --metrics, the stack answers scrapes of Prometheus at http://ADDRESS/metrics, without\n" +
 			"authentication or encryption. 'smcr exporter' does the same in a process without any\n" +
 			"rights, and for the kernel's stack too.\n\n" +
