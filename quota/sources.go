@@ -9,15 +9,11 @@ import (
 )
 
 // sourceKeys are the attributes that say who has caused a record: a user, a host by its address, or
-// both. Ports do not count, and of an IPv6 address the prefix of its network: a host has as many as it
-// wants.
+// both. A host counts as [Host] says, whatever its ports. Names are no sources: a host may change its own.
 var sourceKeys = map[string]bool{
 	"uid": true, "user": true,
-	"remote": true, "peer": true, "connection": true, "neighbour": true, "address": true,
+	"remote": true, "peer": true, "connection": true, "neighbour": true,
 }
-
-// sourceLength is as much of another text as counts.
-const sourceLength = 64
 
 // A remote is an attribute that has an address.
 type remote interface{ LogSource() netip.Addr }
@@ -31,6 +27,7 @@ func addSource(before string, a slog.Attr) string {
 	return before + " " + s
 }
 
+// sourceOf returns the source that an attribute names, or "".
 func sourceOf(a slog.Attr) string {
 	if !sourceKeys[a.Key] {
 		return ""
@@ -56,6 +53,7 @@ func sourceOf(a slog.Attr) string {
 	return ""
 }
 
+// sourceText returns the source of the text of an address.
 func sourceText(s string) string {
 	if ap, err := netip.ParseAddrPort(s); err == nil {
 		return sourceAddr(ap.Addr())
@@ -63,15 +61,7 @@ func sourceText(s string) string {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return sourceAddr(a)
 	}
-	return s[:min(len(s), sourceLength)]
+	return ""
 }
 
-func sourceAddr(a netip.Addr) string {
-	a = a.Unmap().WithZone("")
-	if a.Is6() && !a.IsLinkLocalUnicast() {
-		if p, err := a.Prefix(64); err == nil {
-			return p.String()
-		}
-	}
-	return a.String()
-}
+func sourceAddr(a netip.Addr) string { return Host(a).String() }

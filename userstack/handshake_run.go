@@ -107,7 +107,7 @@ func (h *handshake) outcome() (*Conn, error) {
 	h.path.works()
 	h.conn.Start()
 	if g := h.fresh; g != nil {
-		h.s.log.Info("link group established", "lgr", g.Name(), "role", g.Role().String(), "peer", g.PeerID())
+		h.s.log.Info("link group established", "lgr", g.Name(), "role", g.Role().String(), "remote", h.tcp.RemoteAddr(), "peer", g.PeerID())
 	}
 	return newConn(&h.s.stats, h.conn, h.tcp), nil
 }

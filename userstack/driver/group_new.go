@@ -27,7 +27,7 @@ func newGroup(s *shared, o owner, id [4]byte, c GroupConfig) *Group {
 		pds: map[*devices.Device]rdmaverbs.PD{}, regions: map[*region]struct{}{},
 	}
 	g.loop, g.mem.shard = s.place()
-	g.log = s.Log.With("lgr", fmt.Sprintf("%x", id), "role", c.Role.String())
+	g.log = s.Log.With("lgr", fmt.Sprintf("%x", id), "role", c.Role.String(), "remote", c.LAN.Remote)
 	cfg := coreConfig(s, &c)
 	cfg.ID, cfg.Log = id, g.log
 	g.exec.timer = time.AfterFunc(time.Hour, g.onTimer)

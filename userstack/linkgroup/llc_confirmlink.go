@@ -204,5 +204,5 @@ func (c *linkChanges) activate(l *Link, peerUID uint32) {
 			m.Protocol().SetRedundant()
 		}
 	}
-	c.g.log.Info("link is active", "link", l.id, "dev", l.dev.Name, "peer", l.peer.GID, "qpn", l.local.QPN, "peerqpn", l.peer.QPN, "group", c.g.Type())
+	c.g.log.Info("link is active", "link", l.id, "dev", l.dev.Name, "peergid", l.peer.GID, "qpn", l.local.QPN, "peerqpn", l.peer.QPN, "group", c.g.Type())
 }
