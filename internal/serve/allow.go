@@ -5,6 +5,7 @@ package serve
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/user"
 	"slices"
@@ -40,7 +41,7 @@ func (a Allow) authorize() func(service.Caller) error {
 }
 
 // prepareFor gives the place of the stack of this network namespace to a user.
-func prepareFor(name string) error {
+func prepareFor(name string, log *slog.Logger) error {
 	uid, err := parseUser(name)
 	if err != nil {
 		return cmdutil.UsageError("--prepare %q: no such user", name)
@@ -58,6 +59,7 @@ func prepareFor(name string) error {
 	} else if err != nil {
 		return fmt.Errorf("cannot prepare the place for user %s: %w", name, err)
 	}
+	sweep(log)
 	return nil
 }
 

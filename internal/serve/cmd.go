@@ -5,6 +5,7 @@ package serve
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
 	"smcr/internal/httpserver"
+	"smcr/internal/oplog"
 	"smcr/internal/typo"
 	"smcr/userstack"
 	"smcr/userstack/attach"
@@ -108,7 +110,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 		Args:    cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if prepare != "" {
-				return prepareFor(prepare)
+				return prepareFor(prepare, oplog.New(f.IO.ErrOut, slog.LevelInfo))
 			}
 			if o.Start.OnDemand {
 				if err := closeInherited(readyFD); err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -57,7 +58,7 @@ func newPersistentControl(ctl nl.Control, dir, sockets string, log *slog.Logger)
 		p.logged = p.err.Error()
 		log.Warn("changes by commands last only as long as this stack", "why", p.err)
 	} else {
-		p.file.removeStale()
+		removeStaleStates(filepath.Dir(p.file.path), p.file.path)
 	}
 	return p
 }

@@ -141,11 +141,7 @@ func run(ctx context.Context, o *Options) error {
 		}
 		return err
 	}
-	if seesAll() {
-		if err := place.Sweep(namespaces); err != nil && !errors.Is(err, errHidden) {
-			cfg.Log.Warn("cannot remove the sockets of network namespaces that are gone", "err", err)
-		}
-	}
+	sweepPlaces(cfg.Log)
 	control := newPersistentControl(s.Control(), logDir, s.Dir(), cfg.Log)
 	control.release = o.Takeover.Release
 	control.v1, control.v2 = o.RoCE != "v2", o.RoCE != "v1"

@@ -172,13 +172,12 @@ func seesAll() bool {
 	return unix.Stat("/proc/self/ns/pid", &st) == nil && st.Ino == initialPIDs
 }
 
-// removeStale removes the state files of network namespaces that do not exist any
-// more. Only a stack that can see all processes does this.
-func (f *stateFile) removeStale() {
+// removeStaleStates removes the state files of network namespaces that do not exist any more from a directory, but not
+// the file of a path. Only a process that can see all processes does this.
+func removeStaleStates(dir, but string) {
 	if !seesAll() {
 		return
 	}
-	dir := filepath.Dir(f.path)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return
@@ -187,7 +186,7 @@ func (f *stateFile) removeStale() {
 	gone := map[string]uint64{}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if !isState(e.Name()) || path == f.path {
+		if !isState(e.Name()) || path == but {
 			continue
 		}
 		b, err := (&stateFile{path: path}).read()

@@ -303,3 +303,39 @@ func TestServiceManager(t *testing.T) {
 	hears("STOPPING=1")
 	wantEnd(t, stack)
 }
+
+// TestPrepareSweeps: what the stack of a user has left in a network namespace that is gone, who prepares the place of the next
+// one removes: a stack that is not root's may not, and there may be as many namespaces as somebody makes.
+func TestPrepareSweeps(t *testing.T) {
+	l := newLab(t, "setpriv", "unshare")
+	script := bin("smcr") + " serve --prepare " + serviceUser + ` && exec "$@"`
+	argv := append([]string{"--net", "sh", "-c", script, "sh"}, confined(unitCaps(t), bin("smcr"), "serve")...)
+	var left []string
+	for range 3 {
+		stack := l.A.Go(t, "unshare", argv...)
+		if err := stack.WaitOutput("msg=serving", startTime); err != nil {
+			t.Fatal(err)
+		}
+		m := regexp.MustCompile(`msg=serving .*sockets=(/\S+)`).FindStringSubmatch(stack.Log())
+		if m == nil {
+			t.Fatalf("where are its sockets?\n%s", stack.Log())
+		}
+		if _, err := os.Stat(m[1]); err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, m[1])
+		stack.Kill()
+	}
+	err := netnstest.Until(settleTime, func() error { // until the kernel has ended the namespaces
+		l.smcr(l.A, "serve", "--prepare", serviceUser)
+		for _, name := range left {
+			if _, err := os.Stat(name); err == nil {
+				return fmt.Errorf("%s is left of a stack whose network namespace is gone", name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
