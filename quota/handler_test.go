@@ -273,6 +273,12 @@ func TestSameSource(t *testing.T) {
 	if s := sourceOf(slog.String("peer", "a name")); s != "" {
 		t.Errorf("a name is the source %q", s)
 	}
+	// The subordinate users of one user are that one.
+	for _, r := range Subordinates() {
+		if a, b := sourceOf(slog.Any("user", r.First)), sourceOf(slog.Any("user", r.Last)); a != b || a != sourceOf(slog.Any("uid", r.Owner)) {
+			t.Errorf("users %d to %d: %q and %q", r.First, r.Last, a, b)
+		}
+	}
 	// What one user does to a host hides nothing of what others do to it.
 	both := func(uid int) string {
 		return addSource(addSource("", slog.Int("user", uid)), slog.String("remote", "10.0.0.1:1"))

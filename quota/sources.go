@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strconv"
 )
 
 // sourceKeys are the attributes that say who has caused a record: a user, a host by its address, or
-// both. A host counts as [Host] says, whatever its ports. Names are no sources: a host may change its own.
+// both. A user counts as [Account] says, and a host as [Host] does, whatever its ports. Names are no sources: a host may
+// change its own.
 var sourceKeys = map[string]bool{
 	"uid": true, "user": true,
 	"remote": true, "peer": true, "connection": true, "neighbour": true,
@@ -34,8 +36,10 @@ func sourceOf(a slog.Attr) string {
 	}
 	v := a.Value.Resolve()
 	switch v.Kind() {
-	case slog.KindInt64, slog.KindUint64:
-		return v.String()
+	case slog.KindInt64:
+		return sourceUser(uint64(v.Int64()))
+	case slog.KindUint64:
+		return sourceUser(v.Uint64())
 	case slog.KindString:
 		return sourceText(v.String())
 	case slog.KindAny:
@@ -65,3 +69,7 @@ func sourceText(s string) string {
 }
 
 func sourceAddr(a netip.Addr) string { return Host(a).String() }
+
+func sourceUser(uid uint64) string {
+	return strconv.FormatUint(uint64(Account(uint32(uid))), 10)
+}
