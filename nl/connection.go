@@ -112,3 +112,17 @@ type Connection struct {
 	TXBytes   uint64 // accepted from the program
 	RXBytes   uint64 // delivered to the program
 }
+
+// Carried reports whether the connection is one that the stack carries over SMC, and which ends with it: neither a listening
+// socket nor a connection that is TCP.
+func (c *Connection) Carried() bool { return c.Mode != ModeTCP && c.State != smc.StateListen }
+
+// CountCarried returns how many connections of a list are [Connection.Carried].
+func CountCarried(all []Connection) (n int) {
+	for i := range all {
+		if all[i].Carried() {
+			n++
+		}
+	}
+	return n
+}

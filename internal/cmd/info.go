@@ -103,7 +103,7 @@ func readDraining(ctx context.Context) (all []draining) {
 		conns, err := c.Connections(ctx)
 		_ = c.Close()
 		if err == nil {
-			all = append(all, draining{d, time.Since(d.Since), len(conns)})
+			all = append(all, draining{d, time.Since(d.Since), nl.CountCarried(conns)})
 		}
 	}
 	return all

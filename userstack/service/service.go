@@ -234,7 +234,7 @@ func (s *Service) connections() int {
 	if err != nil {
 		return -1
 	}
-	return len(all)
+	return nl.CountCarried(all)
 }
 
 // enterRelay counts a relay that endRelays waits for, until leave.
