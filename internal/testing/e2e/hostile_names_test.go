@@ -198,3 +198,62 @@ func (l *lab) top(t *testing.T) {
 	}
 	tm.keys("q")
 }
+
+// TestHostileDevice: a network device may have nearly any name, such as one that comes back from a container that
+// has ended. Whatever shows it shows one text of one line.
+func TestHostileDevice(t *testing.T) {
+	// What the kernel takes: 15 bytes, but no blanks, slashes and colons.
+	const name = "\x1b[2J<b>\"'$&\u009b\xff"
+	l := newLab(t, "curl")
+	for _, argv := range [][]string{
+		{"ip", "link", "add", name, "type", "veth", "peer", "name", "other"}, {"ip", "addr", "add", "10.99.0.1/24", "dev", name},
+		{"ip", "link", "set", name, "up"}, {"ip", "link", "set", "other", "up"},
+	} {
+		if out, err := l.A.Output(t.Context(), argv[0], argv[1:]...); err != nil {
+			t.Fatalf("%q: %v %s", argv, err, out)
+		}
+	}
+	const web = "127.0.0.1:9791"
+	stack := l.serve(l.A, "--metrics", web, "--log-level", "debug", "--netdev", name, "--netdev", l.A.Links[0].Name)
+	l.serve(l.B)
+	server := l.server()
+	client := l.under(l.A, bin("probe"), "client", l.B.Addr()+":5001", "1", "-busy")
+	if err := client.WaitOutput("holding 1 connections", startTime); err != nil {
+		t.Fatal(err)
+	}
+	l.smcr(l.A, "--backend", "user", "pnet", "add", "NET7", "--netdev", name)
+	shown := 0
+	for _, line := range []string{
+		"device list", "device list -o wide", "device list -o json", "linkgroup list -o wide", "link list -o wide", "connection list --all -o wide",
+		"pnet list", "pnet list -o json", "info", "info -o json", "stats show -d", "topology", "topology -o dot", "topology -o json", "topology -o svg", "export",
+		"-d device show", "rnics", "rnics -o json",
+	} {
+		out, err := l.try(l.A, append([]string{"--backend", "user"}, strings.Fields(line)...)...)
+		if err != nil && !strings.HasPrefix(line, "rnics") {
+			t.Errorf("%s: %v", line, err)
+		}
+		wantClean(t, line, out)
+		if err == nil && strings.HasSuffix(line, "json") && !json.Valid([]byte(out)) {
+			t.Errorf("%s is not JSON:\n%s", line, out)
+		}
+		if strings.Contains(out, "[2J") {
+			shown++
+		}
+	}
+	if shown < 4 {
+		t.Errorf("%d listings show the name: the test shows nothing", shown)
+	}
+	check, _ := l.try(l.A, "--backend", "user", "check", l.B.Addr()+":5001")
+	wantClean(t, "check", check)
+	for _, page := range []string{"metrics", "", "state.json"} {
+		out, err := l.A.Output(t.Context(), "curl", "-sf", "--max-time", "10", "http://"+web+"/"+page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantClean(t, "/"+page, out)
+	}
+	terminate(t, client)
+	terminate(t, server)
+	wantClean(t, "the log", stack.Log())
+	terminate(t, stack)
+}
