@@ -4,6 +4,7 @@ package services
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,6 +66,13 @@ func enable(ctx context.Context, o *options, a nl.Attacher, name string) error {
 	if err != nil {
 		return err
 	}
+	c := &candidate{unit: u, parts: parts}
+	all, err := o.entries(ctx, a, u)
+	if err != nil {
+		return err
+	}
+	c.fresh = above(all, parts[0].cgroup) == nil && !slices.ContainsFunc(all, func(x attached) bool { return x.by != nil && x.cgroup == parts[0].cgroup })
+	o.look(c) // before it is attached: later connections are no old ones
 	undo, err := o.editConfig(u, parts, config.AddProgram)
 	if err != nil {
 		return err
@@ -81,11 +89,17 @@ func enable(ctx context.Context, o *options, a nl.Attacher, name string) error {
 		return err
 	}
 	if a == nil {
-		printable.Fprintf(o.IO.ErrOut, "smcr: %s uses SMC-R as soon as there is a stack: 'systemctl enable --now smcr'\n", u.Name)
+		unit := cmp.Or(o.stackUnit(), "smcr.service")
+		o.say("%s uses SMC-R as soon as there is a stack: 'systemctl enable --now %s'", u.Name, short(unit))
 	} else {
-		printable.Fprintf(o.IO.ErrOut, "smcr: new connections of %s use SMC-R if the peer does\n", u.Name)
+		o.say("new connections of %s use SMC-R if the peer does", u.Name)
 	}
-	return o.restartIfAsked(ctx, u)
+	if err := o.restartIfAsked(ctx, u); err != nil {
+		return err
+	}
+	c.fresh = c.fresh && !o.restart
+	o.enabled = append(o.enabled, c)
+	return nil
 }
 
 // disable is the inverse of enable.
@@ -94,11 +108,18 @@ func disable(ctx context.Context, o *options, a nl.Attacher, name string) error 
 	if err != nil {
 		return err
 	}
-	parts, err := o.enabledParts(ctx, a, u)
+	all, err := o.entries(ctx, a, u)
+	if err != nil {
+		return err
+	}
+	parts, above, err := o.enabledParts(ctx, all, u)
 	if err != nil {
 		return err
 	}
 	if _, err := os.Stat(o.file(u.Name)); err != nil && len(parts) == 0 {
+		if above != "" {
+			return fmt.Errorf("%w: %s is enabled by %s, which it is in: 'smcr service disable %[3]s' has all in that use TCP", ErrNotFound, u.Name, above)
+		}
 		return fmt.Errorf("%w: %s was not enabled: see 'smcr service status'", ErrNotFound, u.Name)
 	}
 	if _, err := o.editConfig(u, parts, config.RemoveProgram); err != nil {
@@ -115,23 +136,31 @@ func disable(ctx context.Context, o *options, a nl.Attacher, name string) error 
 	if err := o.dropOld(ctx, u); err != nil {
 		return err
 	}
+	if above != "" {
+		o.say("%s goes on to use SMC-R: it is in %s, which is enabled", u.Name, above)
+	} else {
+		o.say("new connections of %s are TCP", u.Name)
+	}
 	return o.restartIfAsked(ctx, u)
 }
 
-// enabledParts returns the parts of a unit that are attached or in the configuration, with those that it had when it was enabled.
-func (o *options) enabledParts(ctx context.Context, a nl.Attacher, u Unit) (parts []part, err error) {
-	all, err := o.attachedUnits(ctx, a, u)
-	if err != nil {
-		return nil, err
-	}
+// enabledParts returns the parts of a unit that have an entry, with those that it had when it was enabled, and the unit or cgroup above
+// it that has one, too.
+func (o *options) enabledParts(ctx context.Context, all []attached, u Unit) (parts []part, by string, err error) {
 	names := []string{u.Name, strings.TrimSuffix(u.Name, ".service") + ".socket"}
+	if prefix, is := template(u.Name); is {
+		names = []string{ownSlice(prefix) + ".slice", prefix + ".socket"}
+	}
 	if u.Props["LoadState"] == "loaded" {
 		now, err := o.partsOf(ctx, u)
-		if err != nil {
-			return nil, err
+		if err != nil && !errors.Is(err, ErrUnfit) { // it may have been fit once
+			return nil, "", err
 		}
-		for _, p := range now {
+		for i, p := range now {
 			names = append(names, p.unit)
+			if x := above(all, p.cgroup); i == 0 && x != nil {
+				by = x.unit
+			}
 		}
 	}
 	for _, p := range all {
@@ -139,26 +168,54 @@ func (o *options) enabledParts(ctx context.Context, a nl.Attacher, u Unit) (part
 			parts = append(parts, p.part)
 		}
 	}
-	return parts, nil
+	return parts, by, nil
 }
 
-// An attached is a unit whose cgroup is attached, or in the configuration.
+// An attached is a cgroup that is attached, or in the configuration.
 type attached struct {
 	part
-	by  *nl.Attachment // nil: there is no stack
-	not bool           // it is neither, but was asked for
+	by    *nl.Attachment // nil: there is no stack
+	not   bool           // it is neither, but was asked for
+	above *attached      // then: what is, and has this one in it, or nil
 }
 
-// attachedUnits returns the units whose cgroups are attached, or in the configuration of the stack of a unit.
-func (o *options) attachedUnits(ctx context.Context, a nl.Attacher, u Unit) (all []attached, err error) {
+// isUnit reports whether a cgroup is that of a unit.
+func (x *attached) isUnit() bool { return slices.Contains(kinds, path.Ext(x.unit)) }
+
+// above returns the innermost entry that has a cgroup in it, or nil.
+func above(all []attached, cgroup string) (best *attached) {
+	for i, x := range all {
+		if within(cgroup, x.cgroup) && cgroup != x.cgroup && (best == nil || len(x.cgroup) > len(best.cgroup)) {
+			best = &all[i]
+		}
+	}
+	return best
+}
+
+// within reports whether a cgroup is another one, or in it.
+func within(cgroup, top string) bool {
+	rest, ok := strings.CutPrefix(cgroup, strings.TrimSuffix(top, "/"))
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// entryOf returns the cgroup of an entry as a part. One that is of no unit has its path as its name.
+func entryOf(cgroup string) part {
+	if name := path.Base(cgroup); slices.Contains(kinds, path.Ext(name)) {
+		return part{name, cgroup}
+	}
+	return part{cgroup, cgroup}
+}
+
+// entries returns the cgroups that are attached, or in the configuration of the stack of a unit.
+func (o *options) entries(ctx context.Context, a nl.Attacher, u Unit) (all []attached, err error) {
 	if a != nil {
 		have, err := a.Attachments(ctx)
 		if err != nil {
 			return nil, err
 		}
 		for _, x := range have {
-			if name := path.Base(x.Path); !x.Run && slices.Contains(kinds, path.Ext(name)) {
-				all = append(all, attached{part: part{name, x.Path}, by: &x})
+			if !x.Run {
+				all = append(all, attached{part: entryOf(x.Path), by: &x})
 			}
 		}
 	}
@@ -170,9 +227,8 @@ func (o *options) attachedUnits(ctx context.Context, a nl.Attacher, u Unit) (all
 		return all, nil
 	}
 	for _, x := range c.Programs {
-		name := path.Base(x.Cgroup)
-		if slices.Contains(kinds, path.Ext(name)) && !slices.ContainsFunc(all, func(y attached) bool { return y.cgroup == x.Cgroup }) {
-			all = append(all, attached{part: part{name, x.Cgroup}})
+		if !slices.ContainsFunc(all, func(y attached) bool { return y.cgroup == x.Cgroup }) {
+			all = append(all, attached{part: entryOf(x.Cgroup)})
 		}
 	}
 	return all, nil

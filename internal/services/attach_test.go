@@ -26,19 +26,56 @@ type bed struct {
 	dir         string
 	stack       *nltest.Fake // nil: there is none
 	conf        string
+	sockets     []socket
+	stackUnit   string                // of this network namespace
+	on          func([]nl.Attachment) // alters what the stack says
+	ctx         context.Context       // nil: that of the test
 	out, errOut strings.Builder
 }
 
+// A socket is one of a cgroup.
+type socket struct {
+	cgroup string
+	nl.Connection
+}
+
 // open is a stack that one command does not end.
-type open struct{ *nltest.Fake }
+type open struct {
+	*nltest.Fake
+	on func([]nl.Attachment)
+}
 
 func (open) Close() error { return nil }
+
+func (s open) Attachments(ctx context.Context) ([]nl.Attachment, error) {
+	all, err := s.Fake.Attachments(ctx)
+	if s.on != nil {
+		s.on(all)
+	}
+	return all, err
+}
+
+// Attach keeps that the cgroup is there, and its counts.
+func (s open) Attach(ctx context.Context, a nl.Attachment) error {
+	all, err := s.Fake.Attachments(ctx)
+	for _, have := range all {
+		if have.Path == a.Path && have.Cgroup != 0 {
+			return nil
+		}
+	}
+	return errors.Join(err, s.Fake.Attach(ctx, a))
+}
 
 const fakeSystemctl = `#!/bin/sh
 eval unit=\$$#
 case "$1" in
-show) if [ -e "$UNITS/$unit.show" ]; then cat "$UNITS/$unit.show"; else printf 'Id=%s\nLoadState=not-found\n' "$unit"; fi;;
-cat) cat "$UNITS/$unit.cat";;
+show) case "$unit" in *@.*) echo "Unit name $unit is neither a valid invocation ID nor unit name." >&2; exit 1;; esac
+  template=$(echo "$unit" | sed 's/@.*\(\.[a-z]*\)$/@\1/')
+  if [ -e "$UNITS/$unit.show" ]; then cat "$UNITS/$unit.show"
+  elif [ -e "$UNITS/$template.show" ]; then sed "s|@\.|@$(echo "$unit" | sed 's/.*@\(.*\)\.[a-z]*$/\1/').|; s|%i|$unit|" "$UNITS/$template.show"
+  else printf 'Id=%s\nLoadState=not-found\n' "$unit"; fi;;
+cat) cat "$UNITS/$unit.cat" 2>/dev/null || cat "$UNITS/$(echo "$unit" | sed 's/@.*\(\.[a-z]*\)$/@\1/').cat";;
+list-*) cat "$UNITS/$1";;
 *) echo "$*" >>"$UNITS/calls";;
 esac
 `
@@ -81,14 +118,41 @@ func (b *bed) run(args ...string) error {
 			if b.stack == nil {
 				return nil, nl.ErrNoBackend
 			}
-			return nl.Multi{{Name: "user", Control: open{b.stack}}}, nil
+			return nl.Multi{{Name: "user", Control: open{b.stack, b.on}}}, nil
 		},
 	}
-	o := &options{Factory: f, systemd: systemd{etc: filepath.Join(b.dir, "system")}, config: b.conf}
-	cmd := newCmd(o)
+	cmd := newCmd(&options{
+		Factory: f, systemd: systemd{etc: filepath.Join(b.dir, "system")}, config: b.conf,
+		sockets: b.lists(), stackUnit: func() string { return b.stackUnit },
+	})
 	cmd.SetArgs(args)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	return cmd.ExecuteContext(b.t.Context())
+	cmd.SetOut(&b.out)
+	ctx := b.ctx
+	if ctx == nil {
+		ctx = b.t.Context()
+	}
+	return cmd.ExecuteContext(ctx)
+}
+
+// lists has the number of a cgroup be its place in sockets.
+func (b *bed) lists() socketLists {
+	return socketLists{
+		func(path string) (ids []uint64) {
+			for i, s := range b.sockets {
+				if within(s.cgroup, path) {
+					ids = append(ids, uint64(i+1))
+				}
+			}
+			return ids
+		},
+		func(found func(cookie, cgroup uint64, c nl.Connection)) error {
+			for i, s := range b.sockets {
+				found(0, uint64(i+1), s.Connection)
+			}
+			return nil
+		},
+	}
 }
 
 func (b *bed) must(args ...string) {
@@ -262,7 +326,7 @@ func TestEnableUndone(t *testing.T) {
 			}
 			b.write("etc/smcr.yaml", before)
 		}
-		o := &options{Factory: &cmdutil.Factory{IO: &cmdutil.IOStreams{Out: &b.out, ErrOut: &b.errOut}}, systemd: newSystemd(), config: b.conf}
+		o := &options{Factory: &cmdutil.Factory{IO: &cmdutil.IOStreams{Out: &b.out, ErrOut: &b.errOut}}, systemd: newSystemd(), sockets: b.lists(), config: b.conf}
 		if err := enable(t.Context(), o, refusing{b.stack, refused}, "a"); !errors.Is(err, refused) {
 			t.Error(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
@@ -21,14 +22,19 @@ import (
 type options struct {
 	*cmdutil.Factory
 	systemd
-	config  string // file of the stack
-	restart bool
-	format  string
+	sockets   socketLists
+	stackUnit func() string
+	config    string        // file of the stack
+	wait      time.Duration // for a connection that shows that a unit is enabled
+	restart   bool
+	format    string
+
+	enabled []*candidate // by this command
 }
 
 // NewCmd returns smcr service.
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
-	return newCmd(&options{Factory: f, systemd: newSystemd(), config: config.DefaultPath})
+	return newCmd(&options{Factory: f, systemd: newSystemd(), sockets: newSocketLists(), stackUnit: stackUnit, config: config.DefaultPath, wait: defaultWait})
 }
 
 func newCmd(o *options) *cobra.Command {
@@ -49,7 +55,7 @@ func newCmd(o *options) *cobra.Command {
 				for _, name := range args {
 					errs = append(errs, explain(do(ctx, o, a, name)))
 				}
-				return errors.Join(errs...)
+				return errors.Join(append(errs, o.verify(ctx, a, o.enabled))...)
 			}))
 		}
 		c.Flags().BoolVar(&o.restart, "restart", false, "restart the unit if it runs, so that connections that are open end")
@@ -63,24 +69,32 @@ func newCmd(o *options) *cobra.Command {
 		cmdutil.AddFormatFlag(c, &o.format, cmdutil.FormatTable, cmdutil.FormatJSON)
 		return c
 	}
+	enabling := change(&cobra.Command{
+		Use: "enable UNIT...", Short: "Have a service use SMC-R",
+		Long: "Attach the cgroup of a unit, and those of its socket units, and print what changes in the\n" +
+			"configuration. New connections use SMC-R if the peer does. Without a stack, the unit is only\n" +
+			"in the configuration. If the stack refuses it, everything is as before.\n" +
+			"'smcr service show UNIT' prints the entry without a change.\n\n" +
+			"UNIT is a service, a socket unit, or a slice, which stands for all that is in it. A template,\n" +
+			"such as foo@, stands for all its instances, also those to come, and foo@x for one.\n\n" +
+			"Then it waits a moment for a connection, and says what became of it, or how to find out;\n" +
+			"which connections stay TCP; and what is missing for the next boot.\n\n" +
+			"Earlier releases put a unit under 'smcr run' by a drop-in file, which goes.",
+		Example: "  smcr service enable nginx\n  smcr service enable postgresql@ redis-server ssh.socket\n  smcr service enable --wait 30s system-postgresql.slice",
+	}, enable)
+	enabling.Flags().DurationVar(&o.wait, "wait", o.wait, "how long to wait for a new connection (a `duration` such as 30s; 0: not at all)")
+	disabling := change(&cobra.Command{
+		Use: "disable UNIT...", Short: "Have a service use TCP", Long: "Undo 'smcr service enable': new connections of the unit are TCP. A drop-in file of an earlier\nrelease goes, too.",
+		Example: "  smcr service disable nginx",
+	}, disable)
 	cmd.AddCommand(
-		change(&cobra.Command{
-			Use: "enable UNIT...", Short: "Have a service use SMC-R",
-			Long: "Attach the cgroup of a unit, and those of its socket units, and print what changes in the\n" +
-				"configuration. New connections use SMC-R if the peer does. Without a stack, the unit is only\n" +
-				"in the configuration. If the stack refuses it, everything is as before.\n" +
-				"'smcr service show UNIT' prints the entry without a change.\n\n" +
-				"Earlier releases put a unit under 'smcr run' by a drop-in file, which goes.",
-			Example: "  smcr service enable nginx\n  smcr service enable postgresql@15-main redis-server",
-		}, enable),
-		change(&cobra.Command{
-			Use: "disable UNIT...", Short: "Have a service use TCP", Long: "Undo 'smcr service enable': new connections of the unit are TCP. A drop-in file of an earlier\nrelease goes, too.",
-			Example: "  smcr service disable nginx",
-		}, disable),
+		enabling,
+		disabling,
 		ask(&cobra.Command{
 			Use: "status [UNIT...]", Short: "Show which services use SMC-R",
 			Long: "Show the services that 'smcr service enable' has enabled, or the named ones, with how many\n" +
-				"of their connections used SMC-R and TCP since the stack has the unit, and why TCP.",
+				"of their connections used SMC-R and TCP since the stack has the unit, and why TCP. Of those\n" +
+				"that a unit accepts, only those count whose peer announces SMC.",
 			Example: "  smcr service status\n  smcr service status nginx -o json",
 			RunE:    state,
 		}),
@@ -149,8 +163,12 @@ func (o *options) sayRestart(u Unit) {
 	}
 }
 
-// restarted restarts a unit that runs or has failed.
+// restarted restarts a unit that runs or has failed, or the instances of a template.
 func (o *options) restarted(ctx context.Context, u Unit) error {
+	if _, is := template(u.Name); is {
+		_, err := o.call(ctx, "systemctl", "try-restart", "--", instance(u.Name, "*"))
+		return err
+	}
 	if u.Props["ActiveState"] == "inactive" {
 		return nil
 	}

@@ -26,8 +26,11 @@ type part struct {
 	unit, cgroup string
 }
 
-// partsOf returns a unit and its socket units. The errors are those of Cgroup.
+// partsOf returns a unit and its socket units. The errors are those of Cgroup, and ErrUnfit for a template.
 func (s systemd) partsOf(ctx context.Context, u Unit) ([]part, error) {
+	if _, is := template(u.Name); is {
+		return s.templateParts(ctx, u)
+	}
 	p, err := cgroupOf(u.Name, u.Props)
 	if err != nil {
 		return nil, err

@@ -20,6 +20,7 @@ type row struct {
 	Unit     string   `json:"unit"`
 	Cgroup   string   `json:"cgroup"`
 	Enabled  bool     `json:"enabled"`
+	By       string   `json:"by"`       // the unit or cgroup above that is enabled, and has its counts
 	Attached bool     `json:"attached"` // the stack has it, and the cgroup is there
 	Active   string   `json:"active"`
 	Sub      string   `json:"sub"`
@@ -55,21 +56,25 @@ func status(ctx context.Context, o *options, a nl.Attacher, names []string) erro
 		if len(r.Reasons) > 0 {
 			why = cmp.Or(r.Reasons[0].Text, r.Reasons[0].Reason)
 		}
-		enabled := output.YesNo(r.Enabled)
-		if r.Enabled && a == nil {
+		enabled, carried, tcp := output.YesNo(r.Enabled), any(r.SMCR), any(r.TCP)
+		switch {
+		case r.Enabled && a == nil:
 			enabled = "yes: no stack runs"
+		case r.By != "":
+			enabled, carried, tcp = "by "+r.By, "-", "-"
 		}
-		t.Add(r.Unit, enabled, r.Active+" ("+r.Sub+")", output.Or(pid), r.SMCR, r.TCP, output.Or(why))
+		t.Add(r.Unit, enabled, r.Active+" ("+r.Sub+")", output.Or(pid), carried, tcp, output.Or(why))
 	}
 	return t.Print(o.IO.Out)
 }
 
 func (o *options) rows(ctx context.Context, a nl.Attacher, names []string) ([]row, error) {
-	all, err := o.attachedUnits(ctx, a, Unit{})
+	all, err := o.entries(ctx, a, Unit{})
 	if err != nil {
 		return nil, err
 	}
 	if len(names) == 0 {
+		all = slices.DeleteFunc(all, func(x attached) bool { return !x.isUnit() })
 		slices.SortFunc(all, func(x, y attached) int { return cmp.Compare(x.unit, y.unit) })
 	} else {
 		have := all
@@ -91,7 +96,8 @@ func (o *options) rows(ctx context.Context, a nl.Attacher, names []string) ([]ro
 				if i := slices.IndexFunc(have, func(y attached) bool { return y.cgroup == p.cgroup }); i >= 0 {
 					x = have[i]
 				} else {
-					x.not = true
+					x.above = above(have, p.cgroup)
+					x.not = x.above == nil
 				}
 				all = append(all, x)
 			}
@@ -105,6 +111,9 @@ func (o *options) rows(ctx context.Context, a nl.Attacher, names []string) ([]ro
 		}
 		r := row{Unit: x.unit, Cgroup: x.cgroup, Enabled: !x.not, Active: props["ActiveState"], Sub: props["SubState"], Reasons: []reason{}}
 		r.MainPID, _ = strconv.Atoi(props["MainPID"])
+		if up := x.above; up != nil {
+			r.By, r.Attached = up.unit, up.by != nil && up.by.Cgroup != 0
+		}
 		if by := x.by; by != nil {
 			r.Attached, r.SMCR = by.Cgroup != 0, by.SMCR
 			for _, t := range by.TCP {

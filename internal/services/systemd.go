@@ -63,18 +63,17 @@ func (s systemd) ask(ctx context.Context, args ...string) (string, error) {
 // read reads a unit, as it is without the drop-in file of earlier releases.
 func (s systemd) read(ctx context.Context, name string) (Unit, error) {
 	u := Unit{Name: unitName(name)}
-	out, err := s.ask(ctx, "show", "--property="+strings.Join(properties, ","), "--", u.Name)
-	if err != nil {
+	var err error
+	if _, is := template(u.Name); is {
+		err = s.readTemplate(ctx, &u)
+	} else if u.Props, err = s.show(ctx, u.Name, properties...); err == nil && u.Props["Id"] != "" {
+		u.Name = u.Props["Id"] // name may be another name of it
+	}
+	if err != nil || u.Props["LoadState"] != "loaded" || filepath.Ext(u.Name) != ".service" {
 		return u, err
 	}
-	u.Props = parseShow(out)
-	if id := u.Props["Id"]; id != "" {
-		u.Name = id // name may be another name of it
-	}
-	if u.Props["LoadState"] != "loaded" || filepath.Ext(u.Name) != ".service" {
-		return u, nil
-	}
-	if out, err = s.ask(ctx, "cat", "--", u.Name); err != nil {
+	out, err := s.ask(ctx, "cat", "--", u.Name)
+	if err != nil {
 		return u, err
 	}
 	u.Settings = parseCat(out, s.file(u.Name))
