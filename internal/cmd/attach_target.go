@@ -30,6 +30,7 @@ func (t *target) addFlags(cmd *cobra.Command) {
 	fl.StringVar(&t.cgroup, "cgroup", "", "a `cgroup` by its path, from the top of the tree (as in /proc/PID/cgroup) or of the file system")
 	fl.IntVar(&t.pid, "pid", 0, "the cgroup of a `process`, with all others in it")
 	fl.StringVar(&t.pod, "pod", "", "the cgroup of a pod of Kubernetes, by its `UID`")
+	_ = cmd.RegisterFlagCompletionFunc("unit", services.CompleteUnits)
 }
 
 // check returns an error unless exactly one flag is given.

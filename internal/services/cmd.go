@@ -48,7 +48,7 @@ func newCmd(o *options) *cobra.Command {
 		Example: "  smcr service enable redis-server\n  smcr service status\n  smcr service disable redis-server",
 	})
 	change := func(c *cobra.Command, do func(context.Context, *options, nl.Attacher, string) error) *cobra.Command {
-		c.Args, c.ValidArgsFunction = someUnits, o.complete
+		c.Args, c.ValidArgsFunction = someUnits, o.completeUnits
 		c.RunE = func(cmd *cobra.Command, args []string) error {
 			return explain(o.stack(cmd.Context(), func(ctx context.Context, a nl.Attacher) error {
 				var errs []error
@@ -65,7 +65,7 @@ func newCmd(o *options) *cobra.Command {
 		return explain(o.stack(cmd.Context(), func(ctx context.Context, a nl.Attacher) error { return status(ctx, o, a, args) }))
 	}
 	ask := func(c *cobra.Command) *cobra.Command {
-		c.Args, c.ValidArgsFunction = cobra.ArbitraryArgs, o.complete
+		c.Args, c.ValidArgsFunction = cobra.ArbitraryArgs, o.completeUnits
 		cmdutil.AddFormatFlag(c, &o.format, cmdutil.FormatTable, cmdutil.FormatJSON)
 		return c
 	}
@@ -87,6 +87,7 @@ func newCmd(o *options) *cobra.Command {
 		Use: "disable UNIT...", Short: "Have a service use TCP", Long: "Undo 'smcr service enable': new connections of the unit are TCP. A drop-in file of an earlier\nrelease goes, too.",
 		Example: "  smcr service disable nginx",
 	}, disable)
+	disabling.ValidArgsFunction = o.completeEnabled
 	cmd.AddCommand(
 		enabling,
 		disabling,
@@ -118,21 +119,6 @@ func someUnits(cmd *cobra.Command, args []string) error {
 		return cmdutil.CommandError(cmd, "UNIT is required, such as nginx")
 	}
 	return nil
-}
-
-// complete completes names of services.
-func (o *options) complete(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	out, err := o.ask(cmd.Context(), "list-unit-files", "--type=service", "--no-legend", "--plain")
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []cobra.Completion
-	for line := range strings.Lines(out) {
-		if name, _, ok := strings.Cut(line, ".service"); ok && !strings.HasSuffix(name, "@") {
-			names = append(names, name)
-		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // printLines prints the lines of a file that come and go.
