@@ -12,13 +12,29 @@ import (
 )
 
 // Cgroup returns the path of the cgroup of a unit of systemd, of any kind, or that which it will have if it does not
-// run. The error matches ErrNoSystemd, ErrNotFound, or ErrNoProgram for a unit that has no processes.
+// run. That of a template is the slice of its instances. The error matches ErrNoSystemd, ErrNotFound, ErrNoProgram for a unit that has
+// no processes, or ErrUnfit for a template whose instances have no slice for themselves.
 func Cgroup(ctx context.Context, unit string) (string, error) {
-	out, err := newSystemd().ask(ctx, "show", "--property=ControlGroup,Id,LoadState,Slice", "--", unit)
+	s := newSystemd()
+	if _, is := template(unitName(unit)); is {
+		u := Unit{Name: unitName(unit)}
+		if err := s.readTemplate(ctx, &u); err != nil {
+			return "", err
+		}
+		if u.Props["LoadState"] != "loaded" {
+			return "", fmt.Errorf("%w: %s", ErrNotFound, u.Name)
+		}
+		parts, err := s.templateParts(ctx, u)
+		if err != nil {
+			return "", err
+		}
+		return parts[0].cgroup, nil
+	}
+	props, err := s.show(ctx, unit, "ControlGroup", "Id", "LoadState", "Slice")
 	if err != nil {
 		return "", err
 	}
-	return cgroupOf(unit, parseShow(out))
+	return cgroupOf(unit, props)
 }
 
 // cgroupOf returns the cgroup of a unit by its properties.

@@ -119,6 +119,29 @@ func TestEnableSlice(t *testing.T) {
 	}
 }
 
+// TestCgroupOfTemplate: smcr attach --unit has the slice, too.
+func TestCgroupOfTemplate(t *testing.T) {
+	b := newBed(t)
+	b.template("a@.service", "system-a.slice")
+	b.template("shared@.service", "workers.slice")
+	b.unit("b.service")
+	for _, c := range []struct {
+		unit, want string
+		err        error
+	}{
+		{"a@", "/system.slice/system-a.slice", nil},
+		{"a@.service", "/system.slice/system-a.slice", nil},
+		{"a@x.service", "/system.slice/system-a.slice/a@x.service", nil},
+		{"b.service", "/system.slice/b.service", nil},
+		{"shared@", "", ErrUnfit},
+		{"none@", "", ErrNotFound},
+	} {
+		if got, err := Cgroup(t.Context(), c.unit); got != c.want || !errors.Is(err, c.err) {
+			t.Errorf("%s: %q, %v, want %q, %v", c.unit, got, err, c.want, c.err)
+		}
+	}
+}
+
 func TestWithin(t *testing.T) {
 	for _, c := range []struct {
 		cgroup, top string
