@@ -50,7 +50,7 @@ var edges = []struct {
 	{"internal/typo", nil},
 
 	// Packages that import only leaves.
-	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/...", "guard"}},
+	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/...", "guard", "internal/retry"}},
 	{"nl", []string{"pnet", "quota", "stats", "guard", "internal/place", "internal/printable", "internal/retry"}},
 	{"nl/nltest", []string{"nl", "pnet", "stats"}},
 	{"userstack/internal/bounded", []string{"internal/retry"}},

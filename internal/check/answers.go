@@ -17,6 +17,8 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/retry"
 )
 
 // answerTimeout is the time limit for any answer of the host. If the kernel has an old
@@ -73,7 +75,7 @@ func neighbourAnswer(ctx context.Context, remote netip.Addr, netdev string) stri
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		list, err := netlink.NeighList(link.Attrs().Index, family)
+		list, err := retry.Whole(netlink.ErrDumpInterrupted, func() ([]netlink.Neigh, error) { return netlink.NeighList(link.Attrs().Index, family) })
 		if err != nil {
 			return ""
 		}

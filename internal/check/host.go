@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/retry"
 	"smcr/internal/run"
 	"smcr/internal/sysfs"
 	"smcr/nl"
@@ -65,7 +66,7 @@ func (system) Route(remote netip.Addr) (route, error) {
 		return r, err
 	}
 	r.NetDev = link.Attrs().Name
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	addrs, err := retry.Whole(netlink.ErrDumpInterrupted, func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return r, err
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"smcr/guard"
+	"smcr/internal/retry"
 	"smcr/rdmaverbs"
 
 	mdnetlink "github.com/mdlayher/netlink"
@@ -73,7 +74,7 @@ func linkError(what string, err error) error {
 
 // netdevs returns the names of all netdevs that can carry RoCE frames.
 func (f *facts) netdevs() ([]string, error) {
-	links, err := f.h.LinkList()
+	links, err := retry.Whole(netlink.ErrDumpInterrupted, f.h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("softroce: list netdevs: %w", err)
 	}
@@ -110,7 +111,7 @@ func (f *facts) info(l netlink.Link) (*netdevInfo, error) {
 	if i.loopback {
 		i.HWAddr = slices.Clone(loopbackMAC[:])
 	}
-	addrs, err := f.h.AddrList(l, netlink.FAMILY_ALL)
+	addrs, err := retry.Whole(netlink.ErrDumpInterrupted, func() ([]netlink.Addr, error) { return f.h.AddrList(l, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("softroce: read addresses of %s: %w", a.Name, err)
 	}

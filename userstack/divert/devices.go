@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/retry"
 )
 
 // Follow adds the devices of the network namespace that want names, now and when they come to be,
@@ -26,7 +28,7 @@ func (d *Diverter) Follow(want func(name string) bool) error {
 	}); err != nil {
 		return fmt.Errorf("divert: follow devices: %w", err)
 	}
-	links, err := d.host.LinkList() // not by the subscription: other stacks would receive its question, and be warned
+	links, err := retry.Whole(netlink.ErrDumpInterrupted, d.host.LinkList) // not by the subscription: other stacks would receive its question, and be warned
 	if err != nil {
 		return fmt.Errorf("divert: list devices: %w", err)
 	}
@@ -119,7 +121,7 @@ func (d *Diverter) passesOnce(index uint32) bool {
 	if known {
 		return !is[index]
 	}
-	links, err := d.host.LinkList()
+	links, err := retry.Whole(netlink.ErrDumpInterrupted, d.host.LinkList)
 	if err != nil {
 		return false
 	}

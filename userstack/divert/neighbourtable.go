@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/retry"
 )
 
 // hostNeighbours is the neighbour table of the network namespace that host is a handle for.
@@ -64,7 +66,7 @@ func (h hostNeighbours) watch(k *keeper) error {
 
 // list has k hear what the entries are.
 func (h hostNeighbours) list(k *keeper) error {
-	list, err := h.host.NeighList(0, unix.AF_UNSPEC)
+	list, err := retry.Whole(netlink.ErrDumpInterrupted, func() ([]netlink.Neigh, error) { return h.host.NeighList(0, unix.AF_UNSPEC) })
 	if err := ignored(err, netlink.ErrDumpInterrupted); err != nil { // what has changed meanwhile is reported
 		return fmt.Errorf("divert: list neighbours: %w", err)
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/retry"
 )
 
 // A network namespace can have several Diverters, of which one takes new connections: the others go on with those that
@@ -203,7 +205,7 @@ func (d *Diverter) collect() error {
 
 // stacks returns the handles of the filters of the stacks whose devices are there.
 func (d *Diverter) stacks() (map[uint32]bool, error) {
-	links, err := d.host.LinkList()
+	links, err := retry.Whole(netlink.ErrDumpInterrupted, d.host.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("divert: list devices: %w", err)
 	}
@@ -283,13 +285,13 @@ func (e earlier) close() {
 
 // filters returns those of all stacks of the network namespace.
 func (d *Diverter) filters() (found []placed, err error) {
-	links, err := d.host.LinkList()
+	links, err := retry.Whole(netlink.ErrDumpInterrupted, d.host.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("divert: list devices: %w", err)
 	}
 	for _, l := range links {
 		for _, side := range []uint32{ingress, egress} {
-			all, err := d.host.FilterList(l, side)
+			all, err := retry.Whole(netlink.ErrDumpInterrupted, func() ([]netlink.Filter, error) { return d.host.FilterList(l, side) })
 			if err := ignored(err, unix.ENODEV, unix.EINVAL); err != nil {
 				return nil, fmt.Errorf("divert: filters of device %s: %w", l.Attrs().Name, err)
 			}

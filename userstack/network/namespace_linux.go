@@ -13,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/retry"
 )
 
 // A Namespace is the [Network] and [Locator] of a network namespace. It keeps the
@@ -176,11 +178,11 @@ func (n *Namespace) read() (*snapshot, error) {
 	if n.seen != nil {
 		return n.seen, nil
 	}
-	links, err := n.h.LinkList()
+	links, err := retry.Whole(netlink.ErrDumpInterrupted, n.h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("network: list netdevs: %w", err)
 	}
-	addrs, err := n.h.AddrList(nil, unix.AF_UNSPEC)
+	addrs, err := retry.Whole(netlink.ErrDumpInterrupted, func() ([]netlink.Addr, error) { return n.h.AddrList(nil, unix.AF_UNSPEC) })
 	if err != nil {
 		return nil, fmt.Errorf("network: list addresses: %w", err)
 	}

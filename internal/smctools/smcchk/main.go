@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"smcr/internal/retry"
 	"smcr/internal/smctools/tool"
 
 	"github.com/vishvananda/netlink"
@@ -280,7 +281,7 @@ func addresses(iface string) []netip.Prefix {
 	}
 	var out []netip.Prefix
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		list, err := netlink.AddrList(link, family)
+		list, err := retry.Whole(netlink.ErrDumpInterrupted, func() ([]netlink.Addr, error) { return netlink.AddrList(link, family) })
 		if err != nil {
 			continue
 		}
