@@ -150,7 +150,7 @@ test-suites: build
 	$(say) 'test suites of others, over TCP and beneath smcr run'
 	@$(GO) run -buildvcs=false ./internal/testing/suites/smcrsuites -smcr bin/smcr $(SUITEFLAGS)
 
-# Eight units of Debian under smcr run, with a real systemd. Writes the table of docs/tasks.md with
+# Eight units of Debian and smcr service, with a real systemd. Writes the table of docs/tasks.md with
 # SERVICEFLAGS=-update.
 services:
 	@scripts/setup-test-tools test-all

@@ -52,6 +52,7 @@ func TestServices(t *testing.T) {
 	a.must("systemctl start systemd-journald-dev-log.socket systemd-journald.socket systemd-journald && systemd-tmpfiles --create || true")
 	a.must("dpkg -i " + a.put(pack(t, "deb", newer)))
 	a.must("systemctl enable --now " + strings.Join(stackUnits, " "))
+	var rows []*tableRow
 	for _, s := range testedServices() {
 		t.Run(s.unit, func(t *testing.T) {
 			a.in(t)
@@ -59,26 +60,35 @@ func TestServices(t *testing.T) {
 			a.must("systemctl restart " + s.unit)
 			a.wantListens(s)
 			unit, pid := a.must("systemctl cat "+s.unit), a.mainPID(s.unit)
+			row := a.row(s.unit)
+			rows = append(rows, row)
 			out := a.must("smcr service enable " + s.unit)
 			if !strings.Contains(out, "  - cgroup: /system.slice/") || !strings.Contains(out, "use SMC-R if the peer does") || strings.Contains(out, "restart") {
 				t.Errorf("enable: %s", out)
 			}
-			if again := a.must("smcr service enable " + s.unit); strings.Contains(again, "+ ") || strings.Contains(again, "- ") {
+			if !strings.Contains(out, fmt.Sprintf("no connection of %s.service has shown it within 2s: try 'smcr check ", s.unit)) || strings.Contains(out, "boot") {
+				t.Errorf("enable says, without a connection and with a stack at boot: %s", out)
+			}
+			if again := a.must("smcr service enable --wait=0 " + s.unit); strings.Contains(again, "+ ") || strings.Contains(again, "- ") {
 				t.Errorf("enabled twice: %s", again)
 			}
-			b.talk(s, true)
+			right := b.talk(s, true)
 			if now := a.mainPID(s.unit); now != pid {
 				t.Errorf("%s is process %s, and was %s", s.unit, now, pid)
+				right = false
 			}
+			row.saw("enable", right, true)
 			a.wantUnit(s)
-			a.live(b, s)
-			a.crashStack(b, s)
+			a.live(b, s, row)
+			row.saw("stack killed", a.crashStack(b, s), true)
 			pid = a.mainPID(s.unit)
 			a.must("smcr service disable " + s.unit)
-			b.talk(s, false)
+			right = b.talk(s, false)
 			if now := a.mainPID(s.unit); now != pid {
 				t.Errorf("after disable, %s is process %s, and was %s", s.unit, now, pid)
+				right = false
 			}
+			row.saw("disable", right, false)
 			if left := a.must("systemctl cat " + s.unit); left != unit {
 				t.Errorf("the unit is\n%s\nand was\n%s", left, unit)
 			}
@@ -100,7 +110,8 @@ func TestServices(t *testing.T) {
 			t.Errorf("%s: %v, %q, want %q", line, err, out, want)
 		}
 	}
-	a.bootServices(b)
+	a.bootServices(b, rows)
+	wantTable(t, rows)
 }
 
 // in makes a subtest the one that fails when the machine does.
@@ -111,16 +122,20 @@ func (m *machine) in(t *testing.T) {
 }
 
 // live lets a unit live through what happens to services. It uses SMC-R after each.
-func (h host) live(b host, s service) {
+func (h host) live(b host, s service, row *tableRow) {
 	h.t.Helper()
-	what := []string{"systemctl restart " + s.unit, "systemctl stop " + s.unit + " && systemctl start " + s.unit}
-	if h.must("systemctl show --value --property=CanReload "+s.unit) == "yes" {
-		what = append(what, "systemctl reload "+s.unit)
-	}
-	for _, line := range what {
-		h.must(line)
+	row.used["reload"] = "–" // it has none
+	for _, x := range [][2]string{
+		{"restart", "systemctl restart " + s.unit},
+		{"stop, start", "systemctl stop " + s.unit + " && systemctl start " + s.unit},
+		{"reload", "systemctl reload " + s.unit},
+	} {
+		if x[0] == "reload" && h.must("systemctl show --value --property=CanReload "+s.unit) != "yes" {
+			continue
+		}
+		h.must(x[1])
 		h.wantListens(s)
-		b.talk(s, true)
+		row.saw(x[0], b.talk(s, true), true)
 	}
 	pid := h.mainPID(s.unit)
 	h.must("kill -KILL " + pid)
@@ -138,7 +153,7 @@ func (h host) live(b host, s service) {
 		h.must("systemctl reset-failed " + s.unit + "; systemctl start " + s.unit)
 	}
 	h.wantListens(s)
-	b.talk(s, true)
+	row.saw("crash", b.talk(s, true), true)
 }
 
 // wantListens waits until a service listens: a unit may be active before its program runs.
@@ -159,8 +174,8 @@ func (s service) ask() string {
 	return fmt.Sprintf(`bash -c 'exec 3<>/dev/tcp/hostA/%d && printf "%s" >&3 && dd bs=4096 count=1 status=none <&3 | tr -d "\0"'`, s.port, s.request)
 }
 
-// talk uses a service on the other host, and wants SMC-R, or TCP.
-func (h host) talk(s service, smc bool) {
+// talk uses a service on the other host, and wants SMC-R, or TCP. It reports whether that is so.
+func (h host) talk(s service, smc bool) (right bool) {
 	h.t.Helper()
 	line, want := "smcr run -v --no-adapt -- "+s.ask(), "smcr: 1 connection over SMC-R, 0 over TCP"
 	if !smc {
@@ -175,7 +190,9 @@ func (h host) talk(s service, smc bool) {
 		return nil
 	}); err != nil {
 		h.t.Errorf("%s: %v", line, err)
+		return false
 	}
+	return true
 }
 
 // wantUnit checks what smcr says about a unit that is enabled.
