@@ -35,6 +35,7 @@ var loopReasons = map[string]string{
 	"libevent poll http/data_length_constraints":                                                "3 MiB must not be buffered before the server closes",
 	"libevent select http/data_length_constraints":                                              "3 MiB must not be buffered before the server closes",
 	"cpython test_epoll test.test_epoll.TestEPoll.test_fromfd":                                  "connect must have returned when accept has",
+	"liburing sockets shutdown":                                                                 "connect must have returned when accept has",
 }
 
 // reason returns why the difference of a test in a mode stays, or "".
@@ -48,7 +49,7 @@ func reason(s *Suite, j *Job, m Mode, test string) string {
 
 // All returns the suites.
 func All() []Suite {
-	return []Suite{cpython(), goNet(), stunnel(), apache(), memcached(), redisUnits(), sockperf(), libuv(), libevent(), curlTests()}
+	return []Suite{cpython(), goNet(), stunnel(), apache(), memcached(), redisUnits(), sockperf(), libuv(), libevent(), curlTests(), liburing(), node()}
 }
 
 func cpython() Suite {

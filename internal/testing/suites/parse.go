@@ -142,6 +142,23 @@ var numbersRE = regexp.MustCompile(`\b\d+(\.\d+)?(e-?\d+)?\b`)
 // tap reads the Test Anything Protocol. Names may have numbers that differ from run to run, so
 // the numbers of the tests are a part of their names here, and others are not.
 func tap(output, _ string) (Tests, error) {
+	return tapNamed(output, func(number, name string) string {
+		return strings.TrimSpace(number + " " + numbersRE.ReplaceAllString(name, "N"))
+	}), nil
+}
+
+// tapNames is tap for a suite in which each test has a name of its own.
+func tapNames(output, _ string) (Tests, error) {
+	return tapNamed(output, func(_, name string) string { return numbersRE.ReplaceAllString(name, "N") }), nil
+}
+
+// tapFiles is tapNames for tests that are files: all of a name counts.
+func tapFiles(output, _ string) (Tests, error) {
+	return tapNamed(output, func(_, name string) string { return name }), nil
+}
+
+// tapNamed reads the Test Anything Protocol, and names each test by its number and what stands behind it.
+func tapNamed(output string, named func(number, name string) string) Tests {
 	t := Tests{}
 	for line := range strings.Lines(output) {
 		m := tapRE.FindStringSubmatch(strings.TrimSpace(line))
@@ -149,7 +166,7 @@ func tap(output, _ string) (Tests, error) {
 			continue
 		}
 		name, comment, _ := strings.Cut(" "+m[3], " # ")
-		name = strings.TrimSpace(m[2] + " " + numbersRE.ReplaceAllString(strings.TrimSpace(name), "N"))
+		name = named(m[2], strings.TrimSpace(name))
 		switch {
 		case strings.HasPrefix(strings.ToUpper(comment), "SKIP"):
 			t.set(name, Skipped)
@@ -159,18 +176,7 @@ func tap(output, _ string) (Tests, error) {
 			t.set(name, OK)
 		}
 	}
-	return t, nil
-}
-
-// tapNames is tap for a suite in which each test has a name of its own.
-func tapNames(output, results string) (Tests, error) {
-	t, err := tap(output, results)
-	named := Tests{}
-	for name, s := range t {
-		_, rest, _ := strings.Cut(name, " ")
-		named.set(rest, s)
-	}
-	return named, err
+	return t
 }
 
 var (

@@ -59,6 +59,7 @@ not ok 4 - known # TODO later
 ok 5
 `, "", Tests{"1 set of N keys in N ms": OK, "2 second": Failed, "3": Skipped, "4 known": OK, "5": OK}},
 		"tap by names": {tapNames, "ok 1 - tcp_a\nnot ok 2 - tcp_b\nok 3 - tcp_c # SKIP no\n", "", Tests{"tcp_a": OK, "tcp_b": Failed, "tcp_c": Skipped}},
+		"tap by files": {tapFiles, "ok 1 - test-http-304\nnot ok 2 - test-http-1.0\n# ended with 1\nok 3 - 232c93d07b74 # SKIP\n", "", Tests{"test-http-304": OK, "test-http-1.0": Failed, "232c93d07b74": Skipped}},
 		"redis": {redis, "\x1b[0;32m[ok]\x1b[0m: Check if maxclients works (12 ms)\n[err]: Tracking of 3 keys in tests/unit/tracking.tcl\nExpected x\n[skip]: not here\n[1/1 \x1b[1;33mdone\x1b[0m]: unit/limits (3 seconds)\n", "",
 			Tests{"Check if maxclients works": OK, "Tracking of N keys": Failed, "not here": Skipped}},
 		"tinytest": {tinytest, `main/version: OK
