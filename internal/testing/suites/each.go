@@ -26,7 +26,7 @@ func liburing() Suite {
 		Build: "./configure >/dev/null && make -s -C src && make -s -k -C test || [ -x test/accept.t ]",
 		Jobs: []Job{each("sockets", "liburing",
 			"232c93d07b74 accept* connect* fd-pass files-exit-hang-* poll-link recv-* ring-leak* send* shutdown socket*",
-			time.Minute, 5*time.Minute)},
+			2*time.Minute, 6*time.Minute)},
 	}
 }
 
