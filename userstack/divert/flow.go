@@ -177,10 +177,7 @@ func (f *Flow) Split() (fd int, giveBack func(), err error) {
 	s := &stream{end: f.innerEnd}
 	s.end.tsAge = monotonic() - f.held
 	if err = s.connect(f.d.ns, f.Tuple.reverse()); err == nil {
-		s.control(func(fd int) {
-			sendsAtOnce(fd)
-			limitReceive(fd)
-		})
+		s.control(limitReceive)
 		if fd, giveBack, err = s.lend(nil); err == nil {
 			f.mu.Lock()
 			if dev, err = f.become(waySplit); err == nil {

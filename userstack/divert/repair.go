@@ -45,6 +45,7 @@ func (n *namespace) connectAs(t Tuple, e end) (fd int, err error) {
 	}()
 	set.int(ip, transparent, 1)
 	set.int(unix.IPPROTO_TCP, unix.TCP_MAXSEG, int(min(max(e.mss, leastMSS), mostMSS)))
+	set.int(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	set.int(unix.IPPROTO_TCP, unix.TCP_REPAIR, repairOn)
 	for _, q := range []struct {
 		queue int
@@ -93,10 +94,6 @@ func waitsForAnswers(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix
 
 // keepsAlive has outer keep the connection alive while it is idle.
 func keepsAlive(fd int) { _ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1) }
-
-// sendsAtOnce has a socket send small packets without an answer to the last one. outer needs that only if it carries the bytes: a CLC
-// message has had its answer before the next one, and what waits is sent with this, or with the end of the stream.
-func sendsAtOnce(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
 
 // setter sets options of a socket until one fails.
 type setter struct {

@@ -37,7 +37,6 @@ func (f *Flow) Splice() error {
 		return err
 	}
 	f.outer.control(func(fd int) {
-		sendsAtOnce(fd)
 		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, f.d.congestion)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 	})
