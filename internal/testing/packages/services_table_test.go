@@ -141,7 +141,7 @@ func wantTable(t *testing.T, rows []*tableRow) {
 
 // TestTable: rows take the place of those before them, and others stay.
 func TestTable(t *testing.T) {
-	row := func(unit, used string) *tableRow {
+	of := func(unit, used string) *tableRow {
 		r := &tableRow{unit: unit, kind: "notify", sandbox: "2", used: map[string]string{}}
 		for _, e := range events {
 			r.used[e] = used
@@ -149,12 +149,12 @@ func TestTable(t *testing.T) {
 		return r
 	}
 	const document = "before\n" + tableBegin + tableEnd + "after\n"
-	first, ok := table(document, []*tableRow{row("a", "SMC-R"), row("b", "fails")})
+	first, ok := table(document, []*tableRow{of("a", "SMC-R"), of("b", "fails")})
 	if !ok || strings.Count(first, "\n") != 8 {
 		t.Errorf("%t\n%s", ok, first)
 	}
-	got, _ := table(first, []*tableRow{row("c", "TCP"), row("b", "SMC-R")})
-	want, _ := table(document, []*tableRow{row("a", "SMC-R"), row("b", "SMC-R"), row("c", "TCP")})
+	got, _ := table(first, []*tableRow{of("c", "TCP"), of("b", "SMC-R")})
+	want, _ := table(document, []*tableRow{of("a", "SMC-R"), of("b", "SMC-R"), of("c", "TCP")})
 	if got != want || !strings.HasPrefix(got, "before\n") || !strings.HasSuffix(got, "after\n") || strings.Contains(got, "fails") {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
