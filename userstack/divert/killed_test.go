@@ -21,8 +21,9 @@ import (
 	"smcr/internal/testing/testkind"
 )
 
-// childVariable has the cgroup for which the process is a stack that the test kills or stops.
-const childVariable = "SMCR_DIVERT_CHILD"
+// childVariable has the cgroup for which the process is a stack that the test kills or stops. With splicesVariable, it carries the bytes
+// of its connections until those pass; without, it keeps them until it is killed, however long the test takes.
+const childVariable, splicesVariable = "SMCR_DIVERT_CHILD", "SMCR_DIVERT_CHILD_SPLICES"
 
 func TestMain(m *testing.M) {
 	if c := os.Getenv(childVariable); c != "" {
@@ -43,8 +44,13 @@ func child(cgroup string) error {
 			fmt.Println("holds")
 			return
 		}
-		if err := agree(f); err == nil {
+		if err := agree(f); err != nil {
+			return
+		}
+		if os.Getenv(splicesVariable) != "" {
 			_ = f.Splice()
+		} else if _, _, err := f.Split(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 		}
 	}})
 	if err != nil {
@@ -57,15 +63,15 @@ func child(cgroup string) error {
 	select {}
 }
 
-// newKilled returns a bed whose host A has its stack in a process of its own.
-func newKilled(t *testing.T) (*bed, *netnstest.Process) {
+// newKilled returns a bed whose host A has its stack in a process of its own, with further variables in its environment.
+func newKilled(t *testing.T, variables ...string) (*bed, *netnstest.Process) {
 	t.Helper()
 	b := newBed(t, splice)
 	b.must(b.d[0].Close())
 	self, err := os.Executable()
 	b.must(err)
 	cmd := b.A.Command(t.Context(), self)
-	cmd.Env = append(os.Environ(), childVariable+"="+strconv.FormatUint(ownCgroup(t), 10))
+	cmd.Env = append(os.Environ(), append(variables, childVariable+"="+strconv.FormatUint(ownCgroup(t), 10))...)
 	p, err := b.A.Start(cmd)
 	b.must(err)
 	t.Cleanup(p.Kill)
@@ -129,7 +135,7 @@ func TestKilled(t *testing.T) {
 func TestStopped(t *testing.T) {
 	testkind.System(t)
 	t.Parallel()
-	b, p := newKilled(t)
+	b, p := newKilled(t, splicesVariable+"=1")
 	l := b.listen(b.B.Addr())
 	b.works(l)
 	b.must(p.Signal(unix.SIGSTOP))
