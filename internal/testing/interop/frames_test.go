@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,15 +18,11 @@ import (
 	"smcr/userstack/wire"
 )
 
-// allowedMarks are the remarks of tshark 4.0, of any severity, on frames between two
+// allowedMarks are the remarks of tshark 4.0, of any severity but chat, on frames between two
 // Linux 6.12 kernels, with TCP or the last protocol of the frame. They were recorded by
 // the tshark command of tsharkFrames from all captures that the README of
-// userstack/wire/testdata names, for both senders. Numbers of ports and of repetitions are
-// removed.
+// userstack/wire/testdata names, for both senders. Numbers of repetitions are removed.
 var allowedMarks = map[string]bool{
-	"tcp: Connection establish request (SYN): server port":              true,
-	"tcp: Connection establish acknowledge (SYN+ACK): server port":      true,
-	"tcp: Connection finish (FIN)":                                      true,
 	"tcp: This frame initiates the connection closing":                  true,
 	"tcp: This frame undergoes the connection closing":                  true,
 	"tcp: This frame is a (suspected) retransmission":                   true,
@@ -49,6 +46,10 @@ var allowedMarks = map[string]bool{
 	// aborted SMC-R connection by FIN. RFC 7609, section 4.8.2, requires a reset.
 	"tcp: Connection reset (RST)": true,
 }
+
+// chat is the severity of remarks on what belongs to any connection: SYN, FIN, an update of the
+// window. All others are of something unusual.
+const chat = "2097152"
 
 // TestFrames decodes the frames that the stack sends to a kernel with tshark.
 func TestFrames(t *testing.T) {
@@ -190,7 +191,7 @@ func tsharkFrames(t *testing.T, file string, devices int) []dissected {
 	// version 2, for it.
 	cmd := exec.CommandContext(t.Context(), "tshark", "-n", "-r", file, "-o", "tcp.try_heuristic_first:TRUE", "--disable-protocol", "rpcordma",
 		"-Y", "ip.src in {"+strings.Join(own, ",")+"} && (tcp || infiniband)", "-T", "fields", "-E", "separator=/t", "-E", "aggregator=|",
-		"-e", "frame.number", "-e", "frame.protocols", "-e", "smc.clc_msg", "-e", "_ws.expert.message", "-e", "infiniband.bth.opcode", "-e", "udp.payload")
+		"-e", "frame.number", "-e", "frame.protocols", "-e", "smc.clc_msg", "-e", "_ws.expert.severity", "-e", "_ws.expert.message", "-e", "infiniband.bth.opcode", "-e", "udp.payload")
 	cmd.WaitDelay = time.Second
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -201,37 +202,62 @@ func tsharkFrames(t *testing.T, file string, devices int) []dissected {
 	var frames []dissected
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
-		if len(f) != 6 {
+		if len(f) != 7 {
 			t.Fatalf("tshark: %q", line)
 		}
 		x := dissected{number: f[0]}
 		if f[2] != "" {
 			x.clc = strings.Split(f[2], "|")
 		}
-		if f[3] != "" {
-			protocol := f[1][strings.LastIndex(f[1], ":")+1:]
-			if strings.Contains(f[1], ":tcp") {
-				protocol = "tcp" // it carries CLC, or data after a DECLINE
-			}
-			for _, m := range strings.Split(f[3], "|") {
-				if i := strings.Index(m, "server port"); i >= 0 {
-					m = m[:i+len("server port")]
-				}
-				m, _, _ = strings.Cut(m, " (#")
-				x.marks = append(x.marks, protocol+": "+m)
-			}
-		}
+		x.marks = marks(f[1], f[3], f[4])
 		const sendOnly, bth, icrc = "4", 12, 4 // InfiniBand specification, 9.2 and 9.4.1
-		if f[4] == sendOnly {
-			b, err := hex.DecodeString(strings.ReplaceAll(f[5], ":", ""))
+		if f[5] == sendOnly {
+			b, err := hex.DecodeString(strings.ReplaceAll(f[6], ":", ""))
 			if err != nil || len(b) < bth+icrc {
-				t.Fatalf("tshark: payload %q: %v", f[5], err)
+				t.Fatalf("tshark: payload %q: %v", f[6], err)
 			}
 			x.message = b[bth : len(b)-icrc]
 		}
 		frames = append(frames, x)
 	}
 	return frames
+}
+
+// marks returns the remarks on a frame that are not chat, with the protocol of the frame. The arguments are
+// lists of tshark: its protocols, and the severity and the text of each remark.
+func marks(protocols, severities, texts string) (list []string) {
+	protocol := protocols[strings.LastIndex(protocols, ":")+1:]
+	if strings.Contains(protocols, ":tcp") {
+		protocol = "tcp" // it carries CLC, or data after a DECLINE
+	}
+	severity, text := strings.Split(severities, "|"), strings.Split(texts, "|")
+	for i, m := range text {
+		// If a text has the separator, nothing says which severity is whose.
+		if m == "" || len(severity) == len(text) && severity[i] == chat {
+			continue
+		}
+		m, _, _ = strings.Cut(m, " (#")
+		list = append(list, protocol+": "+m)
+	}
+	return list
+}
+
+// TestMarks: what tshark says of any connection is no remark, and everything else is one.
+func TestMarks(t *testing.T) {
+	for _, tt := range []struct {
+		protocols, severities, texts string
+		want                         []string
+	}{
+		{"eth:ethertype:ip:tcp", "", "", nil},
+		{"eth:ethertype:ip:tcp", "2097152", "TCP window update", nil},
+		{"eth:ethertype:ip:tcp:smc", "2097152|4194304", "Connection finish (FIN)|Duplicate ACK (#1)", []string{"tcp: Duplicate ACK"}},
+		{"eth:ethertype:ip:udp:infiniband", "6291456", "Illegal checksum value (0)", []string{"infiniband: Illegal checksum value (0)"}},
+		{"eth:ethertype:ip:udp:infiniband:smc", "2097152", "one text|in two", []string{"smc: one text", "smc: in two"}},
+	} {
+		if got := marks(tt.protocols, tt.severities, tt.texts); !slices.Equal(got, tt.want) {
+			t.Errorf("%s %s: %q, want %q", tt.severities, tt.texts, got, tt.want)
+		}
+	}
 }
 
 // parse decodes a message with package wire, and returns its name.
