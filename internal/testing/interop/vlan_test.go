@@ -4,6 +4,7 @@ package interop
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -37,10 +38,18 @@ func onVLAN(t *testing.T, kernel, user *side, id uint16) (k, u *side) {
 	return sides[0], sides[1]
 }
 
-// mac returns the address of a netdev of this side.
+// mac returns the address of a netdev of this side. It asks ip, because /sys has the netdevs of the namespace in which it
+// was mounted, which is that of the kernel's side for both.
 func (s *side) mac(t *testing.T, netdev string) string {
 	t.Helper()
-	return strings.TrimSpace(s.run(t, "cat", "/sys/class/net/"+netdev+"/address"))
+	var links []struct {
+		Address string `json:"address"`
+	}
+	out := s.run(t, "ip", "-j", "link", "show", "dev", netdev)
+	if err := json.Unmarshal([]byte(out), &links); err != nil || len(links) != 1 {
+		t.Fatalf("%s: %s: %v: %s", s.backend, netdev, err, out)
+	}
+	return links[0].Address
 }
 
 // roceFlow has the sender and the receiver of RoCE packets, and their VLAN.
