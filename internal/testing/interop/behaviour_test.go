@@ -33,13 +33,18 @@ const recorded = "testdata/behaviour"
 // A behaviour is one connection with the actions of both programs, in steps of program
 // peer. The file NAME.txt records the behaviour of two kernels. If one side is the
 // user-space stack, the behaviour must be the same, unless there is a reason for a
-// difference: then NAME.user-client.txt or NAME.user-server.txt records it.
+// difference: then NAME.user-client.txt or NAME.user-server.txt records it. NAME.tcp.txt
+// records what both programs see over TCP.
 type behaviour struct {
 	name           string
 	client, server string
-	limit          time.Duration // of a step between two kernels; 0 means the limit of peer
-	race           bool          // both sides act at the same time, in any order
-	because        string        // why the behaviour of the user-space stack differs
+	limit          time.Duration   // of a step between two kernels; 0 means the limit of peer
+	race           bool            // both sides act at the same time, in any order
+	without        wire.StateFlags // flags on the wire that depend on the order of what happens at the same time
+	because        string          // why the behaviour of the user-space stack differs
+
+	// unlikeTCP says why a program on our side, "client" or "server", sees something else than over TCP.
+	unlikeTCP map[string]string
 }
 
 // urgentLimit is how long to wait for a sender that hangs after urgent data, when two
@@ -48,191 +53,6 @@ const urgentLimit = 5 * time.Second
 
 // answerLimit is how long a reply to an LLC message, and the end of TCP, may take.
 const answerLimit = 10 * time.Second
-
-// Reasons for differences if one side is the user-space stack.
-const (
-	becauseReset  = "a reset ends TCP below by RST (RFC 7609, 4.8.2), and poll, recv and SO_ERROR tell the program of it as they do with TCP: HUP beside ERR, ECONNRESET in place of the end"
-	becauseLate   = "the first data for a peer that has closed makes the connection a reset, as with TCP, where Linux refuses it and goes on"
-	becauseOver   = "when both directions have ended nothing is left to be carried: the connection is closed at once, before the program closes its socket"
-	becauseLinger = "SO_LINGER with zero is a reset, as with TCP"
-	becauseShut   = "after shutdown(SHUT_RD) what the peer sends is thrown away, where Linux still has the program read it"
-	becauseUrgent = "two kernels wait for each other; a kernel that sends does not wait with us, and we do not wait for a kernel that is known never to confirm the urgent byte"
-)
-
-// moment is the step at which the states of both sides are compared.
-const moment = "wait=go"
-
-var behaviours = []behaviour{
-	{
-		name:   "half-close",
-		client: "send=1000 shut=w touch=c wait=go recv=300000 drain close",
-		server: "recv=1000 drain touch=s wait=go send=300000 close",
-	}, {
-		name:   "half-close-server",
-		client: "recv=1000 drain touch=c wait=go send=300000 close",
-		server: "send=1000 shut=w touch=s wait=go recv=300000 drain close",
-	}, {
-		name:    "half-close-both",
-		client:  "send=1000 shut=w recv=1000 drain touch=c wait=go close",
-		server:  "recv=1000 drain send=1000 shut=w touch=s wait=go close",
-		race:    true,
-		because: becauseOver,
-	}, {
-		name:    "close",
-		client:  "send=10 wait=got close touch=closed",
-		server:  "recv=10 touch=got wait=closed pause=300 poll drain send=10 pause=300 send=10 close",
-		because: becauseLate,
-	}, {
-		name:    "close-server",
-		client:  "recv=10 touch=got wait=closed pause=300 poll drain send=10 pause=300 send=10 close",
-		server:  "send=10 wait=got close touch=closed",
-		because: becauseLate,
-	}, {
-		name:   "close-both",
-		client: "send=10 recv=10 touch=c wait=go close",
-		server: "send=10 recv=10 touch=s wait=go close",
-		race:   true,
-	}, {
-		name:    "close-unread",
-		client:  "send=100 wait=sent pause=300 close touch=closed",
-		server:  "recv=100 send=5000 touch=sent wait=closed pause=300 poll send=100 error drain close",
-		because: becauseReset,
-	}, {
-		name:    "close-unread-server",
-		client:  "recv=100 send=5000 touch=sent wait=closed pause=300 poll send=100 error drain close",
-		server:  "send=100 wait=sent pause=300 close touch=closed",
-		because: becauseReset,
-	}, {
-		name:    "close-unread-after-data",
-		client:  "send=100 wait=sent pause=300 close touch=closed",
-		server:  "send=5000 touch=sent wait=closed pause=300 poll recv=100 drain send=100 close",
-		because: becauseReset,
-	}, {
-		name:    "close-unread-both",
-		client:  "send=5000 touch=c wait=go close",
-		server:  "send=5000 touch=s wait=go close",
-		race:    true,
-		because: becauseReset,
-	}, {
-		name:    "close-unread-blocked",
-		client:  "recv=10 wait=full pause=300 close",
-		server:  "send=10 eager=full stream error drain close",
-		because: becauseReset,
-	}, {
-		name:    "linger",
-		client:  "send=100 linger0 wait=got close touch=closed",
-		server:  "recv=100 touch=got wait=closed pause=300 poll drain send=100 pause=300 send=10 close",
-		because: becauseLinger,
-	}, {
-		name:    "shutdown-read",
-		client:  "send=10 shut=r touch=shut wait=sent pause=300 recv=10 poll close touch=closed",
-		server:  "recv=10 wait=shut pause=300 send=5000 touch=sent wait=closed pause=300 send=10 drain close",
-		because: becauseShut,
-	}, {
-		name:   "slow-reader",
-		client: "send=8000000 shut=w drain close",
-		server: "pause=700 slow=1000000 recv=7000000 drain close",
-	}, {
-		name:    "windows-closed",
-		client:  "eager=c wait=s wait=go take=s shut=w drain close",
-		server:  "eager=s wait=c wait=go take=c drain shut=w close",
-		race:    true,
-		because: becauseOver,
-	}, {
-		name:    "kill",
-		client:  "send=10 wait=got kill",
-		server:  "recv=10 touch=got drain send=10 pause=300 send=10 close",
-		because: becauseLate,
-	}, {
-		name:    "kill-server",
-		client:  "recv=10 touch=got drain send=10 pause=300 send=10 close",
-		server:  "send=10 wait=got kill",
-		because: becauseLate,
-	}, {
-		name:    "kill-unread",
-		client:  "recv=10 wait=full pause=300 kill",
-		server:  "send=10 eager=full stream error close",
-		because: becauseReset,
-	}, {
-		name:    "urgent",
-		client:  "send=5 wait=got oob=! touch=oob send=5 shut=w drain close",
-		server:  "recv=5 touch=got wait=oob pri recvoob recv=5 drain close",
-		limit:   urgentLimit,
-		because: becauseUrgent,
-	}, {
-		name:    "urgent-nonblocking",
-		client:  "send=5 wait=got oob=! touch=oob sendnb=5 shut=w drain close",
-		server:  "recv=5 touch=got wait=oob pri recvoob recv=5 drain close",
-		limit:   urgentLimit,
-		because: becauseUrgent,
-	}, {
-		name:   "urgent-inline",
-		client: "wait=inline send=5 wait=got oob=! touch=oob send=5 shut=w drain close",
-		server: "inline touch=inline recv=5 touch=got wait=oob pause=200 byte recv=5 drain close",
-		limit:  urgentLimit,
-	}, {
-		name:   "urgent-ignored",
-		client: "send=5 wait=got oob=! touch=oob send=5 shut=w drain close",
-		server: "recv=5 touch=got wait=oob recv=5 drain close",
-		limit:  urgentLimit,
-	}, {
-		name:    "urgent-mark",
-		client:  "send=5 wait=got oob=! touch=oob pause=200 send=5 shut=w drain close",
-		server:  "recv=5 touch=got wait=oob pri mark=1 recvoob recv=5 drain close",
-		limit:   urgentLimit,
-		because: becauseUrgent,
-	}, {
-		name:    "urgent-first",
-		client:  "wait=ready oob=! touch=oob send=5 shut=w drain close",
-		server:  "touch=ready wait=oob pri recvoob recv=5 drain close",
-		limit:   urgentLimit,
-		because: becauseUrgent,
-	}, {
-		name:   "urgent-taken-first",
-		client: "send=5 oob=! touch=oob send=5 shut=w drain close",
-		server: "wait=oob pri recvoob recv=10 drain close",
-		limit:  urgentLimit,
-	}, {
-		name:   "urgent-behind-read",
-		client: "send=5 oob=! touch=oob send=5 shut=w drain close",
-		server: "wait=oob pause=200 recv=10 drain close",
-		limit:  urgentLimit,
-	}, {
-		name:   "urgent-while-reading",
-		client: "send=5 wait=got pause=200 oob=! pause=300 send=5 shut=w drain close",
-		server: "recv=5 touch=got recv=5 drain close",
-		limit:  urgentLimit,
-	}, {
-		name:   "urgent-inline-slow",
-		client: "wait=inline send=5 oob=! touch=oob send=5 shut=w drain close",
-		server: "inline touch=inline wait=oob pause=200 recv=5 pause=700 byte recv=5 drain close",
-		limit:  urgentLimit,
-	}, {
-		name:    "urgent-twice",
-		client:  "wait=ready oob=1 touch=oob wait=took oob=2 send=5 shut=w drain close",
-		server:  "touch=ready wait=oob pri recvoob touch=took pri recvoob recv=5 drain close",
-		limit:   urgentLimit,
-		because: becauseUrgent,
-	}, {
-		name:    "urgent-often",
-		client:  "send=5 wait=g1 oob=1 touch=o1 send=5 wait=g2 oob=2 touch=o2 send=5 wait=g3 oob=3 touch=o3 send=200000 shut=w drain close",
-		server:  "recv=5 touch=g1 wait=o1 pri recvoob recv=5 touch=g2 wait=o2 pri recvoob recv=5 touch=g3 wait=o3 pri recvoob recv=200000 drain close",
-		limit:   urgentLimit,
-		because: becauseUrgent,
-	}, {
-		name:    "urgent-wrap",
-		client:  "send=65535 wait=got oob=! touch=oob send=70000 shut=w drain close",
-		server:  "recv=65535 touch=got wait=oob pri recvoob recv=70000 drain close",
-		limit:   urgentLimit,
-		because: becauseUrgent,
-	}, {
-		name:    "urgent-full",
-		client:  "eager=full oob=! touch=oob send=5 shut=w drain close",
-		server:  "wait=full pause=200 take=full wait=oob pri recvoob recv=5 drain close",
-		limit:   urgentLimit,
-		because: becauseUrgent,
-	},
-}
 
 // TestBehaviour compares with the behaviour of two kernels: one side is the kernel, the
 // other the user-space stack.
@@ -368,11 +188,7 @@ func (b behaviour) observe(t *testing.T, client, server *side, messages *capture
 		if r.Stderr != "" {
 			t.Logf("%s: %s", name, r.Stderr)
 		}
-		for line := range strings.Lines(r.Stdout) {
-			if line != "listening\n" && !strings.Contains(line, "connections done") {
-				fmt.Fprintf(&text, "%s: %s", name, line)
-			}
-		}
+		text.WriteString(saw(name, r.Stdout))
 	}
 	for _, s := range states {
 		fmt.Fprintln(&text, s)
@@ -380,9 +196,9 @@ func (b behaviour) observe(t *testing.T, client, server *side, messages *capture
 	for _, s := range []*side{client, server} {
 		eventually(t, s.backend+": no connection is left", func() bool { return len(active(t, s)) == 0 })
 	}
-	without := wire.ProdCursorRequest // it depends on pauses
+	without := unsure{race: b.race, flags: wire.ProdCursorRequest, state: b.without} // a request for the cursor depends on pauses
 	if !strings.Contains(b.client+b.server, "eager") && !strings.Contains(b.server, "slow") {
-		without |= wire.ProdWriterBlocked // it depends on the order
+		without.flags |= wire.ProdWriterBlocked // it depends on the order
 	}
 	// A kernel closes TCP and sends answers in work queues, which on a busy machine run
 	// last.
@@ -393,13 +209,24 @@ func (b behaviour) observe(t *testing.T, client, server *side, messages *capture
 			if list != nil {
 				t.Errorf("LLC requests without a reply: %q in %v", list, frames)
 			}
-			onWire, err := describeFrames(frames, port, b.race, without)
+			onWire, err := describeFrames(frames, port, without)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return text.String() + onWire
 		}
 	}
+}
+
+// saw returns the lines of a program about its steps.
+func saw(name, out string) string {
+	var text strings.Builder
+	for line := range strings.Lines(out) {
+		if line != "listening\n" && !strings.Contains(line, "connections done") {
+			fmt.Fprintf(&text, "%s: %s", name, line)
+		}
+	}
+	return text.String()
 }
 
 // script starts a peer that runs steps. dir is the directory of their files.

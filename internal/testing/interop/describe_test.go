@@ -26,7 +26,7 @@ func TestDescribeFrames(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			frames := readCapture(t, "testdata/captures/"+tt.name+".cli.pcap")
-			got, err := describeFrames(frames, tt.port, false, 0)
+			got, err := describeFrames(frames, tt.port, unsure{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -242,10 +242,17 @@ func cdcFlags(m wire.CDC) string {
 	return s
 }
 
+// unsure is what describeFrames leaves out, because it depends on the order of what happens at the same time.
+type unsure struct {
+	race  bool // which side is first
+	flags wire.ProducerFlags
+	state wire.StateFlags
+}
+
 // describeFrames describes the frames of one connection: the CLC messages, the changes of the
-// state flags of CDC in their order, the other flags that each side used except those in
-// without, and how TCP ended. With race, it describes each side separately.
-func describeFrames(frames []frame, port uint16, race bool, without wire.ProducerFlags) (string, error) {
+// state flags of CDC in their order, the other flags that each side used, and how TCP ended, but for what is
+// in without. With race, it describes each side separately.
+func describeFrames(frames []frame, port uint16, without unsure) (string, error) {
 	var client netip.Addr
 	name := func(f frame) string {
 		if f.from == client {
@@ -277,18 +284,18 @@ func describeFrames(frames []frame, port uint16, race bool, without wire.Produce
 			tcp[who] = f.String()
 		case f.cdc != nil:
 			if f.cdc.Flags&wire.ProdFailoverVerify == 0 {
-				flags[who] |= f.cdc.Flags &^ without
+				flags[who] |= f.cdc.Flags &^ without.flags
 			}
-			if f.cdc.State != state[who] {
-				states = append(states, who+" "+cdcFlags(wire.CDC{State: f.cdc.State}))
-				state[who] = f.cdc.State
+			if now := f.cdc.State &^ without.state; now != state[who] {
+				states = append(states, who+" "+cdcFlags(wire.CDC{State: now}))
+				state[who] = now
 			}
 		}
 	}
 	if !client.IsValid() {
 		return "", errors.New("no connection in the capture")
 	}
-	if race {
+	if without.race {
 		slices.Sort(states)
 	}
 	text := "clc: " + strings.Join(clc, ", ") + "\ncdc: " + strings.Join(states, ", ") + "\n"
