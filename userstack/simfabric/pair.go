@@ -379,6 +379,13 @@ func (p *Program) Close() error {
 	return nil
 }
 
+// Open reports whether one of the streams has not ended.
+func (p *Program) Open() bool {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	return !p.p.up.fin || !p.p.down.fin
+}
+
 // Abort closes the program's end with SO_LINGER 0: unless both streams have ended, this resets
 // the connection.
 func (p *Program) Abort() error {

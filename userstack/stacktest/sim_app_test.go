@@ -4,11 +4,15 @@ package stacktest
 
 import (
 	"context"
+	"errors"
 	"io"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"smcr/userstack"
+	"smcr/userstack/conn"
+	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
 
@@ -47,11 +51,19 @@ type simEnd struct {
 	abortAt    int64         // reset after this number of bytes in both directions; 0 means never
 	cutTCP     bool          // reset the TCP connection below instead of the connection
 	urgent     bool          // some of the data is urgent
+	afterPeer  bool          // end the stream only after the end of the peer's
+	untilReset bool          // end the stream only after the peer's reset
+	writesOn   bool          // after the end of the peer's stream, write until that fails
+	endsRough  bool          // reset the connection behind the end of the stream
+	roughAfter time.Duration // so long after; 0 means right behind
 
 	wrote, read int64
 	wdone, eof  bool
+	acted       bool
 	closed      bool
 	rough       bool // the program has aborted
+	cut         bool // so, and the relay must reset the connection
+	lost        bool // the program has written what the peer, which has closed, does not take
 	queued      bool
 	inline      bool // urgent bytes stay in the stream (SO_OOBINLINE)
 	over        bool
@@ -97,6 +109,30 @@ func (p *simPair) chooseBehaviour(gentle bool) {
 			e.cutTCP = r.IntN(3) == 0
 		}
 	}
+	p.chooseEnds(gentle)
+}
+
+// chooseEnds chooses how the streams of the two programs end. It has a source of its own, so that the rest of a
+// history does not depend on it.
+func (p *simPair) chooseEnds(gentle bool) {
+	r := rand.New(rand.NewPCG(p.s.seed, 0x656e6473<<8+uint64(p.id)))
+	if r.IntN(3) == 0 {
+		p.ends[r.IntN(2)].afterPeer = true
+	}
+	for _, e := range p.ends {
+		// Two programs must not wait for each other.
+		e.writesOn = e.other.closeEarly && !e.other.afterPeer && !e.other.writesOn && r.IntN(2) == 0
+	}
+	for _, e := range p.ends {
+		if r.IntN(8) > 0 || gentle || e.closeEarly || e.writesOn || e.other.endsRough {
+			continue
+		}
+		e.endsRough = true
+		if r.IntN(2) == 0 {
+			e.roughAfter = time.Duration(1 + r.Int64N(int64(20*time.Millisecond)))
+		}
+		e.other.untilReset = !e.afterPeer && !e.other.closeEarly && r.IntN(2) == 0
+	}
 }
 
 // launch starts the rendezvous. Both sides run in goroutines, because they block; the
@@ -138,14 +174,13 @@ func (e *simEnd) wanted() bool {
 	if e.c == nil {
 		return true
 	}
-	want := e.wrote+e.read == 0 && !e.wdone && !e.eof && !e.closed // the first time
-	want = e.io.Woken() || want
-	return want || e.io.Over()
+	return e.io.Woken() || !e.acted || e.io.Over()
 }
 
 // act reads and writes once.
 func (e *simEnd) act() {
 	e.queued = false
+	e.acted = e.acted || e.c != nil
 	s := e.p.s
 	if e.over || s.ending {
 		return
@@ -163,17 +198,14 @@ func (e *simEnd) act() {
 		return
 	}
 	if e.abortAt > 0 && e.wrote+e.read >= e.abortAt {
-		e.rough, e.closed = true, true
 		if e.cutTCP {
 			s.trace.notef("%s program %d cuts TCP", e.name(), e.p.id)
 			_ = e.tcp.SetLinger(0)
 			e.tcp.Close()
-			e.closed = false
-			e.abortAt = 0
+			e.rough, e.abortAt = true, 0
 			return
 		}
-		s.trace.notef("%s program %d aborts", e.name(), e.p.id)
-		e.io.Abort()
+		e.abort()
 		return
 	}
 	if !e.inline {
@@ -191,6 +223,17 @@ func (e *simEnd) act() {
 	if again {
 		e.wake()
 	}
+}
+
+// abort resets the connection. If one of its streams had not ended before, the peer must hear of that.
+func (e *simEnd) abort() {
+	if e.closed || e.over || e.p.s.ending {
+		return
+	}
+	e.p.s.trace.notef("%s program %d aborts: wrote %d, read %d", e.name(), e.p.id, e.wrote, e.read)
+	e.rough, e.closed = true, true
+	e.cut = e.relay != nil && e.relay.Open()
+	e.io.Abort()
 }
 
 func (e *simEnd) close() {
@@ -267,13 +310,20 @@ func (e *simEnd) writeSome() bool {
 	if e.wdone {
 		return false
 	}
-	if e.wrote == e.total {
+	if e.wrote >= e.total && (!e.writesOn || !e.eof) {
+		if e.rerr == nil && (e.untilReset || (e.afterPeer || e.writesOn) && !e.eof) {
+			return false
+		}
 		e.wdone = true
 		if e.closeEarly {
 			e.rough = true
 			e.close()
 		} else if err := e.io.CloseWrite(); err != nil {
 			e.p.s.fail("%s connection %d: CloseWrite: %v", e.name(), e.p.id, err)
+		} else if e.endsRough && e.roughAfter == 0 {
+			e.abort()
+		} else if e.endsRough {
+			e.p.s.w.After(e.roughAfter, e.abort)
 		}
 		return true
 	}
@@ -285,12 +335,17 @@ func (e *simEnd) writeSome() bool {
 	if n == 0 {
 		return false
 	}
-	buf := e.p.s.buf[:min(int64(n), int64(1+e.p.s.rng.IntN(e.chunk)), e.total-e.wrote)]
+	most := int64(e.chunk)
+	if e.wrote < e.total {
+		most = e.total - e.wrote
+	}
+	buf := e.p.s.buf[:min(int64(n), int64(1+e.p.s.rng.IntN(e.chunk)), most)]
 	for i := range buf {
 		buf[i] = simByte(e.p.id, e.side, e.wrote+int64(i))
 	}
 	// Counted before Write, because the peer may have them before Write returns.
 	e.wrote += int64(len(buf))
+	e.lost = e.lost || e.relay != nil && e.peerClosed()
 	write := e.io.Write
 	if e.urgent && e.other.inline && e.p.s.rng.IntN(6) == 0 {
 		write = e.io.WriteUrgent // the last byte
@@ -299,6 +354,12 @@ func (e *simEnd) writeSome() bool {
 		e.p.s.fail("%s connection %d: wrote %d of %d bytes for which there was room: %v", e.name(), e.p.id, m, len(buf), err)
 	}
 	return true
+}
+
+// peerClosed reports whether the stack knows that the peer has closed the connection.
+func (e *simEnd) peerClosed() (is bool) {
+	inspect(e.stack).View(e.c, func(core *linkgroup.Conn) { is = errors.Is(core.WriteErr(), conn.ErrPeerClosed) })
+	return is
 }
 
 // drain reads once more after the end, and checks that the end fits what was received.
@@ -320,6 +381,13 @@ func (e *simEnd) drain() {
 func (e *simEnd) finish(err error) {
 	s := e.p.s
 	e.over, e.end = true, err
+	switch {
+	case err != nil || e.p.tainted:
+	case e.cut:
+		s.fail("%s connection %d ended in order although the program has reset it", e.name(), e.p.id)
+	case e.lost:
+		s.fail("%s connection %d ended in order although the peer did not take what the program wrote", e.name(), e.p.id)
+	}
 	if err != nil {
 		s.trace.notef("%s connection %d is over: wrote %d, read %d: %v", e.name(), e.p.id, e.wrote, e.read, err)
 	} else {
