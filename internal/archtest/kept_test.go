@@ -19,7 +19,7 @@ var (
 	keptTestList = regexp.MustCompile("((?:`Test[A-Za-z]+`(?:, | and )?)+) in `([a-z/0-9]+)`")
 	keptTestName = regexp.MustCompile("Test[A-Za-z]+")
 	// shareInRow is a bound of one user, as a constant or a flag.
-	shareInRow = regexp.MustCompile("`(?:[a-z][A-Za-z]*User|maxUser|keepUser|locksUser|maxSource|userShifts) = |`--user-(?:fds|memory|connections)`")
+	shareInRow = regexp.MustCompile("`(?:[a-z][A-Za-z]*User|maxUser|keepUser|locksUser|maxSource|userShifts|userQuiet|userPlain) = |`--user-(?:fds|memory|connections)`")
 	// userShare are names of constants that are a share of a user.
 	userShare = regexp.MustCompile(`(?m)^\s*((?:max|keep|locks)[A-Za-z]*User)\s+=`)
 )
@@ -103,9 +103,9 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// withoutFair are tests of tables in which the user with the most gives something back to the next,
-// instead of what quota.Fair says.
-var withoutFair = []string{"TestDeclineUsers", "TestCopies", "TestListenersOfUsers"}
+// withoutFair are tests of tables in which the user with the most gives something back to the next, or each user has
+// places that nobody else takes, instead of what quota.Fair says.
+var withoutFair = []string{"TestDeclineUsers", "TestCopies", "TestListenersOfUsers", "TestQuietOfUsers", "TestPlainsOfUsers"}
 
 // ofUsers reports whether a test has users take all that they can.
 func ofUsers(t *testing.T, dir, test string) bool {

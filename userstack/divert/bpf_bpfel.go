@@ -57,6 +57,12 @@ type bpfIds struct {
 	Uid  uint32
 }
 
+type bpfKnown struct {
+	_    structs.HostLayout
+	Peer bpfPeer
+	Is   bpfSilence
+}
+
 type bpfOwners struct {
 	_  structs.HostLayout
 	Of [4]struct {
@@ -84,6 +90,7 @@ type bpfPlace struct {
 
 type bpfPlain struct {
 	_      structs.HostLayout
+	Cookie uint64
 	Cgroup uint64
 	Uid    uint32
 	Why    uint32
@@ -107,6 +114,12 @@ type bpfScratch struct {
 		Now [68]uint8
 	}
 	_ [4]byte
+}
+
+type bpfSeat struct {
+	_       structs.HostLayout
+	Account uint32
+	At      uint32
 }
 
 type bpfShift struct {
@@ -211,6 +224,8 @@ const (
 	bpfVarOfAll     = "of_all"
 	bpfVarOfRoot    = "of_root"
 	bpfVarPerUser   = "per_user"
+	bpfVarPlainSets = "plain_sets"
+	bpfVarQuietSets = "quiet_sets"
 	bpfVarVeth      = "veth"
 )
 
@@ -292,13 +307,15 @@ type bpfMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfVariableSpecs struct {
-	Hold    *ebpf.VariableSpec `ebpf:"hold"`
-	Last    *ebpf.VariableSpec `ebpf:"last"`
-	Mark    *ebpf.VariableSpec `ebpf:"mark"`
-	OfAll   *ebpf.VariableSpec `ebpf:"of_all"`
-	OfRoot  *ebpf.VariableSpec `ebpf:"of_root"`
-	PerUser *ebpf.VariableSpec `ebpf:"per_user"`
-	Veth    *ebpf.VariableSpec `ebpf:"veth"`
+	Hold      *ebpf.VariableSpec `ebpf:"hold"`
+	Last      *ebpf.VariableSpec `ebpf:"last"`
+	Mark      *ebpf.VariableSpec `ebpf:"mark"`
+	OfAll     *ebpf.VariableSpec `ebpf:"of_all"`
+	OfRoot    *ebpf.VariableSpec `ebpf:"of_root"`
+	PerUser   *ebpf.VariableSpec `ebpf:"per_user"`
+	PlainSets *ebpf.VariableSpec `ebpf:"plain_sets"`
+	QuietSets *ebpf.VariableSpec `ebpf:"quiet_sets"`
+	Veth      *ebpf.VariableSpec `ebpf:"veth"`
 }
 
 // bpfObjects contains all objects after they have been loaded into the kernel.
@@ -370,13 +387,15 @@ func (m *bpfMaps) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfVariables struct {
-	Hold    *ebpf.Variable `ebpf:"hold"`
-	Last    *ebpf.Variable `ebpf:"last"`
-	Mark    *ebpf.Variable `ebpf:"mark"`
-	OfAll   *ebpf.Variable `ebpf:"of_all"`
-	OfRoot  *ebpf.Variable `ebpf:"of_root"`
-	PerUser *ebpf.Variable `ebpf:"per_user"`
-	Veth    *ebpf.Variable `ebpf:"veth"`
+	Hold      *ebpf.Variable `ebpf:"hold"`
+	Last      *ebpf.Variable `ebpf:"last"`
+	Mark      *ebpf.Variable `ebpf:"mark"`
+	OfAll     *ebpf.Variable `ebpf:"of_all"`
+	OfRoot    *ebpf.Variable `ebpf:"of_root"`
+	PerUser   *ebpf.Variable `ebpf:"per_user"`
+	PlainSets *ebpf.Variable `ebpf:"plain_sets"`
+	QuietSets *ebpf.Variable `ebpf:"quiet_sets"`
+	Veth      *ebpf.Variable `ebpf:"veth"`
 }
 
 // bpfPrograms contains all programs after they have been loaded into the kernel.

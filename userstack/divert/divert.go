@@ -36,6 +36,8 @@ type Config struct {
 	// PerUser bounds those of each user other than root, who may have no more than half of all. 0 means 4096. Half of it may be
 	// of clients, and half of servers, that are only announced.
 	PerUser int
+	// plain, if not 0, is what a user may have in place of userPlain.
+	plain int
 	// Subordinates returns the users whose connections are charged to another one, as quota.Subordinates does: later there may be more.
 	Subordinates func() []quota.IDs
 	// Log and Guard are those of the stack. Guard may be nil.
@@ -69,6 +71,8 @@ type Diverter struct {
 	close   sync.Once
 	running sync.WaitGroup
 	next    chan *Flow // to a goroutine that waits for one
+
+	quieting sync.Mutex // by who writes map quiet
 
 	mu      sync.Mutex
 	flows   map[Tuple]*Flow
@@ -145,7 +149,7 @@ func (d *Diverter) make() (err error) {
 	for _, m := range shared {
 		defer m.Close()
 	}
-	if d.bpf, err = loadPrograms(d.veth, hold, d.mark, d.cfg.Flows, d.cfg.PerUser, shared); err != nil {
+	if d.bpf, err = loadPrograms(d.veth, hold, d.mark, d.cfg.Flows, d.cfg.PerUser, d.cfg.plain, shared); err != nil {
 		return err
 	}
 	if err := tryRemoveAll(d.bpf.Ways); err != nil {

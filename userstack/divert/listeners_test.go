@@ -178,11 +178,11 @@ func TestListenBound(t *testing.T) {
 
 // plains returns whose the connections of the server are that are TCP.
 func (h *handedBed) plains() (all []Owner) {
-	var cookie uint64
-	var p bpfPlain
-	for each := h.d[1].bpf.Plains.Iterate(); each.Next(&cookie, &p); {
-		if of, why, ok := h.d[1].Plain(cookie); ok && why == smc.DiagMem {
-			all = append(all, of)
+	known, err := h.d[1].Plains()
+	h.must(err)
+	for _, p := range known {
+		if p.Why == smc.DiagMem {
+			all = append(all, p.Owner)
 		}
 	}
 	return all

@@ -113,7 +113,7 @@ func TestShiftsSize(t *testing.T) {
 func TestMapsOf(t *testing.T) {
 	testkind.System(t)
 	_ = rlimit.RemoveMemlock()
-	o, err := loadPrograms(1, 2, 3, 16, 0, nil)
+	o, err := loadPrograms(1, 2, 3, 16, 0, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

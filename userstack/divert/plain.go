@@ -4,12 +4,20 @@ package divert
 
 import "smcr/smc"
 
-// Plain returns why the connection of a socket is TCP, by the cookie of the socket, and whose it is. It is not ok if that
-// is not known: the connection is taken, is older than the attachment, stays within the host, or is one of very many.
-func (d *Diverter) Plain(cookie uint64) (of Owner, why smc.Diagnosis, ok bool) {
-	var p bpfPlain
-	err := d.bpf.Plains.Lookup(cookie, &p)
-	return Owner{p.Cgroup, p.Uid}, smc.Diagnosis(p.Why), err == nil
+// A Plain says why the connection of a socket is TCP, and whose it is.
+type Plain struct {
+	Owner
+	Why smc.Diagnosis
+}
+
+// Plains returns them by the cookies of the sockets. Those are missing of which it is not known: the connection is taken, is
+// older than the attachment, stays within the host, or is one of very many of its user.
+func (d *Diverter) Plains() (map[uint64]Plain, error) {
+	all := map[uint64]Plain{}
+	err := each(d.bpf.Plains, func(_ *bpfSeat, p *bpfPlain) {
+		all[p.Cookie] = Plain{Owner{p.Cgroup, p.Uid}, smc.Diagnosis(p.Why)}
+	})
+	return all, err
 }
 
 // Taken returns the cookies of the sockets of programs whose connections are taken.

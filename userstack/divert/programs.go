@@ -43,6 +43,13 @@ const (
 	perUserFlows = 4096
 )
 
+// Bounds of what the programs keep of each user beside that: sets of seats. A map has room for sixteen users who take all of theirs.
+const (
+	seats     = 4    // in a set, as in divert.bpf.c
+	userQuiet = 2048 // peers to which nothing is announced
+	userPlain = 4096 // sockets of which is known why they are TCP
+)
+
 // flowsFor returns how many connections a process can have that may have a number of files open, if the tables take most: a connection
 // that is taken without a descriptor left could only be reset, and one that is not announced is TCP.
 func flowsFor(files uint64, most int) int {
@@ -76,9 +83,9 @@ func shareOf(all, perUser int) share {
 	return share{all: all, root: max(all-last, 1), user: max(min(perUser, all/2), 1), last: last}
 }
 
-// loadPrograms loads the programs with their constants. all and perUser are Flows and PerUser of Config. They go on with shared maps
+// loadPrograms loads the programs with their constants. all, perUser and plain are Flows, PerUser and plain of Config. They go on with shared maps
 // of another stack, by their names, if all are alike.
-func loadPrograms(veth, hold int, mark uint32, all, perUser int, shared map[string]*ebpf.Map) (*bpfObjects, error) {
+func loadPrograms(veth, hold int, mark uint32, all, perUser, plain int, shared map[string]*ebpf.Map) (*bpfObjects, error) {
 	spec, err := loadBpf()
 	if err != nil {
 		return nil, fmt.Errorf("divert: %w", err)
@@ -86,7 +93,7 @@ func loadPrograms(veth, hold int, mark uint32, all, perUser int, shared map[stri
 	most := shareOf(cmp.Or(all, flows(spec)), cmp.Or(perUser, perUserFlows))
 	spec.Maps[bpfMapFlows].MaxEntries = uint32(most.all)
 	var errs []error
-	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarHold: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(most.user), bpfVarOfRoot: uint32(most.root), bpfVarOfAll: uint32(most.all), bpfVarLast: uint32(most.last)} {
+	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarHold: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(most.user), bpfVarOfRoot: uint32(most.root), bpfVarOfAll: uint32(most.all), bpfVarLast: uint32(most.last), bpfVarQuietSets: userQuiet / seats, bpfVarPlainSets: uint32(cmp.Or(plain, userPlain)) / seats} {
 		errs = append(errs, spec.Variables[name].Set(value))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -3,9 +3,12 @@
 package divert
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -24,19 +27,63 @@ type Silence struct {
 }
 
 // Quiet has connections of a user to a port of a peer not announced for a time. A
-// later call replaces an earlier one. The table is bounded: what was asked for longest ago may be forgotten.
+// later call replaces an earlier one. A user has userQuiet of them at most, and each next one takes the place of another one
+// of the same user that ends early.
 func (d *Diverter) Quiet(uid uint32, peer netip.AddrPort, s Silence) error {
-	key := bpfPeer{Uid: uid, Addr: peer.Addr().As16(), Port: swapped(peer.Port())}
-	var err error
-	if s.For == 0 {
-		err = ignored(d.bpf.Quiet.Delete(key), ebpf.ErrKeyNotExist)
-	} else {
-		err = d.bpf.Quiet.Put(key, bpfSilence{Until: uint64(monotonic() + s.For), Again: uint64(s.Again), Why: uint32(s.Why)})
+	k := bpfKnown{
+		Peer: bpfPeer{Uid: uid, Addr: peer.Addr().As16(), Port: swapped(peer.Port())},
+		Is:   bpfSilence{Until: uint64(monotonic() + s.For), Again: uint64(s.Again), Why: uint32(s.Why)},
+	}
+	d.quieting.Lock()
+	defer d.quieting.Unlock()
+	at, there, err := d.quietSeat(k.Peer)
+	switch {
+	case err != nil:
+	case s.For > 0:
+		err = d.bpf.Quiet.Put(at, k)
+	case there:
+		err = ignored(d.bpf.Quiet.Delete(at), ebpf.ErrKeyNotExist)
 	}
 	if err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
 	return nil
+}
+
+// quietSeat returns where it is kept that nothing is announced to a peer, or where it is to be kept.
+func (d *Diverter) quietSeat(p bpfPeer) (at bpfSeat, there bool, err error) {
+	account, err := d.account(p.Uid)
+	if err != nil {
+		return at, false, err
+	}
+	at = bpfSeat{Account: account, At: firstSeat(p)}
+	soonest, first := uint64(math.MaxUint64), at.At
+	for i := range uint32(seats) {
+		var is bpfKnown
+		s := bpfSeat{Account: account, At: first + i}
+		err := d.bpf.Quiet.Lookup(s, &is)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return at, false, err
+		}
+		if err == nil && is.Peer == p {
+			return s, true, nil
+		}
+		if end := is.Is.Until + is.Is.Again; end < soonest { // 0 if nobody has it
+			soonest, at = end, s
+		}
+	}
+	return at, false, nil
+}
+
+// firstSeat is first_seat of divert.bpf.c.
+func firstSeat(p bpfPeer) uint32 {
+	words := (*[unsafe.Sizeof(p) / 4]uint32)(unsafe.Pointer(&p)) // as the programs read them
+	h := uint64(0)
+	for _, w := range words {
+		h = (h ^ uint64(w)) * 0x9e3779b97f4a7c15
+		h ^= h >> 32
+	}
+	return uint32(h) % (userQuiet / seats) * seats
 }
 
 // A Silenced is a peer to which connections of a user are not announced.
@@ -49,20 +96,14 @@ type Silenced struct {
 
 // Silences returns all of them. One that is over, after which nothing else follows, is none.
 func (d *Diverter) Silences() (all []Silenced, err error) {
-	var k bpfPeer
-	var s bpfSilence
 	now := monotonic()
-	each := d.bpf.Quiet.Iterate()
-	for each.Next(&k, &s) {
-		left := max(time.Duration(s.Until)-now, 0)
-		if left == 0 && s.Again == 0 {
-			continue
+	err = each(d.bpf.Quiet, func(_ *bpfSeat, k *bpfKnown) {
+		left := max(time.Duration(k.Is.Until)-now, 0)
+		if left == 0 && k.Is.Again == 0 {
+			return
 		}
-		peer := netip.AddrPortFrom(netip.AddrFrom16(k.Addr).Unmap(), swapped(k.Port))
-		all = append(all, Silenced{k.Uid, peer, Silence{left, time.Duration(s.Again), smc.Diagnosis(s.Why)}})
-	}
-	if err := ignored(each.Err(), ebpf.ErrIterationAborted); err != nil { // it changes meanwhile
-		return all, fmt.Errorf("divert: list the peers to which nothing is announced: %w", err)
-	}
-	return all, nil
+		peer := netip.AddrPortFrom(netip.AddrFrom16(k.Peer.Addr).Unmap(), swapped(k.Peer.Port))
+		all = append(all, Silenced{k.Peer.Uid, peer, Silence{left, time.Duration(k.Is.Again), smc.Diagnosis(k.Is.Why)}})
+	})
+	return all, err
 }

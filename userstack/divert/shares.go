@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/cilium/ebpf"
+
 	"smcr/quota"
 )
 
@@ -87,6 +89,16 @@ func (d *Diverter) setAccounts() error {
 		}
 	}
 	return nil
+}
+
+// account returns the user who answers for another one, as the programs have it.
+func (d *Diverter) account(uid uint32) (uint32, error) {
+	var owner uint32
+	err := d.bpf.Accounts.Lookup(bpfIds{Bits: 32, Uid: swapped32(uid)}, &owner)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return uid, nil
+	}
+	return owner, err
 }
 
 // prefixes returns the keys of map accounts that stand for a range of users.

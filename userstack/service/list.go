@@ -20,9 +20,12 @@ import (
 // listen. A listening socket that a program was started with, and its connections, are that program's. A connection is not listed if why it is TCP is not known: it is older than the attachment, for example.
 func (w *boundary) list() func(cookie, cgroup uint64, c nl.Connection) (inside.TCPSocket, bool) {
 	within, taken, listeners := w.within(), w.d.Taken(), w.d.Listeners()
+	plains, err := w.d.Plains()
+	if err != nil {
+		w.s.log.Debug("some TCP connections are not listed", "err", err)
+	}
 	var own []netip.Addr
 	if l := w.s.locator(); l != nil {
-		var err error
 		if own, err = l.Addresses(); err != nil {
 			w.s.log.Debug("connections within the host are not listed", "err", err)
 		}
@@ -39,10 +42,11 @@ func (w *boundary) list() func(cookie, cgroup uint64, c nl.Connection) (inside.T
 			}
 			return s, does.Accept
 		}
-		of, why, ok := w.d.Plain(cookie)
+		p, ok := plains[cookie]
+		why := p.Why
 		if ok { // it may be of such a listening socket
-			_, counts := within[of.Cgroup]
-			attached, s.Owner.UID = attached || counts, of.UID
+			_, counts := within[p.Cgroup]
+			attached, s.Owner.UID = attached || counts, p.UID
 		}
 		if !attached {
 			return s, false

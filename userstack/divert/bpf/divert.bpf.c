@@ -28,6 +28,18 @@ volatile const __u32 per_user;	/* how many flows a user other than root may have
 volatile const __u32 of_root;	/* how many root may have */
 volatile const __u32 of_all;	/* how many all may have */
 volatile const __u32 last;	/* how many of these are for users who have few */
+volatile const __u32 quiet_sets;	/* how many sets of seats a user has in map quiet */
+volatile const __u32 plain_sets;	/* and in map plains */
+
+/*
+ * A place in a map that holds so much of each user and no more: the seats of a user come in sets, and what is kept may be in
+ * those of one set. If all of these are taken, it takes that of another thing of the same user.
+ */
+#define SEATS 4
+struct seat {
+	__u32 account;	/* the user to whom it is charged */
+	__u32 at;
+};
 
 /* What a socket of a cgroup does: the bits of the values of cgroups. */
 #define CONNECTS 1
@@ -120,6 +132,7 @@ struct tally {
 
 /* Why the connection of a socket is TCP, and whose it is. */
 struct plain {
+	__u64 cookie;
 	__u64 cgroup;
 	__u32 uid;
 	__u32 why;
@@ -165,6 +178,10 @@ struct silence {
 	__u32 why;
 	__u32 unused;
 };
+struct known {
+	struct peer peer;
+	struct silence is;
+};
 
 struct flow_table { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct flow); };
 struct flow_table flows SEC(".maps");
@@ -179,7 +196,7 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, _
 struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct ids); __type(value, __u32); } accounts SEC(".maps"); /* who answers for subordinate users; user space writes it */
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tally); __type(value, __u64); } tallies SEC(".maps"); /* how often; user space deletes those of cgroups that are not attached any more */
 
-struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, __u64); __type(value, struct plain); } plains SEC(".maps"); /* why the connection of a socket, by its cookie, is TCP: for listings */
+struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 65536); __type(key, struct seat); __type(value, struct plain); } plains SEC(".maps"); /* why the connection of a socket is TCP: for listings */
 struct { __uint(type, BPF_MAP_TYPE_SK_STORAGE); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, int); __type(value, struct owners); } listeners SEC(".maps"); /* it is memory of the socket, and ends with it; user space writes it, and the next stack goes on with the same map */
 
 /* What options finds. It is in memory, so that the verifier does not follow each value that it can have. */
@@ -190,7 +207,7 @@ struct found {
 	__u32 stamps, sack;	/* offsets of timestamps and of selective acknowledgements, or 0 */
 };
 
-struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct peer); __type(value, struct silence); } quiet SEC(".maps"); /* both sides write it */
+struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 32768); __type(key, struct seat); __type(value, struct known); } quiet SEC(".maps"); /* both sides write it */
 struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 16384); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct place); __type(value, __u32); } places SEC(".maps"); /* why SMC-R is not possible there, or 0; user space writes it */
 /* Until when the stack counts as alive, as bpf_ktime_get_ns has it, which it writes again and again; whether it takes new connections; and how many flows it has removed. */
 enum { ALIVE, TAKES, REMOVED, STATES };
@@ -226,12 +243,23 @@ static __always_inline int takes(void)
 	return on && *on && !dead();
 }
 
-/* note notes why a connection is TCP for its socket. */
+/* note notes why a connection is TCP for its socket, in place of the oldest socket in the set: cookies count up. */
 static __always_inline void note(const struct flow *f, __u32 why)
 {
-	struct plain p = { .cgroup = f->cgroup, .uid = f->uid, .why = why };
-	__u64 cookie = f->cookie;
-	bpf_map_update_elem(&plains, &cookie, &p, BPF_ANY);
+	struct plain p = { .cookie = f->cookie, .cgroup = f->cgroup, .uid = f->uid, .why = why };
+	__u32 first = (__u32)f->cookie % plain_sets * SEATS;
+	struct seat s = { .account = f->account, .at = first }, best = s;
+	__u64 oldest = ~0ull;
+	for (__u32 i = 0; i < SEATS; i++) {
+		s.at = first + i;
+		struct plain *is = bpf_map_lookup_elem(&plains, &s);
+		__u64 rank = !is ? 1 : is->cookie == p.cookie ? 0 : is->cookie + 1;
+		if (rank < oldest) {
+			oldest = rank;
+			best.at = s.at;
+		}
+	}
+	bpf_map_update_elem(&plains, &best, &p, BPF_ANY);
 }
 
 /* count counts a connection that is TCP, and notes that for its socket. */
@@ -698,18 +726,70 @@ static __always_inline void forget(const struct tuple *t, const struct flow *f)
 		count_in(uid, server, -1, held ? 0 : -1);
 }
 
-/* silent reports why a connection of a user is not announced to its peer, or 0: nothing is known against it. */
-static __always_inline __u32 silent(__u32 uid, const struct tuple *t)
+#define PEER_WORDS (sizeof(struct peer) / sizeof(__u32))
+
+/* first_seat returns the first of the seats that what is known of a peer may have. seats.go has the same. */
+static __always_inline __u32 first_seat(const struct peer *p)
 {
-	struct peer p = { .uid = uid, .port = t->rport };
+	const __u32 *w = (const __u32 *)p;
+	__u64 h = 0;
+	for (__u32 i = 0; i < PEER_WORDS; i++) {
+		h = (h ^ w[i]) * 0x9e3779b97f4a7c15ull;
+		h ^= h >> 32;
+	}
+	return (__u32)h % quiet_sets * SEATS;
+}
+
+/* is_peer reports whether both are the same, by one comparison: the verifier follows each. */
+static __always_inline int is_peer(const struct peer *a, const struct peer *b)
+{
+	const __u32 *x = (const __u32 *)a, *y = (const __u32 *)b;
+	__u32 d = 0;
+	for (__u32 i = 0; i < PEER_WORDS; i++)
+		d |= x[i] ^ y[i];
+	return !d;
+}
+
+/* silent reports why a connection of a user is not announced to its peer, or 0: nothing is known against it. */
+static __always_inline __u32 silent(const struct flow *f, const struct tuple *t)
+{
+	struct peer p = { .uid = f->uid, .port = t->rport };
 	__builtin_memcpy(p.addr, t->remote, sizeof(p.addr));
-	struct silence *s = bpf_map_lookup_elem(&quiet, &p);
-	__u64 now = bpf_ktime_get_ns();
-	if (s && now < s->until)
-		return s->why;
-	if (s && s->again)
-		s->until = now + s->again; /* two at once may both see that it is over */
+	struct seat s = { .account = f->account };
+	__u32 first = first_seat(&p);
+	for (__u32 i = 0; i < SEATS; i++) {
+		s.at = first + i;
+		struct known *k = bpf_map_lookup_elem(&quiet, &s);
+		if (!k || !is_peer(&k->peer, &p))
+			continue;
+		__u64 now = bpf_ktime_get_ns();
+		if (now < k->is.until)
+			return k->is.why;
+		if (k->is.again)
+			k->is.until = now + k->is.again; /* two at once may both see that it is over */
+		break;
+	}
 	return 0;
+}
+
+/* silence has nothing announced to the peer of a flow for a time, in place of what ends first of the others in the set. */
+static __always_inline void silence(const struct flow *f, const struct tuple *t, __u32 why, __u64 time)
+{
+	struct known k = { .peer = { .uid = f->uid, .port = t->rport }, .is = { .until = bpf_ktime_get_ns() + time, .why = why } };
+	__builtin_memcpy(k.peer.addr, t->remote, sizeof(k.peer.addr));
+	struct seat s = { .account = f->account }, best = s;
+	__u32 first = first_seat(&k.peer);
+	__u64 soonest = ~0ull;
+	for (__u32 i = 0; i < SEATS; i++) {
+		s.at = first + i;
+		struct known *is = bpf_map_lookup_elem(&quiet, &s);
+		__u64 end = !is ? 1 : is_peer(&is->peer, &k.peer) ? 0 : is->is.until + is->is.again;
+		if (end < soonest) {
+			soonest = end;
+			best.at = s.at;
+		}
+	}
+	bpf_map_update_elem(&quiet, &best, &k, BPF_ANY);
 }
 
 /* impossible reports why SMC-R is not possible with a peer by a device, or 0: nothing is known against it. */
@@ -779,14 +859,14 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	if (plain || !(does & (server ? ACCEPTS : CONNECTS)) || has & ANNOUNCES || elsewhere(&p->t, bpf_ntohl(p->h.seq)))
 		return;
 	f->cookie = bpf_get_socket_cookie(skb);
+	f->account = account(f->uid);
 	if (server && !syn) {
 		note(f, NO_OPTION); /* or one that it does not go with; not counted: many clients are not meant for SMC */
 		return;
 	}
 	__u32 why = has & UNFIT ? UNFIT_SOCKET : impossible(skb->ifindex, &p->t);
 	if (!why && !server)
-		why = silent(f->uid, &p->t);
-	f->account = account(f->uid);
+		why = silent(f, &p->t);
 	if (why == SHORT && does & ALWAYS)
 		why = 0;
 	if (!why && !charge(f->account, server))
@@ -998,10 +1078,7 @@ static __always_inline int came_synack(struct __sk_buff *skb, const struct packe
 	if (has & ANNOUNCES && !(has & (PROBES | UNFIT)) && holds(&p->t, f))
 		return 1;
 	if (has & PROBES) {
-		struct peer peer = { .uid = f->uid, .port = p->t.rport };
-		struct silence until = { .until = bpf_ktime_get_ns() + COPIED_FOR, .why = COPIED };
-		__builtin_memcpy(peer.addr, p->t.remote, sizeof(peer.addr));
-		bpf_map_update_elem(&quiet, &peer, &until, BPF_ANY);
+		silence(f, &p->t, COPIED, COPIED_FOR);
 		count(f, COPIED);
 		if (passes(&p->t, f, PROBED))
 			return 0; /* the flow is forgotten with the way */
