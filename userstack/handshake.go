@@ -5,7 +5,6 @@ package userstack
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"time"
 
 	"smcr/smc"
@@ -44,7 +43,8 @@ type handshake struct {
 	host    hostSide
 	fresh   *driver.Group // of a first contact
 	conn    *driver.Conn
-	counted netip.Addr // the host with which Stack.limit has counted it; else invalid
+	with    rendezvous.Caller // of a server, since it has admitted it
+	counted bool              // by Stack.limit
 }
 
 // firstLook is the part of a handshake that looks at the first bytes on TCP before it reads.
@@ -106,9 +106,9 @@ func (h *handshake) end() {
 		h.timer.Stop()
 	}
 	h.turn.leave()
-	if h.counted.IsValid() {
-		h.s.limit.remove(h.counted)
-		h.counted = netip.Addr{}
+	if h.counted {
+		h.s.limit.remove(h.with)
+		h.counted = false
 	}
 }
 

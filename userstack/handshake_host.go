@@ -20,12 +20,17 @@ import (
 
 // admit counts the rendezvous of a server after PROPOSAL has arrived.
 func (h *handshake) admit() rendezvous.Event {
-	from := addrPort(h.tcp.RemoteAddr()).Addr()
-	if no := h.s.limit.add(from); no != nil {
+	h.with = h.caller() // a socket that is reset later has no such address
+	if no := h.s.limit.add(h.with); no != nil {
 		return rendezvous.Failed{Failure: rendezvous.Failure{Why: *no}}
 	}
-	h.counted = from // a socket that is reset later has no such address
+	h.counted = true
 	return rendezvous.Admitted{}
+}
+
+// caller returns how the peer is counted.
+func (h *handshake) caller() rendezvous.Caller {
+	return h.s.caller(addrPort(h.tcp.LocalAddr()).Addr(), addrPort(h.tcp.RemoteAddr()).Addr())
 }
 
 // takeTurn begins a first contact with the peer if no other is under way. Otherwise it
@@ -34,7 +39,7 @@ func (h *handshake) takeTurn() rendezvous.Event {
 	if err := h.path.blocked(); err != nil {
 		return answerOf(nil, err)
 	}
-	end, busy, no := h.s.reg.enterFirst(h.turn.of)
+	end, busy, no := h.s.reg.enterFirst(h.turn.of, h.with)
 	if no != nil {
 		return rendezvous.Failed{Failure: rendezvous.Failure{Why: *no}}
 	}
@@ -78,7 +83,7 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 	if h.host.ports1, pnetID, err = s.devices.For(rt); err != nil {
 		return rendezvous.Host{}, err
 	}
-	h.host.lan = driver.LAN{Route: rt, Local: local.Addr(), Remote: remote.Addr(), PNETID: pnetID}
+	h.host.lan = driver.LAN{Route: rt, Local: local.Addr(), Remote: remote.Addr(), PNETID: pnetID, Origin: h.with.Origin}
 	h.path.is = pathOf(&rt, local.Addr(), remote.Addr())
 	host := rendezvous.Host{Local: local.Addr(), Subnets: rt.Local, Release: s.cfg.release()}
 	host.MaxConns, host.MaxLinks = s.cfg.limits()

@@ -105,6 +105,12 @@ func (h *handshake) outcome() (*Conn, error) {
 		return nil, fmt.Errorf("userstack: %w", o.Err)
 	}
 	h.path.works()
+	if h.fresh != nil && h.role == smc.Client {
+		h.with = h.caller()
+	}
+	if h.with.Host.IsValid() {
+		h.s.limit.meet(h.with)
+	}
 	h.conn.Start()
 	if g := h.fresh; g != nil {
 		h.s.log.Info("link group established", "lgr", g.Name(), "role", g.Role().String(), "remote", h.tcp.RemoteAddr(), "peer", g.PeerID())

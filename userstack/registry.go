@@ -40,10 +40,10 @@ func (r *registry) enter() error {
 // called. So connections that arrive together share one link group. If there is a first
 // contact with this client already, leave is nil, and busy is closed when that one ends. If
 // there are too many with other clients, no is the reason.
-func (r *registry) enterFirst(c rendezvous.Contact) (leave func(), busy <-chan struct{}, no *rendezvous.Refusal) {
+func (r *registry) enterFirst(c rendezvous.Contact, with rendezvous.Caller) (leave func(), busy <-chan struct{}, no *rendezvous.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	underWay, no := r.first.Begin(c)
+	underWay, no := r.first.Begin(c, with)
 	switch {
 	case underWay:
 		return nil, r.firstEnds[c], nil

@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"smcr/pnet"
+	"smcr/quota"
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/simfabric"
 )
 
@@ -127,17 +129,20 @@ func TestHandshakeLimit(t *testing.T) {
 		if err := b.server.Control().SetHSLimitation(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
-		var all []netip.Addr
+		var all []rendezvous.Caller
+		caller := func(i int) rendezvous.Caller {
+			return rendezvous.Caller{Host: addr(i, 0), Origin: quota.OriginOfHost(addr(i, 0))}
+		}
 		for i := range 32 { // as if rendezvous did not end
-			for b.server.limit.add(addr(3+i, 0)) == nil {
-				all = append(all, addr(3+i, 0))
+			for b.server.limit.add(caller(3+i)) == nil {
+				all = append(all, caller(3+i))
 			}
 			if len(all) == hsLimit {
 				break
 			}
 			b.finish(b.connect())
 		}
-		if len(all) != hsLimit || all[hsLimit/2-1] != addr(3, 0) || all[hsLimit/2] == addr(3, 0) {
+		if len(all) != hsLimit || all[hsLimit/2-1] != caller(3) || all[hsLimit/2] == caller(3) {
 			t.Fatalf("rendezvous with %v", all)
 		}
 		ct, st := b.tcp()

@@ -29,7 +29,7 @@ func New(cfg Config) (*Stack, error) {
 			first: rendezvous.NewFirstContacts(), firstEnds: map[rendezvous.Contact]chan struct{}{},
 			listeners: map[net.Listener]struct{}{},
 		},
-		limit: handshakeLimit{underWay: rendezvous.NewHandshakeLimit()},
+		limit: handshakeLimit{underWay: rendezvous.NewHandshakeLimit(), known: rendezvous.NewKnown()},
 		paths: pathTable{known: pathmemory.New()},
 	}
 	s.guard = guard.Guard{Log: s.log, Count: s.stats.Panic}

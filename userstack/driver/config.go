@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/guard"
+	"smcr/quota"
 	"smcr/smc"
 	"smcr/stats"
 	"smcr/userstack/devices"
@@ -81,6 +82,8 @@ type LAN struct {
 	Route         network.Route
 	Local, Remote netip.Addr
 	PNETID        string
+	// Origin is by what the other host is counted, on a server.
+	Origin quota.Origin
 }
 
 // TCP is the TCP connection below an SMC-R connection. *net.TCPConn implements it.

@@ -4,7 +4,6 @@ package driver
 
 import (
 	"fmt"
-	"net/netip"
 	"sync"
 
 	"smcr/quota"
@@ -106,26 +105,26 @@ func leaves[N int | int64](own, n, share, used, most N) bool {
 	return share <= 0 || most <= 0 || share > most/2 || quota.Fair(own, n, share, used, most)
 }
 
-// A maker is who has a link group made: the user of this host whose connection to a peer is the first one, or the host whose
-// connection to this one is. Other users may have connections of the group later.
+// A maker is who has a link group made: the user of this host whose connection to a peer is the first one, or the hosts of
+// an origin of which one has connected to this one. Other users may have connections of the group later.
 type maker struct {
 	role smc.Role
-	user uint32     // of a client: see quota.Account
-	host netip.Addr // of a server: see quota.Host
+	user uint32       // of a client: see quota.Account
+	from quota.Origin // of a server
 }
 
 func makerOf(c *GroupConfig) maker {
 	if c.Role == smc.Client {
 		return maker{role: c.Role, user: quota.Account(c.Owner)}
 	}
-	return maker{role: c.Role, host: quota.Host(c.LAN.Remote)}
+	return maker{role: c.Role, from: c.LAN.Origin}
 }
 
 func (m maker) String() string {
 	if m.role == smc.Client {
 		return fmt.Sprintf("user %d", m.user)
 	}
-	return fmt.Sprintf("host %s", m.host)
+	return m.from.String()
 }
 
 // mayMake returns a *LimitError if there are too many link groups for one more of a maker. mu is held.

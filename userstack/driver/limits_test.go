@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/sharetest"
+	"smcr/quota"
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
 )
@@ -175,9 +176,10 @@ func TestLimitOfMakers(t *testing.T) {
 		address := 0
 		got := sharetest.Users(t, 6, func(uid uint32) bool {
 			c := GroupConfig{Role: smc.Client, Owner: uid}
-			if uid%2 == 1 { // a host, of IPv6, with another address each time
+			if uid%2 == 1 { // a host of the LAN, with another address each time
 				address++
-				c = GroupConfig{Role: smc.Server, LAN: LAN{Remote: netip.AddrFrom16([16]byte{0xfd, byte(uid), 14: byte(address >> 8), 15: byte(address)})}}
+				remote := netip.AddrFrom16([16]byte{0xfd, byte(uid), 14: byte(address >> 8), 15: byte(address)})
+				c = GroupConfig{Role: smc.Server, LAN: LAN{Remote: remote, Origin: quota.OriginOfNeighbour([6]byte{2, 5: byte(uid)})}}
 			}
 			return begin(c)
 		})

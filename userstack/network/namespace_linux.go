@@ -29,7 +29,8 @@ type Namespace struct {
 
 	changes chan struct{} // see Changes
 
-	balancer balancer
+	balancer   balancer
+	neighbours *neighbours
 
 	mu     sync.Mutex
 	watch  watch
@@ -88,7 +89,15 @@ func Open() (*Namespace, error) {
 		diag.Close()
 		return nil, err
 	}
-	n := &Namespace{h: h, ipsec: policies, diag: diag, ns: ns, watch: noWatch, routes: map[routeKey]knownRoute{}, done: make(chan struct{}), changes: make(chan struct{}, 1)}
+	neighbours, err := openNeighbours()
+	if err != nil {
+		h.Close()
+		policies.close()
+		diag.Close()
+		_ = ns.Close()
+		return nil, err
+	}
+	n := &Namespace{h: h, ipsec: policies, diag: diag, ns: ns, neighbours: neighbours, watch: noWatch, routes: map[routeKey]knownRoute{}, done: make(chan struct{}), changes: make(chan struct{}, 1)}
 	n.watch, err = openWatch(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP)
 	if err != nil {
@@ -142,6 +151,7 @@ func (n *Namespace) Close() {
 	n.h.Close()
 	n.ipsec.close()
 	n.diag.Close()
+	n.neighbours.close()
 	_ = n.ns.Close()
 }
 

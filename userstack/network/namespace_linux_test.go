@@ -13,6 +13,7 @@ import (
 
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
+	"smcr/smc"
 )
 
 // TestRouteTwoNetDevs: after the first of two netdevs in a subnet was down the
@@ -214,5 +215,58 @@ func TestRouteEncapsulates(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// TestNeighbour: whose an address of the LAN is, when there was a packet of it, and not that of a host behind it.
+func TestNeighbour(t *testing.T) {
+	netnstest.Require(t, "ip", "ping")
+	p := netnstest.New(t, netnstest.Options{})
+	b, alias, routed := p.B.Links[0].IPv4, netip.MustParseAddr("10.77.0.99"), netip.MustParseAddr("10.99.0.1")
+	for _, c := range []struct {
+		h   *netnstest.Host
+		cmd string
+	}{
+		{p.B, "ip addr add " + alias.String() + "/24 dev " + p.B.Links[0].Name},
+		{p.B, "ip addr add " + routed.String() + "/32 dev lo"},
+		{p.A, "ip route add 10.99.0.0/24 via " + b.String()},
+		{p.A, "ping -c 1 " + b.String()},
+		{p.A, "ping -c 1 " + alias.String()},
+		{p.A, "ping -c 1 " + routed.String()},
+		{p.A, "ping -c 1 " + p.B.Addr6()},
+	} {
+		args := strings.Fields(c.cmd)
+		if out, err := c.h.Command(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", c.cmd, err, out)
+		}
+	}
+	if err := p.A.Do(func() error {
+		n, err := Open()
+		if err != nil {
+			return err
+		}
+		defer n.Close()
+		for _, tt := range []struct {
+			local, remote netip.Addr
+			ok            bool
+		}{
+			{p.A.Links[0].IPv4, b, true},
+			{p.A.Links[0].IPv4, netip.AddrFrom16(b.As16()), true},
+			{p.A.Links[0].IPv4, alias, true},
+			{p.A.Links[0].IPv6, p.B.Links[0].IPv6, true},
+			{p.A.Links[0].IPv4, routed, false},
+			{p.A.Links[0].IPv4, netip.MustParseAddr("10.77.0.200"), false},
+			{p.A.Links[0].IPv4, p.A.Links[0].IPv4, false},
+		} {
+			for range 2 { // what it remembers is the same
+				mac, ok := n.Neighbour(tt.local, tt.remote)
+				if ok != tt.ok || ok && mac != smc.MAC(p.B.Links[0].MAC) {
+					t.Errorf("neighbour %s: %s, %t; want %s, %t", tt.remote, mac, ok, p.B.Links[0].MAC, tt.ok)
+				}
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -42,6 +42,13 @@ type Locator interface {
 	Changes() <-chan struct{}
 }
 
+// Neighbours is a Network that also knows who has an address of the LAN.
+type Neighbours interface {
+	// Neighbour returns the Ethernet address of a neighbour. It is not ok for a host behind a router, and if the kernel does not know
+	// it: as long as there is a TCP connection with the host, it usually does.
+	Neighbour(local, remote netip.Addr) (mac smc.MAC, ok bool)
+}
+
 // A NetDev is an Ethernet-like network device.
 type NetDev struct {
 	Name  string

@@ -22,8 +22,8 @@
 // decline.go and ending.go. What the messages of version 1 and 2 do differently is behind the
 // interface version, in version1.go and version2.go.
 //
-// [Limit] and [FirstContacts] count what a server has under way with each host, and bound
-// it.
+// [Limit] and [FirstContacts] count what a server has under way with each host and each origin of hosts, and bound
+// it. A part is for the hosts that [Known] has.
 //
 // What belongs here is the protocol and nothing else. The package opens no socket,
 // starts no goroutine, reads no clock and takes no lock. It does not know link groups

@@ -10,72 +10,109 @@ import (
 	"smcr/smc"
 )
 
-// How many rendezvous a server has under way at most: with one host, and with all hosts
-// together. From the second one on, a host also leaves as many for others as it has: see quota.Fair. Beyond that, DECLINE is the answer to PROPOSAL, and the connection is TCP.
+// How many rendezvous a server has under way at most: with one host, with the hosts of one origin ([quota.Origin]), and with all
+// together. From the second one on, an origin also leaves as many for others as it has: see quota.Fair. Some are for hosts that
+// are known ([Known]), so that strangers, however many addresses they have, do not keep them out. Beyond that, DECLINE is the
+// answer to PROPOSAL, and the connection is TCP.
 //
 // A rendezvous needs little until the server sends ACCEPT. A first contact needs a queue
 // pair and an RMB from then on, because ACCEPT names them, and the client has
 // [MessageWait] to send CONFIRM. So the limits of first contacts are low. An honest host
 // has one under way for each of its stacks: connections that arrive together share it.
 const (
-	MaxHandshakes          = 2048 // rendezvous with all hosts together
-	MaxHandshakesOfHost    = 512  // rendezvous with one host
-	MaxFirstContacts       = 64   // first contacts with all hosts together
-	MaxFirstContactsOfHost = 8    // first contacts with one host
+	MaxHandshakes            = 2048 // rendezvous with all hosts together
+	MaxHandshakesOfHost      = 512  // rendezvous with one host
+	MaxHandshakesOfOrigin    = 1024 // rendezvous with the hosts of one origin
+	MaxFirstContacts         = 64   // first contacts with all hosts together
+	MaxFirstContactsOfHost   = 8    // first contacts with one host
+	MaxFirstContactsOfOrigin = 16   // first contacts with the hosts of one origin
+
+	// KnownShare: 1/KnownShare of what all have together is for hosts that are known.
+	KnownShare = 4
 )
+
+// A Caller is the host that a rendezvous of a server is with, as it is counted.
+type Caller struct {
+	Host   netip.Addr // its address on the TCP connection
+	Origin quota.Origin
+	Known  bool // see [Known]
+}
+
+// host is the host as it is counted.
+func (c Caller) host() netip.Addr { return c.Origin.HostOf(c.Host) }
 
 // A Limit counts what is under way with each host, and bounds it. It takes no lock.
 type Limit struct {
-	what      string
-	all, host int // the most
-	total     int
-	hosts     map[netip.Addr]int // only those that are not 0
+	what              string
+	all, origin, host int // the most
+	total, strangers  int
+	hosts             map[netip.Addr]int // only those that are not 0, as in origins
+	origins           map[quota.Origin]int
 }
 
 // NewHandshakeLimit returns the limit of the rendezvous of a server whose client has sent
-// PROPOSAL: [MaxHandshakes] and [MaxHandshakesOfHost].
-func NewHandshakeLimit() *Limit { return newLimit("handshakes", MaxHandshakes, MaxHandshakesOfHost) }
-
-func newLimit(what string, all, host int) *Limit {
-	return &Limit{what: what, all: all, host: host, hosts: map[netip.Addr]int{}}
+// PROPOSAL: [MaxHandshakes] and those of hosts and origins.
+func NewHandshakeLimit() *Limit {
+	return newLimit("handshakes", MaxHandshakes, MaxHandshakesOfOrigin, MaxHandshakesOfHost)
 }
 
-// Enter counts one more of a host, until Leave is called with the same address. If that is
+func newLimit(what string, all, origin, host int) *Limit {
+	return &Limit{what: what, all: all, origin: origin, host: host, hosts: map[netip.Addr]int{}, origins: map[quota.Origin]int{}}
+}
+
+// Enter counts one more of a host, until Leave is called with the same caller. If that is
 // too many, Enter does not count it and returns why.
-func (l *Limit) Enter(host netip.Addr) *Refusal {
-	k := quota.Host(host)
-	switch n := l.hosts[k]; {
-	case n >= l.host:
-		return refuse(smc.DiagMem, "%d %s with host %s are under way", n, l.what, k)
+func (l *Limit) Enter(c Caller) *Refusal {
+	k := c.host()
+	n, forStrangers := l.origins[c.Origin], l.all-l.all/KnownShare
+	switch {
+	case l.hosts[k] >= l.host:
+		return refuse(smc.DiagMem, "%d %s with host %s are under way", l.hosts[k], l.what, k)
 	case l.total >= l.all:
 		return refuse(smc.DiagMem, "%d %s are under way", l.total, l.what)
-	case !quota.Fair(n, 1, l.host, l.total, l.all):
-		return refuse(smc.DiagMem, "%d %s with host %s are under way, which leaves as many for others", n, l.what, k)
+	case !c.Known && l.strangers >= forStrangers:
+		return refuse(smc.DiagMem, "%d %s with hosts that are not known are under way", l.strangers, l.what)
+	case !quota.Fair(n, 1, l.origin, l.total, l.all), !c.Known && !quota.Fair(n, 1, l.origin, l.strangers, forStrangers):
+		return refuse(smc.DiagMem, "%d %s with %s are under way, which leaves as many for others", n, l.what, c.Origin)
 	}
 	l.hosts[k]++
+	l.origins[c.Origin]++
 	l.total++
+	if !c.Known {
+		l.strangers++
+	}
 	return nil
 }
 
 // Leave ends what Enter has counted.
-func (l *Limit) Leave(host netip.Addr) {
-	k := quota.Host(host)
-	if l.hosts[k] == 0 {
+func (l *Limit) Leave(c Caller) {
+	if k := c.host(); !takeOne(l.hosts, k) || !takeOne(l.origins, c.Origin) {
 		panic("rendezvous: Leave without Enter")
 	}
 	l.total--
-	if l.hosts[k]--; l.hosts[k] == 0 {
-		delete(l.hosts, k)
+	if !c.Known {
+		l.strangers--
 	}
+}
+
+// takeOne takes one of those that are counted, if there is one.
+func takeOne[K comparable](of map[K]int, k K) bool {
+	n := of[k]
+	if n == 1 {
+		delete(of, k)
+	} else if n > 1 {
+		of[k] = n - 1
+	}
+	return n > 0
 }
 
 // Total returns how many are under way with all hosts together.
 func (l *Limit) Total() int { return l.total }
 
-// Within reports whether one more of a host would be within another bound of all, of which the host has a half at most, and, from
-// the second one on, no more than is then left for all others.
-func (l *Limit) Within(host netip.Addr, all int) bool {
-	return quota.Fair(l.hosts[quota.Host(host)], 1, all/2, l.total, all)
+// Within reports whether one more of a host would be within another bound of all, of which the hosts of an origin have a half at
+// most, and, from the second one on, no more than is then left for all others.
+func (l *Limit) Within(c Caller, all int) bool {
+	return quota.Fair(l.origins[c.Origin], 1, all/2, l.total, all)
 }
 
 // Contact tells apart the clients whose first contacts a server makes one after the other.
@@ -92,36 +129,36 @@ func (c Contact) String() string { return fmt.Sprintf("peer %s at %s", c.PeerID,
 // FirstContacts is which first contacts a server has under way. It takes no lock.
 type FirstContacts struct {
 	limit    *Limit
-	underWay map[Contact]bool
+	underWay map[Contact]Caller
 }
 
-// NewFirstContacts returns a FirstContacts with the limits [MaxFirstContacts] and
-// [MaxFirstContactsOfHost].
+// NewFirstContacts returns a FirstContacts with the limit [MaxFirstContacts] and
+// those of hosts and origins.
 func NewFirstContacts() *FirstContacts {
 	return &FirstContacts{
-		limit:    newLimit("first contacts", MaxFirstContacts, MaxFirstContactsOfHost),
-		underWay: map[Contact]bool{},
+		limit:    newLimit("first contacts", MaxFirstContacts, MaxFirstContactsOfOrigin, MaxFirstContactsOfHost),
+		underWay: map[Contact]Caller{},
 	}
 }
 
 // Begin begins a first contact, which End ends. If another one with the client is under
 // way, nothing begins and busy is true. If too many are under way, nothing begins and no
 // says so.
-func (f *FirstContacts) Begin(c Contact) (busy bool, no *Refusal) {
-	if f.underWay[c] {
+func (f *FirstContacts) Begin(c Contact, with Caller) (busy bool, no *Refusal) {
+	if _, busy := f.underWay[c]; busy {
 		return true, nil
 	}
-	if no := f.limit.Enter(c.Host); no != nil {
+	if no := f.limit.Enter(with); no != nil {
 		return false, no
 	}
-	f.underWay[c] = true
+	f.underWay[c] = with
 	return false, nil
 }
 
 // End ends a first contact that has begun.
 func (f *FirstContacts) End(c Contact) {
-	if f.underWay[c] {
+	if with, ok := f.underWay[c]; ok {
 		delete(f.underWay, c)
-		f.limit.Leave(c.Host)
+		f.limit.Leave(with)
 	}
 }

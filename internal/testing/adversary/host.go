@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/smc"
@@ -74,11 +76,23 @@ const dialTime = 10 * time.Second
 
 // Dial makes n TCP connections to a server whose SYNs announce SMC.
 func (h *Host) Dial(ctx context.Context, to netip.AddrPort, n int) ([]*Dialog, error) {
+	return h.DialFrom(ctx, netip.Addr{}, "", to, n)
+}
+
+// DialFrom is Dial from an address of the host, and by the netdev of a name, if these are not zero.
+func (h *Host) DialFrom(ctx context.Context, from netip.Addr, netdev string, to netip.AddrPort, n int) ([]*Dialog, error) {
 	d := net.Dialer{Timeout: dialTime, ControlContext: func(_ context.Context, _, _ string, rc syscall.RawConn) error {
 		var merr error
-		err := rc.Control(func(fd uintptr) { merr = h.option.MarkConnect(int(fd)) })
+		err := rc.Control(func(fd uintptr) {
+			if merr = h.option.MarkConnect(int(fd)); merr == nil && netdev != "" {
+				merr = unix.BindToDevice(int(fd), netdev)
+			}
+		})
 		return errors.Join(err, merr)
 	}}
+	if from.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+	}
 	d.SetMultipathTCP(false)
 	var list []*Dialog
 	err := h.Do(func() error {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"net/netip"
+	"time"
+
+	"smcr/quota"
+)
+
+// Bounds of [Known], and how long a host is known after its last connection.
+const (
+	MaxKnown         = 1024           // hosts
+	MaxKnownOfOrigin = 64             // hosts of one origin
+	KnownFor         = 24 * time.Hour // after the last connection
+)
+
+// Known remembers the hosts with which there was a connection over SMC-R: a part of what a server can have under way is theirs
+// (see [Limit]). A host must answer over RoCE and at its address to be known, so that one is not known by a PROPOSAL. It takes no lock.
+type Known struct {
+	hosts map[netip.Addr]met
+}
+
+type met struct {
+	origin quota.Origin
+	at     time.Time
+}
+
+// NewKnown returns a Known that knows nobody.
+func NewKnown() *Known { return &Known{hosts: map[netip.Addr]met{}} }
+
+// Meet notes a connection with a host. An origin with [MaxKnownOfOrigin] hosts has the one forgotten that it was met with longest ago.
+// If [MaxKnown] are known, that of the origin with the most hosts goes.
+func (k *Known) Meet(now time.Time, c Caller) {
+	host := c.host()
+	if m, is := k.hosts[host]; !is || m.origin != c.Origin {
+		delete(k.hosts, host)
+		k.makeRoom(now, c.Origin)
+	}
+	k.hosts[host] = met{c.Origin, now}
+}
+
+// Knows reports whether there was a connection with a host of the same origin not long ago. Who takes the address of another one, but
+// not its Ethernet address, is not known.
+func (k *Known) Knows(now time.Time, c Caller) bool {
+	m, ok := k.hosts[c.host()]
+	return ok && m.origin == c.Origin && now.Sub(m.at) < KnownFor
+}
+
+// makeRoom forgets those that are not known any more, and one more if there is no room for one of an origin.
+func (k *Known) makeRoom(now time.Time, of quota.Origin) {
+	count, most := map[quota.Origin]int{}, of
+	for h, m := range k.hosts {
+		if now.Sub(m.at) >= KnownFor {
+			delete(k.hosts, h)
+			continue
+		}
+		if count[m.origin]++; count[m.origin] > count[most] {
+			most = m.origin
+		}
+	}
+	switch {
+	case count[of] >= MaxKnownOfOrigin:
+		k.forgetOldest(of)
+	case len(k.hosts) >= MaxKnown:
+		k.forgetOldest(most)
+	}
+}
+
+// forgetOldest forgets the host of an origin that was met longest ago.
+func (k *Known) forgetOldest(of quota.Origin) {
+	var oldest netip.Addr
+	for h, m := range k.hosts {
+		if m.origin == of && (!oldest.IsValid() || m.at.Before(k.hosts[oldest].at)) {
+			oldest = h
+		}
+	}
+	delete(k.hosts, oldest)
+}
