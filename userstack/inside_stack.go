@@ -90,6 +90,9 @@ func (k carriage) Ride(back func()) bool { return k.c.Carried.Ride(back) }
 // Recall implements inside.Carriage.
 func (k carriage) Recall() { k.c.Carried.Recall() }
 
+// Ended implements inside.Carriage.
+func (k carriage) Ended() bool { return k.c.Carried.Ended() }
+
 // Sending implements inside.Carriage.
 func (k carriage) Sending() bool { return k.c.Out.Sending() }
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/userstack/conn"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/relay"
@@ -28,17 +29,20 @@ type Carriage struct {
 //
 // It works while the connection rides, which needs no goroutine, and while goroutines are in
 // ReadFrom or WriteTo. These own the two directions and wait here. Anything that is not plain
-// data (the end of a stream, errors, urgent bytes, the end of the connection) ends the ride
-// and the wait. Then a goroutine handles it, as without an engine.
+// data (errors, resets, urgent bytes, the end of the connection) ends the ride
+// and the wait. Then a goroutine handles it, as without an engine. The end of a stream travels like
+// data, behind it: see carrier_ends.go.
 //
 //	direction | begins               | moves bytes when               | is handed back when
-//	in        | Ride, ReadFrom waits | the socket is readable and the | the socket has an urgent byte, ended or
-//	          |                      | send buffer has room           | failed; the connection takes no more
+//	in        | Ride, ReadFrom waits | the socket is readable and the | the socket has an urgent byte, failed or was
+//	          |                      | send buffer has room           | reset; the connection takes no more, and the
+//	          |                      |                                | program has written more
 //	out       | Ride, WriteTo waits  | data has arrived and the       | the socket failed; the connection has an
-//	          |                      | socket has room                | urgent byte, ended or failed
+//	          |                      | socket has room                | urgent byte or failed
 //
 //	state           | event                                    | next state
-//	rides           | a direction is handed back; Recall       | goroutines, which back starts
+//	rides           | a direction is handed back; Recall;      | goroutines, which back starts
+//	                | both directions have ended               |
 //	goroutines      | ReadFrom and WriteTo both wait, and no   | ErrRides for both; the caller may Ride
 //	                | Recall came                              |
 //	either          | Detach                                   | not attached
@@ -60,12 +64,14 @@ type carrier struct {
 	back     func() // while the connection rides
 	mayRide  bool   // Ride was called
 	recalled bool
+	left     bool // the round has closed the connection: Ending.left must follow
 }
 
 // direction is one of the two directions of a carrier.
 type direction struct {
 	active  bool // the loop moves bytes
 	over    bool // it was handed back, and no goroutine has taken it yet
+	ended   bool // its stream has ended, and the loop has passed that on; never active any more
 	waiting bool // a goroutine waits at back
 	ready   bool // the socket may be readable, or have room
 	n       int64
@@ -183,7 +189,7 @@ func (x *Carriage) carrierOf(end any) *carrier {
 
 // begin makes the loop move bytes in direction d. mu is held.
 func (k *carrier) begin(d *direction) {
-	if d.active || d.over {
+	if d.active || d.over || d.ended {
 		return
 	}
 	d.active, d.n, d.err = true, 0, nil
@@ -197,7 +203,7 @@ func (k *carrier) begin(d *direction) {
 // wait makes the loop move bytes in direction d, and returns when the loop hands d back.
 func (k *carrier) wait(d *direction) (n int64, err error) {
 	k.mu.Lock()
-	if k.c.Carried.p.Load() != k {
+	if k.c.Carried.p.Load() != k && !d.ended {
 		d.active, d.over = false, false
 		k.mu.Unlock()
 		return 0, nil
@@ -226,11 +232,16 @@ func (k *carrier) handBack(d *direction) {
 		return
 	}
 	d.active, d.over = false, true
+	d.tell()
+	k.endRide()
+}
+
+// tell wakes the goroutine that waits. mu is held.
+func (d *direction) tell() {
 	if d.waiting {
 		d.waiting = false
 		d.back <- struct{}{}
 	}
-	k.endRide()
 }
 
 // endRide calls back, so that goroutines start. mu is held.
@@ -280,10 +291,17 @@ func (k *carrier) moveOn(uintptr) {
 	g.mu.Lock()
 	g.call(k.both)
 	g.unlockLate(k.sock.Loop())
+	if k.left {
+		k.left = false
+		k.c.End.left()
+	}
 }
 
 // moveBoth moves bytes in both directions. k.mu and the group's lock are held.
 func (k *carrier) moveBoth() {
+	if k.in.ended {
+		k.lookBehind()
+	}
 	if k.out.active {
 		k.moveOut()
 	}
@@ -297,6 +315,10 @@ func (k *carrier) moveOut() {
 	c, d := k.c, &k.out
 	for {
 		a, b, err := c.In.readable()
+		if err == io.EOF && !c.In.deadline.expired() && !(c.core.AtMark() && c.In.urgentApart()) {
+			k.endOut()
+			return
+		}
 		if err != nil || c.In.deadline.expired() || c.core.AtMark() && (len(a) > 0 || c.In.urgentApart()) {
 			k.handBack(d)
 			return
@@ -337,21 +359,29 @@ func (k *carrier) moveOut() {
 func (k *carrier) moveIn() {
 	c, d := k.c, &k.in
 	k.current = true
-	if err := c.Out.writable(); err != nil || c.Out.deadline.expired() {
+	switch err := c.Out.writable(); {
+	case err == conn.ErrPeerClosed && !c.Out.deadline.expired():
+		k.look()
+		return
+	case err != nil || c.Out.deadline.expired():
 		k.handBack(d)
 		return
 	}
+	ended := false
 	var a, b []byte
 	total, here := 0, 0 // bytes read, and those of them in the last memory from reserve
 	defer func() {
 		if total == 0 {
 			c.Out.dropSpace()
-			return
+		} else {
+			d.n += int64(total)
+			c.Out.produced(time.Now(), here, false)
+			c.txBytes += uint64(total)
+			c.g.s.Stats.TX(total, total)
 		}
-		d.n += int64(total)
-		c.Out.produced(time.Now(), here, false)
-		c.txBytes += uint64(total)
-		c.g.s.Stats.TX(total, total)
+		if ended {
+			k.endIn()
+		}
 	}()
 	for d.ready {
 		if len(a) == 0 {
@@ -394,8 +424,7 @@ func (k *carrier) moveIn() {
 			k.handBack(d)
 			return
 		case n == 0:
-			d.err = io.EOF
-			k.handBack(d)
+			ended = true
 			return
 		default:
 			total, here = total+n, here+n

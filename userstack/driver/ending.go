@@ -161,12 +161,28 @@ func (e *Ending) close(how func(now time.Time)) bool {
 		return false
 	}
 	e.shut(how)
+	e.left()
+	return true
+}
+
+// closeHeld is Close for a caller that holds the group's lock and has read everything. left must follow without the lock.
+func (e *Ending) closeHeld(now time.Time) {
+	switch {
+	case e.closed.Swap(true), e.c.g.end.dead, e.over:
+	case e.linger0.Load():
+		e.c.core.Abort(now)
+	default:
+		e.c.core.Close(now)
+	}
+}
+
+// left ends what waits in a connection that was closed.
+func (e *Ending) left() {
 	e.c.In.deadline.end()
 	e.c.Out.deadline.end()
 	e.c.In.tell()
 	e.c.Out.tell()
 	e.c.kick()
-	return true
 }
 
 // CloseWrite tells the peer that no more data follows. The program can still read.

@@ -21,7 +21,7 @@ type Message struct {
 // never waits. At the end of the stream n and errno are 0. errno is EAGAIN if there is nothing
 // to read.
 //
-// Recv, Send and Pending must be called within a function that [Socket.Control] or the
+// Recv, Send, Pending, Peek and HungUp must be called within a function that [Socket.Control] or the
 // RawConn of [Socket.SyscallConn] calls, because that keeps the descriptor open.
 func (s *Socket) Recv(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 	if s.sim != nil {
@@ -90,6 +90,37 @@ func (s *Socket) Pending() (readable, mark, plain bool) {
 		mark = err == nil && at != 0
 	}
 	return revents != 0, mark, revents == unix.POLLIN
+}
+
+// Peek returns what Recv of one byte would return, and leaves it: n is 0 or 1. For where it may be
+// called see Recv.
+func (s *Socket) Peek() (n int, errno syscall.Errno) {
+	if s.sim != nil {
+		return s.sim.Peek()
+	}
+	var b [1]byte
+	for {
+		r, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(&b)), 1, unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+		switch errno {
+		case 0:
+			return int(r), 0
+		case unix.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
+
+// HungUp returns two facts: up, whether both sides have ended their streams, or the connection was
+// reset; failed, whether the connection has an error that no call has reported, for example because
+// it was reset behind the end of the stream, where Recv does not tell. It leaves the error. For where
+// it may be called see Recv.
+func (s *Socket) HungUp() (up, failed bool) {
+	if s.sim != nil {
+		return s.sim.HungUp()
+	}
+	revents := pollNow(s.fd, 0) // these events are always looked for
+	return revents&(unix.POLLHUP|unix.POLLERR) != 0, revents&unix.POLLERR != 0
 }
 
 // pollNow returns which of the events are true for fd now.

@@ -8,8 +8,8 @@
 // A [Socket] is a TCP socket that keeps each urgent byte (MSG_OOB) at its place in the
 // stream, for reading (SO_OOBINLINE) and for writing.
 //
-// Where an engine carries the bytes without a goroutine (package driver), a relay does what is
-// not plain data: see [ErrRides]. This package does not decide whether a connection uses SMC.
+// Where an engine carries the bytes and the ends of streams without a goroutine (package driver), a
+// relay does everything else: see [ErrRides]. This package does not decide whether a connection uses SMC.
 //
 // # Concurrency
 //

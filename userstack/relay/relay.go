@@ -91,6 +91,8 @@ type Relay struct {
 	ResetProgram func()
 	// Detach, if not nil, makes Net stop using App. It is called before App is closed.
 	Detach func()
+	// Ended, if not nil, reports whether Net has carried both streams to their ends by itself, and has ended App's and its own.
+	Ended func() bool
 	// Sending, if not nil, reports whether Net is about to send something that it has read: the peer has room for it.
 	Sending func() bool
 	// Carried, if not nil, is called when no more bytes are moved, before the
@@ -139,11 +141,15 @@ func (r *Relay) detach() {
 	}
 }
 
-// Carry moves bytes until both directions have ended, or until the stream moves them
+// Carry moves bytes until both directions have ended, by the relay or without it, or until the stream moves them
 // without the relay. In the second case rides is true, and Carry may be called again.
 // The connection is reset when stop is closed.
 func (r *Relay) Carry(stop <-chan struct{}) (rides bool) {
 	r.rides.Store(false)
+	if r.Ended != nil && r.Ended() {
+		r.guarded("the end of a relay", func() { r.reset.Store(r.close()) })
+		return false
+	}
 	r.upRead, r.downOver = make(chan struct{}), make(chan struct{})
 	done := make(chan struct{})
 	r.working.Store(2)
@@ -264,6 +270,12 @@ func (r *Relay) up() (reset bool) {
 			return false // this side closed App first
 		}
 	}
+	return r.close()
+}
+
+// close closes the network side as the program has closed its end, after the end of what that wrote. It reports whether
+// the connection was reset.
+func (r *Relay) close() (reset bool) {
 	r.appHungUp.Store(true)
 	if r.undelivered.Load() || r.resetAfterEnd() {
 		r.awaitSent()

@@ -35,7 +35,8 @@ func (w *boundary) carry(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
 	}
 	_ = conn.SetOOBInline(true) // the option of the program's socket counts
 	r := &relay.Relay{
-		App: data, Net: conn, Guard: s.in.Guard(), Detach: carriage.Detach, Sending: carriage.Sending, ResetProgram: f.ResetProgram,
+		App: data, Net: conn, Guard: s.in.Guard(), Detach: carriage.Detach, Ended: carriage.Ended, Sending: carriage.Sending,
+		ResetProgram: f.ResetProgram,
 	}
 	leave := s.enterRelay()
 	began, made, carried := time.Now(), f.Age(), uint64(0)

@@ -10,13 +10,14 @@ import (
 	"smcr/userstack/relay"
 )
 
-// A connection rides while the engine carries its bytes, without a goroutine.
+// A connection rides while the engine carries its bytes and the ends of its streams, without a goroutine.
 // The goroutines of the relay start when there is something else to do, follow
 // the table of the relay, and end if the connection can ride again:
 //
 //	rides, and                                      | then
+//	both streams have ended                         | a goroutine, which closes both sides
 //	the engine hands a direction back: urgent byte, | goroutines; after an urgent byte the
-//	end of the stream, error, end of the connection | connection rides again
+//	error, reset, end of the connection             | connection rides again
 //	the service ends                                | goroutines, which end the connection;
 //	                                                | it does not ride any more
 //

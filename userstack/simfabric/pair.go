@@ -21,8 +21,8 @@ import (
 //	close                     | the same; writing fails with EPIPE
 //	close with data unread    | ECONNRESET once, after all written data; writing: EPIPE
 //	shutdown(SHUT_RDWR)       | the end of the stream, after all written data; writing: EPIPE
-//	Abort, Reset              | ECONNRESET once, after all written data; writing: EPIPE. The
-//	                          | program reads no error behind the end of the stream
+//	Abort, Reset              | ECONNRESET once, after all written data; writing: EPIPE. Behind the
+//	                          | end of a stream, no read returns it: only EPOLLERR tells
 //	a reader makes room       | EPOLLOUT, when at most a quarter of the buffer is used
 type socketpair struct {
 	w       *World
@@ -44,6 +44,7 @@ type pipe struct {
 	fin    bool          // the writer writes no more
 	closed bool          // the reader is closed
 	err    syscall.Errno // the next error of the reader
+	behind bool          // the writer has reset the connection after fin
 }
 
 func (p *pipe) urgent() bool { return p.mark >= p.pos && p.mark < p.pos+int64(len(p.buf)) }
@@ -160,7 +161,7 @@ func (e *loopEnd) events() (events uint32) {
 		{e.up.urgent(), unix.EPOLLPRI},
 		{e.up.fin, unix.EPOLLRDHUP},
 		{e.up.fin && e.down.fin || e.down.closed, unix.EPOLLHUP},
-		{e.up.err != 0, unix.EPOLLERR},
+		{e.up.err != 0 || e.up.behind, unix.EPOLLERR},
 		{e.down.hasSpace(e.size), unix.EPOLLOUT},
 	} {
 		if c.on {
@@ -222,6 +223,30 @@ func (e *loopEnd) Pending() (readable, mark, plain bool) {
 	return e.up.readable(), e.up.atMark(), e.events()&^unix.EPOLLOUT == data
 }
 
+// Peek implements rounds.Stream.
+func (e *loopEnd) Peek() (n int, errno syscall.Errno) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	switch u := &e.up; {
+	case len(u.buf) > 0:
+		return 1, 0
+	case u.err != 0:
+		return 0, u.err
+	case u.fin:
+		return 0, 0
+	}
+	return 0, syscall.EAGAIN
+}
+
+// HungUp implements rounds.Stream.
+func (e *loopEnd) HungUp() (up, failed bool) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	const hup, err = unix.EPOLLHUP, unix.EPOLLERR
+	events := e.events()
+	return events&(hup|err) != 0, events&err != 0
+}
+
 // CloseWrite implements rounds.Stream.
 func (e *loopEnd) CloseWrite() error {
 	e.w.mu.Lock()
@@ -250,26 +275,11 @@ func (p *Program) SendUrgent(b []byte) (n int, errno syscall.Errno) {
 	return (*loopEnd)(p.p).send(b, nil, true)
 }
 
-// HungUp reports whether poll at the loop's end reports a hang-up.
-func (p *Program) HungUp() bool {
+// Unread returns how many bytes the loop's end can read.
+func (p *Program) Unread() int {
 	p.p.w.mu.Lock()
 	defer p.p.w.mu.Unlock()
-	return p.p.down.closed || p.p.up.fin && p.p.down.fin
-}
-
-// Peek is recv with MSG_PEEK at the loop's end.
-func (p *Program) Peek() (n int, errno syscall.Errno) {
-	p.p.w.mu.Lock()
-	defer p.p.w.mu.Unlock()
-	switch u := &p.p.up; {
-	case len(u.buf) > 0:
-		return len(u.buf), 0
-	case u.err != 0:
-		return 0, u.err
-	case u.fin:
-		return 0, 0
-	}
-	return 0, syscall.EAGAIN
+	return len(p.p.up.buf)
 }
 
 // Reset resets the connection at the loop's end.
@@ -392,8 +402,11 @@ func (p *Program) Abort() error {
 	p.p.w.mu.Lock()
 	defer p.p.w.mu.Unlock()
 	if u, d := &p.p.up, &p.p.down; !d.closed {
-		if !u.fin || !d.fin {
+		switch {
+		case !u.fin:
 			u.err = syscall.ECONNRESET
+		case !d.fin:
+			u.behind, d.buf = true, nil
 		}
 		d.close(u)
 		p.p.watch.raise()

@@ -70,7 +70,7 @@ func (x *twin) recv(n int) {
 	m, errno := x.recvOnce(buf)
 	for m > 0 && m < n {
 		_, mark, _ := x.sock.Pending()
-		if left, _ := x.prog.Peek(); mark || left == 0 {
+		if mark || x.prog.Unread() == 0 {
 			break
 		}
 		k, _ := x.recvOnce(buf[m:])
@@ -103,8 +103,15 @@ func (x *twin) compare(what string) {
 	if err == nil && mark != (at != 0 && p[0].Revents&unix.POLLPRI != 0) {
 		x.t.Fatalf("%s: at the mark: %v, the kernel: %d", what, mark, at)
 	}
-	if x.prog.HungUp() != (p[0].Revents&unix.POLLHUP != 0) {
-		x.t.Fatalf("%s: hung up: %v, the kernel: %#x", what, x.prog.HungUp(), p[0].Revents)
+	up, failed := x.sock.HungUp()
+	if up != (p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0) || failed != (p[0].Revents&unix.POLLERR != 0) {
+		x.t.Fatalf("%s: hung up: %v, failed: %v, the kernel: %#x", what, up, failed, p[0].Revents)
+	}
+	if n, errno := x.sock.Peek(); !failed {
+		k, _, kerr := unix.Recvfrom(x.fds[0], make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if n != max(k, 0) || errno != errnoOf(kerr) {
+			x.t.Fatalf("%s: peek: %d, %v, the kernel: %d, %v", what, n, errno, k, kerr)
+		}
 	}
 }
 

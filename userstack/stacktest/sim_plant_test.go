@@ -73,7 +73,12 @@ var plantedBugs = []plantedBug{
 	{name: "placed bytes are not sent if no more bytes follow", file: "conn/conn.go", old: "more := c.place(n) || s.placed\n", new: "more := c.place(n)\n"},
 	{name: "a read that ends before an urgent byte counts as the last one", file: "driver/carrier.go", old: "			other = !plain\n", new: "			_ = plain\n"},
 	{name: "the engine does not wait for room in the socket", file: "driver/carrier.go", old: "			k.sock.AwaitRoom()\n", new: ""},
-	{name: "the end of the stream of a program is not handed back", file: "driver/carrier.go", old: "			d.err = io.EOF\n			k.handBack(d)\n", new: "			d.err = io.EOF\n			d.ready = false\n", quick: true},
+	{name: "the end of the stream of a program is not passed on", file: "driver/carrier_ends.go", old: "		c.core.CloseWrite(time.Now())\n", new: "", quick: true},
+	{name: "the end of the peer's stream is not passed on", file: "driver/carrier_ends.go", old: " || k.sock.CloseWrite() != nil {", new: " {"},
+	{name: "the end of a stream overtakes the data before it", file: "driver/carrier.go", old: "			ended = true\n			return\n", new: "			k.endIn()\n			return\n"},
+	{name: "a reset behind the end of a stream is not seen", file: "driver/carrier_ends.go", old: "case failed || up && !k.out.ended ||", new: "case false && (up || failed) ||"},
+	{name: "a reset that comes after the end of a stream is not seen", file: "driver/carrier_ends.go", old: "	if up, _ := k.sock.HungUp(); up {\n		k.endRide()", new: "	if up, _ := k.sock.HungUp(); up && !up {\n		k.endRide()"},
+	{name: "a closed connection ends although the program has written", file: "driver/carrier_ends.go", old: "	case n > 0:\n", new: "	case n < 0:\n"},
 	{name: "room in the send buffer does not reach the engine", file: "driver/ending.go", old: "	c.Out.tell()\n	c.kick()\n}\n\nfunc (c *Conn) wakeUrgent", new: "	c.Out.tell()\n}\n\nfunc (c *Conn) wakeUrgent"},
 }
 

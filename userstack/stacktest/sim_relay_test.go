@@ -42,7 +42,7 @@ func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRe
 // them.
 func (r *simRelay) start(c *userstack.Conn) {
 	r.c, r.k = c, inside.StackOf[*userstack.Conn](r.stack).Carriage(c)
-	r.relay.Net, r.relay.Detach = c, r.k.Detach
+	r.relay.Net, r.relay.Detach, r.relay.Ended = c, r.k.Detach, r.k.Ended
 	_ = c.SetOOBInline(true)
 	r.k.Attach(r.sock)
 	r.ride()
@@ -84,22 +84,25 @@ func (s simSocket) Conn() syscall.Conn { return s.r.sock }
 func (s simSocket) SetReadDeadline(t time.Time) error { return s.r.sock.SetReadDeadline(t) }
 func (s simSocket) CloseWrite() error                 { return s.r.sock.CloseWrite() }
 func (s simSocket) Close() error                      { return s.r.sock.Close() }
-func (s simSocket) HungUp() bool                      { return s.r.HungUp() }
+func (s simSocket) Unread() int                       { return s.r.Unread() }
+
+func (s simSocket) HungUp() bool {
+	up, _ := s.r.sock.HungUp()
+	return up
+}
 
 func (s simSocket) Peek() (n int, err error) {
-	n, errno := s.r.Peek()
+	n, errno := s.r.sock.Peek()
+	if _, failed := s.r.sock.HungUp(); failed && n == 0 && errno == 0 {
+		errno = syscall.ECONNRESET // SO_ERROR
+	}
 	if errno != 0 {
 		return 0, errno
 	}
 	return n, nil
 }
 
-func (s simSocket) Unread() int {
-	n, _ := s.r.Peek()
-	return n
-}
-
-func (s simSocket) AwaitHangUp() error { return s.wait(true, s.r.HungUp) }
+func (s simSocket) AwaitHangUp() error { return s.wait(true, s.HungUp) }
 
 func (s simSocket) AwaitInput() (n int, err error) {
 	werr := s.wait(true, func() bool {

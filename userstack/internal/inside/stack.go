@@ -127,6 +127,9 @@ type Carriage interface {
 	Ride(back func()) bool
 	// Recall ends the ride for good: goroutines carry the bytes from then on.
 	Recall()
+	// Ended reports whether both streams of an attached connection have ended, and both ends were passed on: to the
+	// peer, and to the program. It is so without ReadFrom and WriteTo, too. Nothing is left then but to close.
+	Ended() bool
 	// Sending reports whether there is something to be sent that the peer has room for.
 	Sending() bool
 	// Bytes returns how many bytes the connection has carried, in both directions

@@ -52,6 +52,11 @@ type Stream interface {
 	// (readable), whether the next byte is urgent (mark), and whether there is only data
 	// without urgent bytes, end or error (plain).
 	Pending() (readable, mark, plain bool)
+	// Peek returns what Recv of one byte would return, and leaves it: n is 0 or 1.
+	Peek() (n int, errno syscall.Errno)
+	// HungUp reports whether both sides have ended their streams, or the connection was reset (up), and whether an
+	// error of it was not reported yet (failed).
+	HungUp() (up, failed bool)
 	// CloseWrite shuts down writing.
 	CloseWrite() error
 	// Close closes the socket.

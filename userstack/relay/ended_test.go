@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"testing"
+
+	"smcr/internal/testing/testkind"
+)
+
+// TestEnded: where the stream has carried both directions to their ends, a relay only closes, and resets if the program has
+// reset the connection behind the end of its stream.
+func TestEnded(t *testing.T) {
+	testkind.System(t)
+	for name, rough := range map[string]bool{"in order": false, "reset": true} {
+		t.Run(name, func(t *testing.T) {
+			p, app, _ := connect(t)
+			p.shutdown()
+			if n, err := app.AwaitInput(); n != 0 || err != nil {
+				t.Fatalf("instead of the end of the stream: %d, %v", n, err)
+			}
+			if rough {
+				p.reset()
+				if err := app.AwaitHangUp(); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := app.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			net := newFakeStream()
+			r := &Relay{App: app, Net: net, Ended: func() bool { return true }}
+			if reset := r.Run(nil); reset != rough {
+				t.Errorf("a reset: %v", reset)
+			}
+			if !net.closed || net.aborted != rough {
+				t.Errorf("network side closed: %v, reset: %v", net.closed, net.aborted)
+			}
+			if r.upRead != nil {
+				t.Error("a direction was started")
+			}
+		})
+	}
+}
