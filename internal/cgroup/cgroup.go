@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -135,4 +136,21 @@ func Populated(dir string) (bool, error) {
 		return false, err
 	}
 	return bytes.Contains(append([]byte("\n"), b...), []byte("\npopulated 1\n")), nil
+}
+
+// Processes returns the processes in the cgroup whose folder is dir, and below it, as far as this process sees them.
+func Processes(dir string) (pids []int) {
+	_ = filepath.WalkDir(dir+"/.", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return nil // gone meanwhile
+		}
+		b, _ := os.ReadFile(filepath.Join(name, "cgroup.procs"))
+		for _, word := range bytes.Fields(b) {
+			if n, err := strconv.Atoi(string(word)); err == nil && n > 0 { // 0: of another PID namespace
+				pids = append(pids, n)
+			}
+		}
+		return nil
+	})
+	return pids
 }

@@ -12,6 +12,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
+	"smcr/internal/printable"
 	"smcr/nl"
 	"smcr/smc"
 
@@ -29,14 +30,17 @@ type attachOptions struct {
 func newAttach(f *cmdutil.Factory) *cobra.Command {
 	o := &attachOptions{Factory: f}
 	cmd := o.command(o.attach, &cobra.Command{
-		Use:   "attach {--unit UNIT | --cgroup CGROUP | --pid PID | --pod UID}",
+		Use:   "attach " + targetForms,
 		Short: "Have programs that run already use SMC-R",
 		Long: "Attach a cgroup: from now on, connections of all programs in it and below it use SMC-R\n" +
 			"if the peer uses SMC-R too. The programs keep their sockets and need no restart, also\n" +
 			"those that listen. Open connections stay as they are. The cgroup may come\n" +
 			"and go, as that of a unit does when it is restarted.\n\n" +
+			"A container must be in the network namespace of the stack, as it is with the network of\n" +
+			"its host. One with a network of its own needs a stack there: 'smcr attach' says how. A\n" +
+			"container that is made anew with the same name has another cgroup.\n\n" +
 			"'smcr program list' shows what is attached, and what became of the connections.",
-		Example: "  smcr attach --unit nginx.service\n  smcr attach --pid 4711 --accept\n  smcr program list",
+		Example: "  smcr attach --unit nginx.service\n  smcr attach --pid 4711 --accept\n  smcr attach --container web\n  smcr attach --pod shop/web-0\n  smcr program list",
 	})
 	cmd.Flags().BoolVar(&o.connect, "connect", false, "only connections that the programs make")
 	cmd.Flags().BoolVar(&o.always, "no-adapt", false, "try SMC-R for every connection, even if many short ones in a row did not benefit")
@@ -61,11 +65,11 @@ func newProgram(f *cmdutil.Factory) *cobra.Command {
 func newDetach(f *cmdutil.Factory) *cobra.Command {
 	o := &attachOptions{Factory: f}
 	return o.command(o.detach, &cobra.Command{
-		Use:   "detach {--unit UNIT | --cgroup CGROUP | --pid PID | --pod UID}",
+		Use:   "detach " + targetForms,
 		Short: "Have new connections of attached programs be TCP",
 		Long: "Detach a cgroup, which is the inverse of 'smcr attach'. Connections over SMC-R stay\n" +
 			"as they are.",
-		Example: "  smcr detach --unit nginx.service",
+		Example: "  smcr detach --unit nginx.service\n  smcr detach --container web",
 	})
 }
 
@@ -86,13 +90,55 @@ func (o *attachOptions) attach(ctx context.Context) error {
 	if !o.connect && !o.accept {
 		o.connect, o.accept = true, true
 	}
-	return o.each(ctx, func(ctx context.Context, c nl.Attacher, path string) error {
+	paths, err := o.target.paths(ctx)
+	if err != nil {
+		return err
+	}
+	if paths, err = o.here(paths); err != nil {
+		return err
+	}
+	return o.each(ctx, paths, func(ctx context.Context, c nl.Attacher, path string) error {
 		return c.Attach(ctx, nl.Attachment{Path: path, Connect: o.connect, Accept: o.accept, Always: o.always})
 	})
 }
 
+// here returns the cgroups without those of containers that are all in other network namespaces, where the stack of this one takes no connections, and
+// says so. If there is no other, this is an error. A cgroup that is no container's may have processes later.
+func (o *attachOptions) here(paths []string) (here []string, err error) {
+	what, again := "", ""
+	switch t := o.target; {
+	case t.container != "":
+		what, again = "container "+t.container, "--container "+t.container
+	case t.pod != "":
+		what, again = "pod "+t.pod, "--pod "+t.pod
+	}
+	var notes []string
+	for _, p := range paths {
+		pid := elsewhere(p)
+		if pid == 0 || what == "" {
+			here = append(here, p)
+		}
+		if pid != 0 {
+			notes = append(notes, fmt.Sprintf("%s is in a network namespace of its own (that of process %d), which needs a stack of its own: 'nsenter --target %[2]d --net smcr serve' there, and then 'nsenter --target %[2]d --net smcr attach %[3]s'",
+				cmp.Or(what, "cgroup "+p), pid, cmp.Or(again, "--cgroup "+p)))
+		}
+	}
+	if here == nil {
+		return nil, cmdutil.Say(os.ErrInvalid, "%s", notes[0])
+	}
+	for _, n := range notes {
+		o.IO.Printing()
+		printable.Fprintf(o.IO.ErrOut, "smcr: %s\n", n)
+	}
+	return here, nil
+}
+
 func (o *attachOptions) detach(ctx context.Context) error {
-	return o.each(ctx, func(ctx context.Context, c nl.Attacher, path string) error {
+	paths, err := o.target.paths(ctx)
+	if err != nil {
+		return err
+	}
+	return o.each(ctx, paths, func(ctx context.Context, c nl.Attacher, path string) error {
 		err := c.Detach(ctx, path)
 		if errors.Is(err, os.ErrNotExist) {
 			return cmdutil.Say(err, "cgroup %q is not attached: see 'smcr program list'", path)
@@ -101,14 +147,16 @@ func (o *attachOptions) detach(ctx context.Context) error {
 	})
 }
 
-// each calls do with the cgroup of the target.
-func (o *attachOptions) each(ctx context.Context, do func(ctx context.Context, c nl.Attacher, path string) error) error {
-	path, err := o.target.path(ctx)
-	if err != nil {
-		return err
-	}
+// each calls do with each cgroup.
+func (o *attachOptions) each(ctx context.Context, paths []string, do func(ctx context.Context, c nl.Attacher, path string) error) error {
 	return o.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
-		err := withAttacher(c, func(a nl.Attacher) error { return do(ctx, a, path) })
+		err := withAttacher(c, func(a nl.Attacher) error {
+			var errs []error
+			for _, p := range paths {
+				errs = append(errs, do(ctx, a, p))
+			}
+			return errors.Join(errs...)
+		})
 		if err == nil {
 			o.NoteVolatile(ctx, c)
 		}

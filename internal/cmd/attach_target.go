@@ -5,23 +5,25 @@ package cmd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"smcr/internal/cgroup"
 	"smcr/internal/cmdutil"
+	"smcr/internal/containers"
 	"smcr/internal/services"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 // A target names a cgroup by what is in it.
 type target struct {
-	unit, cgroup, pod string
-	pid               int
+	unit, cgroup, container, pod string
+	pid                          int
 }
 
 func (t *target) addFlags(cmd *cobra.Command) {
@@ -29,50 +31,102 @@ func (t *target) addFlags(cmd *cobra.Command) {
 	fl.StringVar(&t.unit, "unit", "", "the cgroup of a `unit` of systemd, whether or not it runs")
 	fl.StringVar(&t.cgroup, "cgroup", "", "a `cgroup` by its path, from the top of the tree (as in /proc/PID/cgroup) or of the file system")
 	fl.IntVar(&t.pid, "pid", 0, "the cgroup of a `process`, with all others in it")
-	fl.StringVar(&t.pod, "pod", "", "the cgroup of a pod of Kubernetes, by its `UID`")
+	fl.StringVar(&t.container, "container", "", "the cgroup of a `container` of Docker or Podman by its name, or of any runtime by its ID")
+	fl.StringVar(&t.pod, "pod", "", "the cgroup of a `pod` of Kubernetes, by its name, NAMESPACE/NAME, its UID, or, of all that have it, an annotation or a label KEY=VALUE")
 	_ = cmd.RegisterFlagCompletionFunc("unit", services.CompleteUnits)
 }
+
+// targets are the flags of which there is one.
+var targets = []string{"unit", "cgroup", "pid", "container", "pod"}
+
+// targetForms is how they are used.
+const targetForms = "{--unit|--cgroup|--pid|--container|--pod} NAME"
 
 // check returns an error unless exactly one flag is given.
 func (t *target) check(cmd *cobra.Command) error {
 	n := 0
-	for _, name := range []string{"unit", "cgroup", "pid", "pod"} {
+	for _, name := range targets {
 		if cmd.Flags().Changed(name) {
 			n++
 		}
 	}
 	switch {
 	case n != 1:
-		return cmdutil.CommandError(cmd, "say which programs with one of --unit, --cgroup, --pid and --pod")
+		return cmdutil.CommandError(cmd, "say which programs with one of --unit, --cgroup, --pid, --container and --pod")
 	case cmd.Flags().Changed("pid") && t.pid <= 0:
 		return cmdutil.UsageError("--pid %d: must be the number of a process", t.pid)
 	}
 	return nil
 }
 
-// path returns the path of the cgroup.
-func (t *target) path(ctx context.Context) (string, error) {
+// paths returns the paths of the cgroups. Only an annotation of pods may have several.
+func (t *target) paths(ctx context.Context) (all []string, err error) {
+	one := ""
 	switch {
 	case t.unit != "":
-		return unitCgroup(ctx, t.unit)
+		one, err = unitCgroup(ctx, t.unit)
 	case t.pid != 0:
-		return pidCgroup(t.pid)
+		one, err = pidCgroup(t.pid)
+	case t.container != "":
+		one, err = containers.Container(ctx, t.container)
+		return []string{one}, sayContainer(err)
+	case t.pod != "":
+		all, err = containers.Pods(ctx, t.pod)
+		return all, sayContainer(err)
+	default:
+		one, err = namedCgroup(t.cgroup)
 	}
+	return []string{one}, err
+}
+
+// sayContainer gives an error of a container or a pod its exit status.
+func sayContainer(err error) error {
+	switch {
+	case errors.Is(err, containers.ErrNotFound):
+		return cmdutil.Say(errors.Join(fs.ErrNotExist, err), "%v", err)
+	case errors.Is(err, containers.ErrAmbiguous), errors.Is(err, containers.ErrShared):
+		return cmdutil.Say(errors.Join(os.ErrInvalid, err), "%v: say which with --cgroup or --pid", err)
+	}
+	return err
+}
+
+// namedCgroup returns the path of a cgroup that is given by its path or its folder.
+func namedCgroup(name string) (string, error) {
 	top, err := cgroup.Top()
 	if err != nil {
 		return "", err
 	}
-	if t.pod != "" {
-		return podCgroup(top, t.pod)
-	}
-	p := path.Clean(t.cgroup)
+	p := path.Clean(name)
 	if rest, ok := strings.CutPrefix(p, top); ok && (rest == "" || rest[0] == '/') { // of the file system
 		p = path.Join("/", rest)
 	}
 	if !cgroup.Valid(p) {
-		return "", cmdutil.UsageError("--cgroup %q: must be a path that begins with /", t.cgroup)
+		return "", cmdutil.UsageError("--cgroup %q: must be a path that begins with /", name)
 	}
 	return p, nil
+}
+
+// elsewhere returns a process of a cgroup that is in another network namespace, or 0 if there is none, or if another one is here.
+func elsewhere(p string) (pid int) {
+	top, err := cgroup.Top()
+	if err != nil {
+		return 0
+	}
+	var own unix.Stat_t
+	if unix.Stat("/proc/thread-self/ns/net", &own) != nil {
+		return 0
+	}
+	for _, n := range cgroup.Processes(path.Join(top, p)) {
+		var st unix.Stat_t
+		if unix.Stat(fmt.Sprintf("/proc/%d/ns/net", n), &st) != nil {
+			continue // gone, or the user may not know
+		}
+		if st.Ino == own.Ino && st.Dev == own.Dev {
+			return 0
+		}
+		pid = n
+	}
+	return pid
 }
 
 func pidCgroup(pid int) (string, error) {
@@ -100,24 +154,4 @@ func unitCgroup(ctx context.Context, unit string) (string, error) {
 		return "", cmdutil.Say(errors.Join(os.ErrInvalid, err), "unit %q has no processes", unit)
 	}
 	return p, err
-}
-
-// podCgroup looks for the cgroup of a pod, whose name has the UID: with underscores if systemd makes the cgroups.
-func podCgroup(top, uid string) (string, error) {
-	found := ""
-	err := filepath.WalkDir(top, func(dir string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() {
-			return nil // gone meanwhile
-		}
-		name := strings.ReplaceAll(strings.TrimSuffix(d.Name(), ".slice"), "_", "-")
-		if name == "pod"+uid || strings.HasSuffix(name, "-pod"+uid) {
-			found = path.Join("/", strings.TrimPrefix(dir, top))
-			return fs.SkipAll
-		}
-		return nil
-	})
-	if err == nil && (found == "" || uid == "") {
-		err = cmdutil.Say(fs.ErrNotExist, "no pod %q on this host: see 'kubectl get pod NAME -o jsonpath={.metadata.uid}'", uid)
-	}
-	return found, err
 }

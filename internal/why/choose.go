@@ -18,8 +18,11 @@ import (
 // what was looked for and what else to try.
 func (o *options) choose(ctx context.Context, items []item, own map[netip.Addr]bool, w *owners) ([]*item, error) {
 	t := o.target
-	if t.unit != "" {
+	switch {
+	case t.unit != "":
 		return o.ofUnit(ctx, items, w)
+	case t.container != "", t.pods != "":
+		return o.ofContainer(ctx, items, w)
 	}
 	port := target{}
 	if t.number != 0 {

@@ -35,7 +35,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 	opts := &options{Factory: f, interval: defaultInterval}
 	cmd := &cobra.Command{
-		Use:   "why PID|:PORT|ADDRESS|UNIT",
+		Use:   "why PID|:PORT|ADDRESS|UNIT|container:NAME|pod:NAME",
 		Short: "Say what carries connections, why, and what to do",
 		Long: "Say for connections and listeners of this network namespace what carries them (SMC-R,\n" +
 			"SMC-D or TCP), why, how fast they are, what was sent again, and what to do. They need\n" +
@@ -44,7 +44,8 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 			"perhaps with a port: 10.1.0.5:443 or [fd00::5]:443. A number alone is a process if\n" +
 			"there is one, and a port otherwise; pid:NUMBER and :NUMBER say which is meant. UNIT is\n" +
 			"a unit of systemd: nginx.service, ssh.socket, system.slice. A name alone is a service if\n" +
-			"it has processes, and a program otherwise.\n\n" +
+			"it has processes, and a program otherwise. container:NAME and pod:NAME are those of\n" +
+			"'smcr attach'.\n\n" +
 			"Of several connections of which there is the same to say, the text shows one and how\n" +
 			"many more there are. --all shows each. JSON has all of them.\n\n" +
 			"smcr measures rates for a second. 'smcr why :443 --interval 0' does not measure.\n\n" +
@@ -60,7 +61,7 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 			case 1:
 				return nil
 			}
-			return cmdutil.CommandError(cmd, "expected one process, port, address or unit, unexpected argument %q", args[1])
+			return cmdutil.CommandError(cmd, "expected one process, port, address, unit or container, unexpected argument %q", args[1])
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			opts.arg = args[0]

@@ -108,6 +108,8 @@ type Process struct {
 	Run bool
 	// Unit is its service of systemd, or "".
 	Unit string
+	// Container is the ID of its container, or "".
+	Container string
 	// IsStack reports whether the process is a stack of smcr.
 	IsStack bool
 }

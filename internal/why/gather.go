@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/containers"
 	"smcr/internal/sample"
 	"smcr/internal/services"
 	"smcr/internal/sysfs"
@@ -60,13 +61,17 @@ type environment struct {
 	addresses func() map[netip.Addr]bool
 	// listens returns where a unit of systemd with sockets listens.
 	listens func(ctx context.Context, unit string) ([]netip.AddrPort, error)
-	uid     uint32
-	wait    func(context.Context, time.Duration)
+	// container and pods return the cgroups of containers.
+	container func(ctx context.Context, name string) (string, error)
+	pods      func(ctx context.Context, which string) ([]string, error)
+	uid       uint32
+	wait      func(context.Context, time.Duration)
 }
 
 func system() *environment {
 	return &environment{
-		procs: newProcs(), sockets: network.SockDiag{}.EachInfo, addresses: ownAddresses, listens: services.Listens, uid: uint32(os.Geteuid()),
+		procs: newProcs(), sockets: network.SockDiag{}.EachInfo, addresses: ownAddresses, listens: services.Listens,
+		container: containers.Container, pods: containers.Pods, uid: uint32(os.Geteuid()),
 		wait: func(ctx context.Context, d time.Duration) {
 			select {
 			case <-time.After(d):

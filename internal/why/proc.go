@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/cgroup"
+	"smcr/internal/containers"
 	"smcr/nl"
 )
 
@@ -187,6 +188,7 @@ func (p *procs) process(pid int) *Process {
 	}
 	does, run := p.attachedBy(t)
 	x := &Process{PID: pid, UID: t.uid, Command: t.comm, Start: startOf(t), Attached: does, Run: run, Unit: unitOf(t.cgroups, p.read(1, "cgroup"))}
+	_, x.Container = containers.Of(systemdCgroups(t.cgroups)[1])
 	p.described[pid] = x
 	return x
 }
@@ -199,12 +201,17 @@ func (p *procs) attachedBy(t *task) (does, run bool) {
 	run = strings.Contains(in, "/"+cgroup.RunPrefix)
 	does = run
 	for _, a := range p.attached {
-		top := strings.TrimSuffix(a.Path, "/")
-		if rest, ok := strings.CutPrefix(in, top); in != "" && ok && (rest == "" || rest[0] == '/') && len(top) > best {
+		if top := strings.TrimSuffix(a.Path, "/"); below(in, top) && len(top) > best {
 			best, does, run = len(top), a.Connect || a.Accept, a.Run
 		}
 	}
 	return does, does && run
+}
+
+// below reports whether a cgroup, which may be unknown, is another one, or below it.
+func below(in, top string) bool {
+	rest, ok := strings.CutPrefix(in, strings.TrimSuffix(top, "/"))
+	return in != "" && ok && (rest == "" || rest[0] == '/')
 }
 
 // simple is a word that needs no quotes in a shell.

@@ -199,6 +199,9 @@ func processText(f *Facts) string {
 	if p.Unit != "" {
 		text += ", " + p.Unit
 	}
+	if p.Container != "" {
+		text += ", container " + p.shortContainer()
+	}
 	switch {
 	case p.Run:
 		text += ", under smcr run"

@@ -13,7 +13,7 @@ import (
 	"smcr/internal/reasons"
 )
 
-// A target is what the user asks about: a process, a port, an address or a unit. One of the fields is
+// A target is what the user asks about: a process, a port, an address, a unit, a container or pods. One of the fields is
 // set, or number, or unit with program.
 type target struct {
 	pid    int
@@ -24,10 +24,12 @@ type target struct {
 	unit   string         // of systemd, with its suffix
 	// program is the name without a suffix, which may be that of a program if there is no such unit.
 	program string
+	// container is a name or an ID, and pods are a UID, a name, or an annotation: see package containers.
+	container, pods string
 }
 
 // forms says what an argument looks like.
-const forms = "give a process (1234 or pid:1234), a port (:443), an address (10.1.0.5), both (10.1.0.5:443) or a unit of systemd (nginx)"
+const forms = "give a process (1234 or pid:1234), a port (:443), an address (10.1.0.5), both (10.1.0.5:443), a unit of systemd (nginx), container:NAME or pod:NAME"
 
 // parseTarget reads the argument. The error is one of usage.
 func parseTarget(arg string) (target, error) {
@@ -36,7 +38,7 @@ func parseTarget(arg string) (target, error) {
 		if isReason(arg) {
 			text = "for a reason, use 'smcr explain " + arg + "'"
 		}
-		return target{}, cmdutil.UsageError("%q is neither a process nor a port, an address or a unit: %s", arg, text)
+		return target{}, cmdutil.UsageError("%q is neither a process nor a port, an address, a unit or a container: %s", arg, text)
 	}
 	if word, ok := strings.CutPrefix(arg, "pid:"); ok {
 		pid, err := strconv.ParseInt(word, 10, 32)
@@ -44,6 +46,12 @@ func parseTarget(arg string) (target, error) {
 			return bad()
 		}
 		return target{pid: int(pid)}, nil
+	}
+	if name, ok := strings.CutPrefix(arg, "container:"); ok && name != "" {
+		return target{container: name}, nil
+	}
+	if name, ok := strings.CutPrefix(arg, "pod:"); ok && name != "" {
+		return target{pods: name}, nil
 	}
 	word, isPort := strings.CutPrefix(arg, "port:")
 	if !isPort {
@@ -106,6 +114,10 @@ func (t target) String() string {
 		return t.pair.String()
 	case t.unit != "":
 		return t.unit
+	case t.container != "":
+		return "container " + t.container
+	case t.pods != "":
+		return "pod " + t.pods
 	}
 	return strconv.Itoa(t.number)
 }

@@ -20,6 +20,7 @@ func TestParseTarget(t *testing.T) {
 		"1234": {number: 1234}, "80": {number: 80}, "pid:80": {pid: 80}, ":80": {port: 80}, "port:443": {port: 443}, "0.0.0.0:22": {port: 22}, "[::]:22": {port: 22},
 		"10.1.0.5": {addr: addr("10.1.0.5")}, "::ffff:10.1.0.5": {addr: addr("10.1.0.5")}, "fd00::5": {addr: addr("fd00::5")}, "[fd00::5]": {addr: addr("fd00::5")}, "::1": {addr: addr("::1")},
 		"fe80::1%eth0": {addr: addr("fe80::1")}, "10.1.0.5:443": {pair: pair("10.1.0.5:443")}, "[fd00::5]:443": {pair: pair("[fd00::5]:443")}, "[::ffff:10.1.0.5]:443": {pair: pair("10.1.0.5:443")},
+		"container:web": {container: "web"}, "pod:a/b": {pods: "a/b"}, "pod:k=v": {pods: "k=v"},
 		"nginx": {unit: "nginx.service", program: "nginx"}, "getty@tty1": {unit: "getty@tty1.service", program: "getty@tty1"}, "httpd2.4": {unit: "httpd2.4.service", program: "httpd2.4"},
 		"nginx.service": {unit: "nginx.service"}, "ssh.socket": {unit: "ssh.socket"}, "user-0.slice": {unit: "user-0.slice"}, "no-ueid.service": {unit: "no-ueid.service"},
 	} {

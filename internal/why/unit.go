@@ -108,7 +108,12 @@ func (o *options) ofUnit(ctx context.Context, items []item, w *owners) ([]*item,
 	default:
 		return nil, cmdutil.Say(os.ErrNotExist, "no process is in %s%s: see 'systemctl status %[1]s'", t.unit, o.visible())
 	}
-	here := slices.DeleteFunc(slices.Clone(pids), p.elsewhere)
+	return o.ofAll(pids, what, items, w)
+}
+
+// ofAll is choose for some processes, which are called what.
+func (o *options) ofAll(pids []int, what string, items []item, w *owners) ([]*item, error) {
+	here := slices.DeleteFunc(slices.Clone(pids), o.env.procs.elsewhere)
 	if len(here) == 0 {
 		return nil, cmdutil.Say(os.ErrNotExist, "%s is in another network namespace: ask there with 'nsenter -t %d -n smcr why %s', or in its container", what, pids[0], o.arg)
 	}

@@ -207,6 +207,8 @@ func (f *Facts) notUnder() Verdict {
 	}
 	p := f.Process
 	switch {
+	case p.Container != "":
+		v.Advice = fmt.Sprintf("Have the container use SMC-R, without a restart: 'smcr attach --container %s'; connections made before stay TCP.", p.shortContainer())
 	case p.Unit != "":
 		v.Advice = fmt.Sprintf("Have the service use SMC-R, without a restart: 'smcr service enable %s'; connections made before stay TCP.", p.Unit)
 	case p.PID == 1:

@@ -87,6 +87,9 @@ var cases = []struct {
 	{"not under smcr run, accepted", client(accepted), TCP, "", notRun, "was not started under", "'smcr run -- curl ...'."},
 	{"not under smcr run, and no stack", client(func(f *Facts) { f.UserStack = false }), TCP, "", notRun, "and no SMC stack runs here", "'smcr run -- curl ...'"},
 	{"not under smcr run, and the kernel has SMC", client(func(f *Facts) { f.UserStack, f.KernelStack = false, true }), TCP, "", notRun, "the socket is one of TCP, and the kernel's SMC carries its own (AF_SMC)", "'smcr run -- curl ...'"},
+	{"a container", client(accepted, func(f *Facts) {
+		f.Process.Container, f.Process.Unit = strings.Repeat("0123456789abcdef", 4), "web.service"
+	}), TCP, "", notRun, "was not started under", "without a restart: 'smcr attach --container 0123456789ab'; connections made before stay TCP."},
 	{"a service", client(accepted, func(f *Facts) { f.Process.Unit = "nginx.service" }), TCP, "", notRun, "was not started under", "without a restart: 'smcr service enable nginx.service'; connections made before stay TCP."},
 	{"within the machine", client(func(f *Facts) { f.Here = true }), TCP, "", "local", "both ends are on this machine", nothing},
 	{"within the machine, under smcr run", client(inStack, because(smc.DiagLocal, 0)), TCP, "", "local", "the peer is on this machine", nothing},

@@ -19,6 +19,7 @@ var features = []struct{ feature, test string }{
 	{"what was reported from the field is as over TCP", "TestField"},
 	{"all descriptors of a socket show the same connection", "TestCopies"},
 	{"a program that runs is attached, without a restart", "TestAttach"},
+	{"so is a container, by its name", "TestAttachContainer"},
 	{"so is a service of systemd, by its cgroup", "TestServiceAttached"},
 	{"programs see the end of a connection as over TCP", "TestWireEnds"},
 	{"a peer without SMC gets plain TCP", "TestOneSideOnly"},
