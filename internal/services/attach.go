@@ -48,7 +48,7 @@ func (o *options) stack(ctx context.Context, do func(ctx context.Context, a nl.A
 			if err != nil {
 				return err
 			}
-			stack = a
+			stack, o.control = a, b
 			break
 		}
 		called = true

@@ -30,6 +30,7 @@ type options struct {
 	format    string
 
 	enabled []*candidate // by this command
+	control nl.Control   // of the stack, or nil
 }
 
 // NewCmd returns smcr service.
@@ -77,7 +78,8 @@ func newCmd(o *options) *cobra.Command {
 			"'smcr service show UNIT' prints the entry without a change.\n\n" +
 			"UNIT is a service, a socket unit, or a slice, which stands for all that is in it. A template,\n" +
 			"such as foo@, stands for all its instances, also those to come, and foo@x for one.\n\n" +
-			"Then it waits a moment for a connection, and says what became of it, or how to find out;\n" +
+			"Then it asks the stack where it announces SMC-R for the unit, waits a moment for a\n" +
+			"connection, and says what became of it, or how to find out, as a host cannot be its own peer;\n" +
 			"which connections stay TCP; and what is missing for the next boot.\n\n" +
 			"Earlier releases put a unit under 'smcr run' by a drop-in file, which goes.",
 		Example: "  smcr service enable nginx\n  smcr service enable postgresql@ redis-server ssh.socket\n  smcr service enable --wait 30s system-postgresql.slice",

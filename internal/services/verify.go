@@ -132,9 +132,11 @@ func (o *options) await(ctx context.Context, a nl.Attacher, units []*candidate) 
 		}
 	}
 	progress.Stop()
+	announced := o.announced(ctx)
 	for _, c := range units {
 		smcr, tcp, most := o.news(have, c)
 		if smcr+tcp == 0 {
+			o.sayAnnounced(c, announced)
 			o.say("no connection of %s has shown it within %v: %s", c.unit.Name, o.wait, c.howToCheck())
 			continue
 		}
@@ -145,6 +147,51 @@ func (o *options) await(ctx context.Context, a nl.Attacher, units []*candidate) 
 		o.say("%s", text)
 	}
 	return nil
+}
+
+// announced returns the addresses at which the stack announces SMC-R for programs, or nil if it does not answer.
+func (o *options) announced(ctx context.Context) map[netip.AddrPort]bool {
+	all, err := o.control.Connections(ctx)
+	if err != nil {
+		return nil // without it, there is less to say
+	}
+	at := map[netip.AddrPort]bool{}
+	for _, c := range all {
+		if c.State == smc.StateListen {
+			at[plain(c.Local)] = true
+		}
+	}
+	return at
+}
+
+// sayAnnounced says at which addresses of a unit peers find SMC-R announced, and at which they do not. Whether RoCE passes between a peer and this
+// host, only a peer can show.
+func (o *options) sayAnnounced(c *candidate, announced map[netip.AddrPort]bool) {
+	if announced == nil {
+		return
+	}
+	var does, not []string
+	for _, p := range c.outer() {
+		if announced[plain(p)] {
+			does = append(does, p.String())
+		} else {
+			not = append(not, p.String())
+		}
+	}
+	if does != nil {
+		o.say("checked: the stack announces SMC-R for %s at %s; not checked: whether RoCE passes between a peer and this host", c.unit.Name, strings.Join(does, ", "))
+	}
+	if not != nil {
+		o.say("the stack does not announce SMC-R for %s at %s: 'smcr why %s' says why", c.unit.Name, strings.Join(not, ", "), not[0])
+	}
+}
+
+// plain returns an address in the form of its family.
+func plain(p netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(p.Addr().Unmap(), p.Port()) }
+
+// outer returns where a unit listens for other hosts.
+func (c *candidate) outer() []netip.AddrPort {
+	return slices.DeleteFunc(slices.Clone(c.ports), func(p netip.AddrPort) bool { return p.Addr().IsLoopback() })
 }
 
 // news returns the connections of a unit since it was enabled.
@@ -164,7 +211,7 @@ func whyTCP(f nl.Fallback) string {
 // howToCheck says how to see whether a unit uses SMC-R.
 func (c *candidate) howToCheck() string {
 	status := fmt.Sprintf("'smcr service status %s'", short(c.unit.Name))
-	outer := slices.DeleteFunc(slices.Clone(c.ports), func(p netip.AddrPort) bool { return p.Addr().IsLoopback() })
+	outer := c.outer()
 	switch {
 	case len(outer) > 0:
 		return fmt.Sprintf("try 'smcr check %s' on a peer, and see %s", reachable(outer[0]), status)
@@ -179,7 +226,7 @@ func reachable(p netip.AddrPort) string {
 	if name, err := os.Hostname(); err == nil && p.Addr().IsUnspecified() {
 		return fmt.Sprintf("%s:%d", name, p.Port())
 	}
-	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port()).String()
+	return plain(p).String()
 }
 
 // look notes the sockets of a unit: where it listens, and how many of its connections are open.

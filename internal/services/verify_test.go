@@ -55,6 +55,32 @@ func TestVerifyNone(t *testing.T) {
 	}
 }
 
+// TestVerifyAnnounced: enable says where the stack announces for a unit, before any connection, and what is not known of it.
+func TestVerifyAnnounced(t *testing.T) {
+	b := newBed(t)
+	b.unit("a.service")
+	at := func(addr string) nl.Connection { return listener("", addr).Connection }
+	b.stack = nltest.NewFake(nltest.State{
+		Attachments: []nl.Attachment{{Path: cgroupA, Cgroup: 7, Connect: true, Accept: true}},
+		Connections: []nl.Connection{at("10.0.0.1:80"), at("0.0.0.0:443"), at("127.0.0.1:81"), connection("", "10.0.0.1:90", "10.0.0.2:1").Connection},
+	})
+	b.sockets = []socket{listener(cgroupA, "10.0.0.1:80"), listener(cgroupA, "[::ffff:0.0.0.0]:443"), listener(cgroupA, "127.0.0.1:81"), listener(cgroupA, "10.0.0.1:90")}
+	b.must("enable", "a", "--wait=1ms")
+	for _, want := range []string{
+		"smcr: checked: the stack announces SMC-R for a.service at 10.0.0.1:80, [::ffff:0.0.0.0]:443; not checked: whether RoCE passes between a peer and this host\n",
+		"smcr: the stack does not announce SMC-R for a.service at 10.0.0.1:90: 'smcr why 10.0.0.1:90' says why\n",
+	} {
+		if !strings.Contains(b.errOut.String(), want) {
+			t.Errorf("%s\nwant %s", &b.errOut, want)
+		}
+	}
+	b.sockets = b.sockets[2:3]
+	b.must("enable", "a", "--wait=1ms")
+	if strings.Contains(b.errOut.String(), "announce") {
+		t.Errorf("only for itself: %s", &b.errOut)
+	}
+}
+
 // TestVerifyConnections: enable waits for a connection, and says what became of it. What was before does not count.
 func TestVerifyConnections(t *testing.T) {
 	why := nl.Fallback{Side: smc.Client, Reason: uint32(smc.DiagPeerNoSMC), Count: 1}
