@@ -50,7 +50,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 
 func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	o := &Options{Err: f.IO.ErrOut, IO: f.IO}
-	var netdevs, assume []string
+	var netdevs []string
 	modes := []string{ModeAuto, ModeKernel, ModeUser, ModeTCP}
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- program [argument...]",
@@ -100,14 +100,11 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(modes, len(netdevs)+len(assume) > 0); err != nil {
+			if err := o.check(modes, len(netdevs) > 0); err != nil {
 				return err
 			}
 			for _, n := range netdevs {
 				o.Serve = append(o.Serve, "--netdev", n)
-			}
-			for _, a := range assume {
-				o.Serve = append(o.Serve, "--assume-smc", a)
 			}
 			o.Argv = args
 			if runF != nil {
@@ -128,7 +125,6 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.BoolVar(&o.NoAdapt, "no-adapt", false, "user: try SMC-R for every connection, even if many short ones in a row did not benefit")
 	fl.StringVar(&o.Install, "install", "", "run no program: copy smcr to this `directory`, such as a volume of a pod, and end")
 	fl.StringArrayVar(&netdevs, "netdev", nil, "user, if smcr starts the stack: use only this `netdev` for RoCE; may be repeated")
-	fl.StringArrayVar(&assume, "assume-smc", nil, "user, if smcr starts the stack: assume that peers in this `prefix` use SMC; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -145,11 +141,11 @@ func (o *Options) check(modes []string, serve bool) error {
 	case !known:
 		return cmdutil.UsageError("--mode %q: %s", o.Mode, typo.Meant(o.Mode, modes, "must be auto, kernel, user or tcp"))
 	case kernel && serve:
-		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc need mode kernel, --netdev and --assume-smc need mode user: choose one mode")
+		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc need mode kernel, --netdev needs mode user: choose one mode")
 	case kernel && o.Mode != ModeAuto && o.Mode != ModeKernel:
 		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc have no effect in mode %s", o.Mode)
 	case serve && o.Mode != ModeAuto && o.Mode != ModeUser:
-		return cmdutil.UsageError("--netdev and --assume-smc have no effect in mode %s", o.Mode)
+		return cmdutil.UsageError("--netdev has no effect in mode %s", o.Mode)
 	}
 	return nil
 }

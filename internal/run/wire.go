@@ -46,7 +46,7 @@ func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
 		return nil, err
 	}
 	if !started && len(o.Serve) > 0 {
-		log.Warn("the stack is already running: --netdev and --assume-smc have no effect")
+		log.Warn("the stack is already running: --netdev has no effect")
 	}
 	a, err := enter(ctx, c, o.NoAdapt, log)
 	for end := time.Now().Add(takeoverPatience); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); {
