@@ -229,7 +229,7 @@ FAILED   tcp     no connection to 10.1.0.2:80: context deadline exceeded
 		{"plain TCP peer", userState(eth0), nil, func(w *world) { w.out.Announced, w.out.SMC = false, false }, "10.1.0.2:80", 1, `
 ok       tcp     connected to 10.1.0.2:80 in 400µs
 FAILED   option  the peer does not speak SMC: it did not announce it in the TCP handshake
-                 -> Run the program of the peer under 'smcr run' or smc_run.
+                 -> On the host of the server, 'smcr why :PORT' with its port says what is missing there.
                     see 'smcr explain peer-no-smc'
 `},
 		{"declined", userState(eth0), nil, func(w *world) {

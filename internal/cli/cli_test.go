@@ -151,15 +151,31 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestEmpty checks that an empty list is no error and has no header, as in smc-tools. That of
-// connections has one, as smcss.
+// TestNoGroup checks that it is said which of two objects does not exist.
+func TestNoGroup(t *testing.T) {
+	w := &world{t: t, stacks: nl.Multi{stack(t, "user", nltest.NewFake(nltest.State{LinkGroups: []nl.LinkGroup{{ID: 0x100}}}))}}
+	for line, want := range map[string]string{
+		"linkgroup del 999": "smcr: no link group 00000999: see 'smcr linkgroup list'\n",
+		"link del 999 1":    "smcr: no link group 00000999: see 'smcr linkgroup list'\n",
+		"link del 100 7":    "smcr: link group 00000100 has no link 7: see 'smcr link list'\n",
+	} {
+		if status, _, errOut := w.run(strings.Fields(line)...); status != 3 || errOut != want {
+			t.Errorf("%s: %d, %q, want %q", line, status, errOut, want)
+		}
+	}
+}
+
+// TestEmpty checks that an empty list is no error and has its header.
 func TestEmpty(t *testing.T) {
 	w := &world{t: t, stacks: nl.Multi{stack(t, "user", nltest.NewFake(nltest.State{}))}}
-	for _, noun := range []string{"linkgroup", "link", "device", "connection", "pnet", "ueid"} {
-		header := ""
-		if noun == "connection" {
-			header = "State  Local-Address  Peer-Address  Mode  LG-ID  Process  Reason  Stack\n"
-		}
+	for noun, header := range map[string]string{
+		"linkgroup":  "LG-ID  LG-Role  LG-Type  VLAN  #Conns  PNET-ID  Stack\n",
+		"link":       "LG-ID  LG-Role  LG-Type  Link  Net-Dev  IB-Dev  IB-P  Link-State  #Conns  Resent  Stack\n",
+		"device":     "Net-Dev  IB-Dev  IB-P  IB-State  Type  Crit  #Links  PNET-ID  Stack\n",
+		"connection": "State  Local-Address  Peer-Address  Mode  LG-ID  Process  Reason  Stack\n",
+		"pnet":       "PNET-ID  Net-Dev  IB-Dev  IB-P  Stack\n",
+		"ueid":       "UEID  Stack\n",
+	} {
 		if status, out, errOut := w.run(noun, "list"); status != 0 || out != header || errOut != "" {
 			t.Errorf("%s list: %d, %q, %q", noun, status, out, errOut)
 		}

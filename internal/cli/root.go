@@ -46,7 +46,7 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 	})
 	root.SetVersionTemplate("smcr {{.Version}}\n")
 	// Without a letter: -v is an option of smc-tools.
-	root.Flags().Bool("version", false, "print the version of smcr; -v is for scripts of smc-tools, and prints the version of smc-tools that smcr replaces")
+	root.Flags().Bool("version", false, "print the version of smcr (-v prints that of the smc-tools whose output smcr has, for their scripts)")
 	root.SetIn(f.IO.In)
 	root.SetOut(f.IO.Out)
 	root.SetErr(f.IO.ErrOut)

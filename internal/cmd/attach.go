@@ -34,8 +34,8 @@ func newAttach(f *cmdutil.Factory) *cobra.Command {
 		Short: "Have programs that run already use SMC-R",
 		Long: "Attach a cgroup: from now on, connections of all programs in it and below it use SMC-R\n" +
 			"if the peer uses SMC-R too. The programs keep their sockets and need no restart, also\n" +
-			"those that listen. Open connections stay as they are. The cgroup may come\n" +
-			"and go, as that of a unit does when it is restarted.\n\n" +
+			"those that listen. Open connections stay as they are. The setting stays when the cgroup is\n" +
+			"removed and made again, as at a restart of a unit.\n\n" +
 			"A container must be in the network namespace of the stack, as it is with the network of\n" +
 			"its host. One with a network of its own needs a stack there: 'smcr attach' says how. A\n" +
 			"container that is made anew with the same name has another cgroup.\n\n" +
@@ -66,7 +66,7 @@ func newDetach(f *cmdutil.Factory) *cobra.Command {
 	o := &attachOptions{Factory: f}
 	return o.command(o.detach, &cobra.Command{
 		Use:   "detach " + targetForms,
-		Short: "Have new connections of attached programs be TCP",
+		Short: "Leave new connections of attached programs to TCP",
 		Long: "Detach a cgroup, which is the inverse of 'smcr attach'. Connections over SMC-R stay\n" +
 			"as they are.",
 		Example: "  smcr detach --unit nginx.service\n  smcr detach --container web",

@@ -266,7 +266,6 @@ func reasonOf(c *nl.Connection) uint32 {
 
 // connectionColumns are the columns of smcr connection list.
 var connectionColumns = columns[nl.Connection]{
-	headed: true, // as smcss
 	always: []column[nl.Connection]{
 		col("State", func(c *nl.Connection) any { return c.State }),
 		col("Local-Address", func(c *nl.Connection) any { return output.Or(address(c.Local)) }),

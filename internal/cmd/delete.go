@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -81,7 +82,7 @@ func newLinkDelete(f *cmdutil.Factory, runF func(*deleteOptions) error) *cobra.C
 			if err != nil || n == 0 {
 				return cmdutil.UsageError("invalid link %q: a link has a number from 1 to 255", args[1])
 			}
-			opts.link = uint8(n)
+			opts.typed, opts.link = args[0], uint8(n)
 			if runF != nil {
 				return runF(opts)
 			}
@@ -113,14 +114,19 @@ func deleteLinkGroup(ctx context.Context, opts *deleteOptions) error {
 			return cmdutil.Say(err, "the kernel's SMC cannot end a link group")
 		case errors.Is(err, os.ErrNotExist):
 			groups, _ := c.LinkGroups(ctx) // without them there is no suggestion
-			var ids []string
-			for _, g := range groups[:min(len(groups), maxNames)] {
-				ids = append(ids, g.ID.String())
-			}
-			return cmdutil.Say(err, "no link group %s: %s", asTyped(opts.typed), meantID(opts.typed, ids, "see 'smcr linkgroup list'"))
+			return opts.noGroup(err, groups)
 		}
 		return err
 	})
+}
+
+// noGroup is the error where the link group is not one of groups.
+func (opts *deleteOptions) noGroup(err error, groups []nl.LinkGroup) error {
+	var ids []string
+	for _, g := range groups[:min(len(groups), maxNames)] {
+		ids = append(ids, g.ID.String())
+	}
+	return cmdutil.Say(err, "no link group %s: %s", asTyped(opts.typed), meantID(opts.typed, ids, "see 'smcr linkgroup list'"))
 }
 
 func deleteLink(ctx context.Context, opts *deleteOptions) error {
@@ -130,6 +136,10 @@ func deleteLink(ctx context.Context, opts *deleteOptions) error {
 		case errors.Is(err, nl.ErrNotSupported):
 			return cmdutil.Say(err, "the kernel's SMC cannot delete a link")
 		case errors.Is(err, os.ErrNotExist):
+			groups, lerr := c.LinkGroups(ctx)
+			if lerr == nil && !slices.ContainsFunc(groups, func(g nl.LinkGroup) bool { return g.ID == opts.group }) {
+				return opts.noGroup(err, groups)
+			}
 			return cmdutil.Say(err, "link group %s has no link %d: see 'smcr link list'", opts.group, opts.link)
 		case errors.Is(err, syscall.EBUSY):
 			return cmdutil.Say(err, "link %d of link group %s is not active, or no other link is: 'smcr linkgroup del' ends the whole group", opts.link, opts.group)

@@ -51,10 +51,10 @@ func newInfo(f *cmdutil.Factory) *cobra.Command {
 		Long: "Show the SMC stacks of this network namespace, the kernel's and the user-space\n" +
 			"stack: versions, features, and devices. If a stack that 'smcr run' started has\n" +
 			"died, smcr shows when it died and where its log is.\n\n" +
-			"The user-space stack remembers for a time with whom SMC was of no use. It shows\n" +
-			"these peers, the name of the reason (see 'smcr explain'), and whose connections\n" +
-			"stay TCP: those of one user, whom root and the owner of the stack see as well,\n" +
-			"or those of all users.\n\n" +
+			"If SMC-R did not work or did not pay with a peer, the user-space stack leaves new\n" +
+			"connections with it to TCP for a time. The lines below 'Stay TCP' name these peers,\n" +
+			"the reason (see 'smcr explain'), and the users concerned. Users see their own lines.\n" +
+			"Root and the owner of the stack see all.\n\n" +
 			"Changes that commands make in the user-space stack last until the machine\n" +
 			"restarts. The stack keeps them in the file that State shows. To make them\n" +
 			"permanent, run 'smcr export > " + config.DefaultPath + "'.",
@@ -341,7 +341,7 @@ func describe(b *strings.Builder, r nl.Row[stackInfo]) {
 		line("RoCE Devices", "%d: %s", len(s.devices), deviceNames(s.devices))
 	}
 	if software(s.devices) > 0 {
-		line("Software RoCE", "no card: the host's processors do its work, see docs/performance.md")
+		line("Software RoCE", "no card: the host's processors do its work, see smcr(7)")
 	}
 	for _, p := range s.Problems {
 		line("Problem", "%s", p)

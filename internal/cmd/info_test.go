@@ -93,7 +93,7 @@ func TestUserStack(t *testing.T) {
 		"  ending-2:       process 11, for 1m30s, 3 connections, ends after its last connection, at the latest 2026-01-02T04:04:05Z\n",
 		"  ending-0:       process 12, for 1s, 1 connection, ends after its last connection\n",
 		"SMC-D Features:   none: the user-space stack has no SMC-D\n", "RoCE Versions:    v1 v2\n", "RoCE Port:        UDP 4791, which must be open between the hosts\n", "RoCE Devices:     2: soft-eth0 (software RoCE), mlx5_0\n",
-		"Software RoCE:    no card: the host's processors do its work, see docs/performance.md\n",
+		"Software RoCE:    no card: the host's processors do its work, see smcr(7)\n",
 		"Problem:          the port is taken\n",
 		"State:            /run/smcr/state-1.yaml until the next boot; to make it permanent: 'smcr export > /etc/smcr/smcr.yaml'\n",
 		"SMC-R v2 EIDs:    1, not used: without RoCE version 2, all connections use version 1, for which both hosts must be in one subnet\n",

@@ -213,8 +213,6 @@ type columns[R any] struct {
 	// local says that the rows are not those of a stack. Otherwise the last column is
 	// the name of the stack.
 	local bool
-	// headed has the header printed also without rows.
-	headed bool
 }
 
 func (c columns[R]) hasWide() bool { return len(c.wide) > 0 }
@@ -232,7 +230,6 @@ func (c columns[R]) table(rows []nl.Row[R], wide bool) *output.Table {
 		names = append(names, "Stack")
 	}
 	t := output.NewTable(names...)
-	t.Headed = c.headed
 	for i := range rows {
 		cells := make([]any, 0, len(names))
 		for _, col := range shown {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -100,8 +101,10 @@ func addPNET(ctx context.Context, opts *pnetAddOptions) error {
 			return cmdutil.Say(err, "no netdev %q: %s", e.NetDev, typo.Meant(e.NetDev, cmdutil.NetDevs(), "see 'ip link'"))
 		case errors.Is(err, syscall.ENODEV) && e.NetDev == "":
 			return cmdutil.Say(err, "no RoCE device %q: %s", e.IBDev, typo.Meant(e.IBDev, ibDevs(ctx, c), "see 'smcr device list'"))
+		case errors.Is(err, syscall.ENODEV) && slices.Contains(cmdutil.NetDevs(), e.NetDev):
+			return cmdutil.Say(err, "no RoCE device %q: %s", e.IBDev, typo.Meant(e.IBDev, ibDevs(ctx, c), "see 'smcr device list'"))
 		case errors.Is(err, syscall.ENODEV):
-			return cmdutil.Say(err, "no netdev %q or no RoCE device %q: see 'ip link' and 'smcr device list'", e.NetDev, e.IBDev)
+			return cmdutil.Say(err, "no netdev %q, or no RoCE device %q: see 'ip link' and 'smcr device list'", e.NetDev, e.IBDev)
 		}
 		return err
 	})

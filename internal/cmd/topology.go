@@ -37,8 +37,8 @@ func newTopology(f *cmdutil.Factory) *cobra.Command {
 			"With --rates or --watch, it also has the bytes per second that programs sent and\n" +
 			"received. Those of a link group, a link or a device are the sum over its\n" +
 			"connections that are still there. The kernel reports only those of the stack.\n\n" +
-			"Of more than --max-linkgroups link groups, the picture has those with a link that\n" +
-			"is not active, then the first ones, and counts the others. JSON has all.",
+			"If there are more than --max-linkgroups link groups, the picture leaves some out, and\n" +
+			"says how many. Those with a link that is not active come first. JSON has all.",
 		Example: "  smcr topology --rates\n  smcr topology --watch\n  smcr topology -o svg > smc.svg\n  smcr topology -o dot | dot -Tpdf > smc.pdf",
 	}
 	cmdutil.AddFormatFlag(cmd, &t.format, formatText, formatDOT, formatSVG, cmdutil.FormatJSON)

@@ -72,9 +72,12 @@ func DefaultBackend(getenv func(string) string) string {
 	return "auto"
 }
 
+// startOne is how to have a stack: from now on and at each boot, or for a program.
+const startOne = "start one with 'systemctl enable --now smcr', or for one program with 'smcr run -- PROGRAM'"
+
 // noSMC is the answer of all commands where there is no stack at all.
 const noSMC = "no SMC: this kernel does not support it and no user-space stack runs in this network namespace: " +
-	"start one with 'smcr serve' or 'smcr run -- PROGRAM'"
+	startOne
 
 // Dial connects to the kernel's stack ("kernel"), the one in user space in this
 // network namespace ("user"), one that has handed over to it ("ending-N"), the one behind a
@@ -98,7 +101,7 @@ func Dial(ctx context.Context, backend string) (nl.Multi, error) {
 		none = "the kernel has no SMC: try 'modprobe smc', or start the user-space stack with 'smcr serve'"
 		m, err = one(nl.DialKernel(ctx))
 	case backend == "user":
-		none = "no smcr stack in this network namespace: start one with 'smcr serve' or 'smcr run -- PROGRAM'"
+		none = "no smcr stack in this network namespace: " + startOne
 		m, err = one(nl.DialUser(ctx))
 	case strings.HasPrefix(backend, "ending-"):
 		none = fmt.Sprintf("no smcr stack %q in this network namespace: it may have ended", backend)

@@ -29,7 +29,7 @@ func Unknown(cmd *cobra.Command, word string) error {
 			words = append(words, c.Aliases...)
 		}
 	}
-	if s := typo.Nearest(word, words); s != "" {
+	if s := typo.Nearest(word, words); s != "" && s != word {
 		return UsageError("unknown command %q for %q: did you mean %q?", word, cmd.CommandPath(), s)
 	}
 	return UsageError("unknown command %q for %q: see '%s --help'", word, cmd.CommandPath(), cmd.CommandPath())

@@ -205,7 +205,7 @@ func options(r *roff, cmd *cobra.Command) {
 	r.item(bold("-h")+", "+bold("--help"), "Show a short description of the command.")
 	if !cmd.HasParent() {
 		r.item(bold("--version"), "Show the version of the program.")
-		r.item(bold("-v"), "Show the version of smc-tools that smcr replaces.")
+		r.item(bold("-v"), "Show the version of the smc-tools whose output smcr has.")
 	}
 }
 

@@ -16,8 +16,6 @@ import (
 
 // A Table is rows of cells under column headers.
 type Table struct {
-	// Headed prints the header also of a table without rows.
-	Headed  bool
 	columns []Column
 	rows    [][]string
 }
@@ -59,11 +57,9 @@ func (t *Table) Add(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// Print writes the table.
+// Print writes the table. One without rows is its header: nobody can tell silence from a
+// command that does nothing.
 func (t *Table) Print(w io.Writer) error {
-	if len(t.rows) == 0 && !t.Headed {
-		return nil
-	}
 	header := make([]string, len(t.columns))
 	width := make([]int, len(t.columns))
 	for i, c := range t.columns {

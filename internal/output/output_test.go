@@ -10,9 +10,10 @@ import (
 func TestTable(t *testing.T) {
 	tb := NewTable("NAME", ">#N", "LAST")
 	var b strings.Builder
-	if err := tb.Print(&b); err != nil || b.String() != "" {
+	if err := tb.Print(&b); err != nil || b.String() != "NAME  #N  LAST\n" {
 		t.Errorf("empty table: %q, %v", b.String(), err)
 	}
+	b.Reset()
 	tb.Add("a", 5, "x")
 	tb.Add("größer", 12345, "")
 	tb.Add("e\x1b[31m\n", -1, "\xff")

@@ -223,7 +223,7 @@ func TestBrowser(t *testing.T) {
 
 	// A reason leads to what to do about it. Each connection has its own rates.
 	b.await(`[...document.querySelectorAll('#connections td.reason a, #fallbacks td.reason a')].map((a) => a.hash).join() === '#why-peer-no-smc,#why-peer-no-smc'`)
-	b.await(`document.getElementById('why-peer-no-smc').innerText.includes('Run the program of the peer under') && document.getElementById('cures-section').offsetHeight > 0`)
+	b.await(`document.getElementById('why-peer-no-smc').innerText.includes('Start the program of the peer with') && document.getElementById('cures-section').offsetHeight > 0`)
 	b.await(`[...document.querySelectorAll('#connections tbody tr td:nth-child(10)')].filter((e) => /^↑ \d.* [KM]iB\/s ↓ 0 B\/s$/.test(e.textContent)).length > 1`)
 	b.await(`document.querySelector('#connections tbody tr td:nth-child(7)').textContent === 'root (0)'`)
 

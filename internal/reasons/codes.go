@@ -55,9 +55,9 @@ var codes = []Reason{
 		Code: smc.DiagPeerNoSMC, Name: "peer-no-smc", Text: "the peer does not speak SMC", Also: []string{"peer does not speak SMC"},
 		Cause: "The peer did not announce SMC in the TCP handshake (TCP option 254): its program does not use SMC, its stack is not there, or something on the path removes the option.",
 		Cure: []string{
-			"Run the program of the peer under 'smcr run' or smc_run.",
-			"If it is, check the stack there with 'smcr info'.",
-			"If a stack is to serve the other containers of its pod, start it with 'smcr serve --pod-cgroup DIRECTORY'.",
+			"On the host of the server, 'smcr why :PORT' with its port says what is missing there.",
+			"Start the program of the peer with 'smcr run -- PROGRAM', or have its service use SMC-R: 'smcr service enable UNIT'.",
+			"Start the stack of the peer: 'systemctl enable --now smcr', or 'smcr serve'. In a container of a pod: 'smcr serve --pod-cgroup DIRECTORY'.",
 			"Look for a firewall or a load balancer that removes TCP option 254: capture the SYN on both hosts with 'tcpdump -v'.",
 		},
 	},
@@ -75,7 +75,7 @@ var codes = []Reason{
 		Cure: []string{
 			devices,
 			"If the device is there but belongs to another netdev, give both the same pnetid: 'smcr pnet add NET1 -I NETDEV -D IBDEV'.",
-			"If there is no stack any more, start one with 'smcr serve'.",
+			"If there is no stack any more, start one: 'systemctl enable --now smcr', or 'smcr serve'.",
 		},
 	},
 	{
@@ -188,6 +188,7 @@ var codes = []Reason{
 		Cause: "The link group lost its last link, or ended or became full, while the connection was being made.",
 		Cure: []string{
 			again,
+			"If the next one is TCP because RoCE does not pass, UDP port 4791 has been closed on the way, by a firewall for example: see 'smcr explain roce-blocked'.",
 			"If it happens often, look for links that go up and down: 'smcr link list --watch' and 'smcr device list'.",
 		},
 	},

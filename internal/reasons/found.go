@@ -98,7 +98,7 @@ var found = []Reason{
 	{
 		Name: "no-privilege", Title: "there is no stack, and no privilege to start one", Text: "no privilege to start one", Also: []string{"the user-space stack needs CAP_NET_RAW"},
 		Cause: "No stack runs in this network namespace, and this user may not start one.",
-		Cure:  []string{"Start it as root: 'smcr serve', or 'systemctl start smcr'."},
+		Cure:  []string{"Start it as root: 'systemctl enable --now smcr', or 'smcr serve'."},
 	},
 	{
 		Name: "no-process-access", Text: "no permission to access the process", Also: []string{"cannot act as user"},
@@ -108,7 +108,7 @@ var found = []Reason{
 	{
 		Name: "no-stack", Text: "the stack does not answer", Also: []string{"the stack ends", "no smcr stack in this network namespace", "the stack has ended", "the devices of the stack are closed", "use of closed network connection"},
 		Cause: "The stack of this network namespace has ended or is ending.",
-		Cure:  []string{"Start it: 'smcr serve', or 'systemctl start smcr'. Running programs use it at once.", "Read why it ended: 'journalctl -u smcr'."},
+		Cure:  []string{"Start it: 'systemctl enable --now smcr', or 'smcr serve'. Running programs use it at once.", "Read why it ended: 'journalctl -u smcr'."},
 	},
 	{
 		Name: "no-wire", Text: "the stack cannot take connections of programs at the devices",

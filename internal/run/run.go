@@ -67,10 +67,11 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"    tcp     plain TCP: the program runs as if started without smcr\n" +
 			"    auto    kernel if it has SMC and a device with an active port; otherwise\n" +
 			"            user if possible; otherwise tcp, with a message that says why\n\n" +
-			"In mode user, the program keeps its sockets. The stack takes the connections of the\n" +
-			"program's cgroup at the network devices, and those of which the peer does not\n" +
-			"announce SMC stay as they are. So everything works as over TCP: set-user-ID programs,\n" +
-			"io_uring, sandboxes. 'smcr attach' does the same for programs that run already.\n\n" +
+			"In mode user, the program keeps its sockets. The stack takes its connections at the\n" +
+			"network devices, by the cgroup of the program. If the peer does not announce SMC, the\n" +
+			"stack leaves the connection alone. So everything works as over TCP: set-user-ID\n" +
+			"programs, io_uring, sandboxes. 'smcr attach' does the same for programs that run\n" +
+			"already.\n\n" +
 			"If the user-space stack ends, its SMC-R connections are reset, and new ones are TCP\n" +
 			"until there is a stack again. Then they use SMC-R without a restart of the program.\n" +
 			"The same holds for a program that starts in mode auto before there is a stack.\n\n" +

@@ -177,8 +177,8 @@ func TestSummaryDevice(t *testing.T) {
 		devices []nl.Device
 		want    string
 	}{
-		{"software", 1, []nl.Device{soft, soft}, one + "smcr: SMC-R was over software RoCE (no card): see docs/performance.md\n"},
-		{"both", 1, []nl.Device{other, soft}, one + "smcr: soft-eth0: software RoCE (no card), see docs/performance.md\n"},
+		{"software", 1, []nl.Device{soft, soft}, one + "smcr: SMC-R was over software RoCE (no card): see smcr(7)\n"},
+		{"both", 1, []nl.Device{other, soft}, one + "smcr: soft-eth0: software RoCE (no card), see smcr(7)\n"},
 		{"cards", 1, []nl.Device{other}, one},
 		{"no answer", 1, nil, one},
 		{"nothing", 0, []nl.Device{soft}, "smcr: 0 connections over SMC-R, 0 over TCP\n"},

@@ -49,9 +49,9 @@ func onSoftware(w io.Writer, devices []nl.Device) {
 	switch len(names) {
 	case 0:
 	case len(devices):
-		fmt.Fprintln(w, "smcr: SMC-R was over software RoCE (no card): see docs/performance.md")
+		fmt.Fprintln(w, "smcr: SMC-R was over software RoCE (no card): see smcr(7)")
 	default:
-		printable.Fprintf(w, "smcr: %s: software RoCE (no card), see docs/performance.md\n", strings.Join(names, ", "))
+		printable.Fprintf(w, "smcr: %s: software RoCE (no card), see smcr(7)\n", strings.Join(names, ", "))
 	}
 }
 

@@ -69,7 +69,7 @@ func reportMissing(log *slog.Logger) (lost []string) {
 		if !have.Has(p.number) {
 			log.Warn("a capability is missing", "capability", p.name, "lost", p.lost)
 			if p != startPrivilege { // of which lacks.noWire tells
-				lost = append(lost, fmt.Sprintf("%s is missing, and with it %s: start the stack as root, or give it the capability", p.name, p.lost))
+				lost = append(lost, fmt.Sprintf("%s is missing, so the stack lacks %s: start it as root, or give it the capability", p.name, p.lost))
 			}
 		}
 	}

@@ -263,7 +263,7 @@ func TestEnableWithoutStack(t *testing.T) {
 		t.Errorf("%q", &b.errOut)
 	}
 	b.must("status")
-	if !strings.Contains(b.out.String(), "no stack runs") {
+	if !strings.Contains(b.out.String(), "yes, but no stack runs") {
 		t.Errorf("%s", &b.out)
 	}
 	b.must("disable", "a")

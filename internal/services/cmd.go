@@ -42,10 +42,10 @@ func newCmd(o *options) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "service",
 		Short: "Have services of systemd use SMC-R",
-		Long: "Have the connections of services of systemd use SMC-R. A service is known by its cgroup,\n" +
-			"and by those of the socket units that activate it: its unit stays as it is, and it need\n" +
-			"not be restarted. The stack has the cgroups at once. For the stacks to come, they are\n" +
-			"in " + config.DefaultPath + ", whose other lines and comments stay.",
+		Long: "Have the connections of services of systemd use SMC-R. No unit changes, and no service\n" +
+			"restarts. smcr tells the stack the cgroup of the service, and those of its socket units.\n" +
+			"It also writes them to " + config.DefaultPath + ", which the next stack reads. Other lines\n" +
+			"and comments of the file stay.",
 		Example: "  smcr service enable redis-server\n  smcr service status\n  smcr service disable redis-server",
 	})
 	change := func(c *cobra.Command, do func(context.Context, *options, nl.Attacher, string) error) *cobra.Command {
@@ -73,20 +73,21 @@ func newCmd(o *options) *cobra.Command {
 	enabling := change(&cobra.Command{
 		Use: "enable UNIT...", Short: "Have a service use SMC-R",
 		Long: "Attach the cgroup of a unit, and those of its socket units, and print what changes in the\n" +
-			"configuration. New connections use SMC-R if the peer does. Without a stack, the unit is only\n" +
-			"in the configuration. If the stack refuses it, everything is as before.\n" +
+			"configuration. New connections use SMC-R if the peer does. Without a stack, only the\n" +
+			"configuration changes. If the stack refuses the unit, nothing changes.\n" +
 			"'smcr service show UNIT' prints the entry without a change.\n\n" +
 			"UNIT is a service, a socket unit, or a slice, which stands for all that is in it. A template,\n" +
 			"such as foo@, stands for all its instances, also those to come, and foo@x for one.\n\n" +
-			"Then it asks the stack where it announces SMC-R for the unit, waits a moment for a\n" +
-			"connection, and says what became of it, or how to find out, as a host cannot be its own peer;\n" +
-			"which connections stay TCP; and what is missing for the next boot.\n\n" +
-			"Earlier releases put a unit under 'smcr run' by a drop-in file, which goes.",
+			"Then it asks the stack where it announces SMC-R for the unit, waits a moment for a new\n" +
+			"connection, and says whether that uses SMC-R. Without a new connection, it says how to try\n" +
+			"one, as a host cannot be its own peer. It also says how many open connections stay TCP, and\n" +
+			"what is missing for the next boot.\n\n" +
+			"Earlier releases used a drop-in file of the unit. The command removes it.",
 		Example: "  smcr service enable nginx\n  smcr service enable postgresql@ redis-server ssh.socket\n  smcr service enable --wait 30s system-postgresql.slice",
 	}, enable)
 	enabling.Flags().DurationVar(&o.wait, "wait", o.wait, "how long to wait for a new connection (a `duration` such as 30s; 0: not at all)")
 	disabling := change(&cobra.Command{
-		Use: "disable UNIT...", Short: "Have a service use TCP", Long: "Undo 'smcr service enable': new connections of the unit are TCP. A drop-in file of an earlier\nrelease goes, too.",
+		Use: "disable UNIT...", Short: "Have a service use TCP", Long: "Undo 'smcr service enable': new connections of the unit are TCP. A drop-in file of an earlier\nrelease is removed, too.",
 		Example: "  smcr service disable nginx",
 	}, disable)
 	disabling.ValidArgsFunction = o.completeEnabled
@@ -96,8 +97,8 @@ func newCmd(o *options) *cobra.Command {
 		ask(&cobra.Command{
 			Use: "status [UNIT...]", Short: "Show which services use SMC-R",
 			Long: "Show the services that 'smcr service enable' has enabled, or the named ones, with how many\n" +
-				"of their connections used SMC-R and TCP since the stack has the unit, and why TCP. Of those\n" +
-				"that a unit accepts, only those count whose peer announces SMC.",
+				"of their connections used SMC-R and TCP since the stack has the unit, and why TCP. A\n" +
+				"connection that the unit accepts counts only if the peer announces SMC.",
 			Example: "  smcr service status\n  smcr service status nginx -o json",
 			RunE:    state,
 		}),

@@ -59,13 +59,21 @@ func status(ctx context.Context, o *options, a nl.Attacher, names []string) erro
 		enabled, carried, tcp := output.YesNo(r.Enabled), any(r.SMCR), any(r.TCP)
 		switch {
 		case r.Enabled && a == nil:
-			enabled = "yes: no stack runs"
+			enabled = "yes, but no stack runs"
 		case r.By != "":
 			enabled, carried, tcp = "by "+r.By, "-", "-"
 		}
 		t.Add(r.Unit, enabled, r.Active+" ("+r.Sub+")", output.Or(pid), carried, tcp, output.Or(why))
 	}
-	return t.Print(o.IO.Out)
+	if err := t.Print(o.IO.Out); err != nil {
+		return err
+	}
+	if len(rows) == 0 {
+		o.say("no service is enabled: 'smcr service enable UNIT' enables one")
+	} else if a == nil {
+		o.say("no stack runs: start it with 'systemctl enable --now %s'", short(cmp.Or(o.stackUnit(), "smcr.service")))
+	}
+	return nil
 }
 
 func (o *options) rows(ctx context.Context, a nl.Attacher, names []string) ([]row, error) {

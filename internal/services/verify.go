@@ -137,7 +137,7 @@ func (o *options) await(ctx context.Context, a nl.Attacher, units []*candidate) 
 		smcr, tcp, most := o.news(have, c)
 		if smcr+tcp == 0 {
 			o.sayAnnounced(c, announced)
-			o.say("no connection of %s has shown it within %v: %s", c.unit.Name, o.wait, c.howToCheck())
+			o.say("not verified: %s had no new connection within %v: %s", c.unit.Name, o.wait, c.howToCheck())
 			continue
 		}
 		text := fmt.Sprintf("checked: since then, %s of %s %s SMC-R", number(int(smcr), "connection"), c.unit.Name, one(int(smcr), "uses", "use"))
@@ -216,7 +216,7 @@ func (c *candidate) howToCheck() string {
 	case len(outer) > 0:
 		return fmt.Sprintf("try 'smcr check %s' on a peer, and see %s", reachable(outer[0]), status)
 	case len(c.ports) > 0:
-		return fmt.Sprintf("it listens only at %v, and connections within a machine are TCP", c.ports[0])
+		return fmt.Sprintf("it listens only at %v, which no other host reaches, and connections within a machine are TCP", c.ports[0])
 	}
 	return fmt.Sprintf("%s counts them", status)
 }

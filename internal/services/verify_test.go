@@ -41,7 +41,7 @@ func TestVerifyNone(t *testing.T) {
 	}{
 		"listens":       {[]socket{listener(cgroupA, "10.0.0.1:80"), listener(cgroupA, "127.0.0.1:81"), listener("/x", "10.0.0.1:70")}, "try 'smcr check 10.0.0.1:80' on a peer, and see 'smcr service status a'"},
 		"anywhere":      {[]socket{listener(cgroupA+"/below", "[::]:443")}, "try 'smcr check " + host + ":443' on a peer"},
-		"for itself":    {[]socket{listener(cgroupA, "127.0.0.1:80")}, "it listens only at 127.0.0.1:80, and connections within a machine are TCP"},
+		"for itself":    {[]socket{listener(cgroupA, "127.0.0.1:80")}, "it listens only at 127.0.0.1:80, which no other host reaches, and connections within a machine are TCP"},
 		"makes its own": {[]socket{connection(cgroupA, "10.0.0.1:40000", "10.0.0.2:80")}, "'smcr service status a' counts them"},
 	} {
 		b := newBed(t)
@@ -49,7 +49,7 @@ func TestVerifyNone(t *testing.T) {
 		b.running(cgroupA, nl.Outcomes{SMCR: 3})
 		b.sockets = c.sockets
 		b.must("enable", "a", "--wait=1ms")
-		if want := "smcr: no connection of a.service has shown it within 1ms: " + c.want; !strings.Contains(b.errOut.String(), want) {
+		if want := "smcr: not verified: a.service had no new connection within 1ms: " + c.want; !strings.Contains(b.errOut.String(), want) {
 			t.Errorf("%s: %s\nwant %s", name, &b.errOut, want)
 		}
 	}

@@ -206,7 +206,7 @@ func TestScreens(t *testing.T) {
 	s, before := host(1).digest(m.Query(), nil)
 	m.Update(s)
 	golden(t, "first", m)
-	m.Fail("no SMC: this kernel does not support it and no user-space stack runs in this network namespace: start one with 'smcr serve' or 'smcr run -- PROGRAM'")
+	m.Fail("no SMC: this kernel does not support it and no user-space stack runs in this network namespace: start one with 'systemctl enable --now smcr', or for one program with 'smcr run -- PROGRAM'")
 	golden(t, "failed", m)
 	s, _ = host(3).digest(m.Query(), before)
 	m.Update(s)

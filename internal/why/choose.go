@@ -4,10 +4,12 @@ package why
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/printable"
@@ -20,7 +22,9 @@ func (o *options) choose(ctx context.Context, items []item, own map[netip.Addr]b
 	t := o.target
 	switch {
 	case t.unit != "":
-		return o.ofUnit(ctx, items, w)
+		return o.ofUnit(ctx, items, own, w)
+	case t.host != "":
+		return o.ofHost(ctx, items, own, w)
 	case t.container != "", t.pods != "":
 		return o.ofContainer(ctx, items, w)
 	}
@@ -49,13 +53,53 @@ func (o *options) choose(ctx context.Context, items []item, own map[netip.Addr]b
 		}
 	}
 	if len(chosen) == 0 {
-		text := fmt.Sprintf("no TCP or SMC socket of this network namespace has %v", t)
-		if t.port != 0 {
-			text += fmt.Sprintf(": 'ss -tan sport = :%d' shows those that no program has any more", t.port)
+		return nil, noneHas(t)
+	}
+	o.find(chosen, w)
+	return chosen, nil
+}
+
+// noneHas is the error where no socket is there that was asked about.
+func noneHas(t target) error {
+	text := fmt.Sprintf("no open TCP or SMC socket of this network namespace has %v: ", t)
+	if t.port != 0 {
+		text += fmt.Sprintf("'ss -tan sport = :%d' shows those that no program has any more", t.port)
+	} else {
+		text += fmt.Sprintf("'smcr check %s' tries a connection, and 'smcr stats show -d' counts those that have ended", t.check())
+	}
+	return cmdutil.Say(os.ErrNotExist, "%s", text)
+}
+
+// lookupTime is how long the name of a host may take.
+const lookupTime = 5 * time.Second
+
+// errNoHost means that a name is not that of a host.
+var errNoHost = errors.New("why: no host has this name")
+
+// ofHost is choose for the name of a host: its addresses, perhaps with a port.
+func (o *options) ofHost(ctx context.Context, items []item, own map[netip.Addr]bool, w *owners) ([]*item, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	addrs, err := o.env.lookup(ctx, o.target.host)
+	if err != nil || len(addrs) == 0 {
+		return nil, cmdutil.Say(errors.Join(os.ErrNotExist, errNoHost, err), "the name %s has no address: see 'getent hosts %[1]s'", o.target.host)
+	}
+	var targets []target
+	for _, a := range addrs {
+		if a = plain(a); o.target.hostPort != 0 {
+			targets = append(targets, target{pair: netip.AddrPortFrom(a, o.target.hostPort)})
 		} else {
-			text += ": for that of a process, use 'nsenter -t PID -n smcr why'"
+			targets = append(targets, target{addr: a})
 		}
-		return nil, cmdutil.Say(os.ErrNotExist, "%s", text)
+	}
+	var chosen []*item
+	for i := range items {
+		if slices.ContainsFunc(targets, func(t target) bool { return t.selects(items[i].conn(), own) }) {
+			chosen = append(chosen, &items[i])
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, noneHas(targets[0])
 	}
 	o.find(chosen, w)
 	return chosen, nil

@@ -40,14 +40,14 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 		Long: "Say for connections and listeners of this network namespace what carries them (SMC-R,\n" +
 			"SMC-D or TCP), why, how fast they are, what was sent again, and what to do. They need\n" +
 			"not belong to programs under 'smcr run'.\n\n" +
-			"PID is a process, :PORT a port on either side, ADDRESS an IP address on either side,\n" +
-			"perhaps with a port: 10.1.0.5:443 or [fd00::5]:443. A number alone is a process if\n" +
+			"PID is a process, :PORT a port on either side, ADDRESS an IP address or a host on\n" +
+			"either side, perhaps with a port: 10.1.0.5:443, [fd00::5]:443 or hostA:443. A number alone is a process if\n" +
 			"there is one, and a port otherwise; pid:NUMBER and :NUMBER say which is meant. UNIT is\n" +
 			"a unit of systemd: nginx.service, ssh.socket, system.slice. A name alone is a service if\n" +
-			"it has processes, and a program otherwise. container:NAME and pod:NAME are those of\n" +
-			"'smcr attach'.\n\n" +
-			"Of several connections of which there is the same to say, the text shows one and how\n" +
-			"many more there are. --all shows each. JSON has all of them.\n\n" +
+			"it has processes, otherwise a program, otherwise a host. container:NAME and pod:NAME are\n" +
+			"those of 'smcr attach'.\n\n" +
+			"Connections with the same answer appear once, with their number. --all shows each of\n" +
+			"them, and JSON does.\n\n" +
 			"smcr measures rates for a second. 'smcr why :443 --interval 0' does not measure.\n\n" +
 			"No privileges are needed, but only root sees which processes of other users have\n" +
 			"connections.\n\n" +
@@ -78,7 +78,7 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 	}
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
 	cmd.Flags().Var((*interval)(&opts.interval), "interval", "measure rates for this `time`, such as 500ms or 5s; 0 does not measure")
-	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "show each of several connections of which there is the same to say")
+	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "show each connection, also those with the same answer")
 	_ = cmd.RegisterFlagCompletionFunc("interval", cobra.FixedCompletions([]string{"0", "1s", "5s"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/config"
 	"smcr/internal/containers"
 	"smcr/internal/sample"
 	"smcr/internal/services"
@@ -64,14 +65,22 @@ type environment struct {
 	// container and pods return the cgroups of containers.
 	container func(ctx context.Context, name string) (string, error)
 	pods      func(ctx context.Context, which string) ([]string, error)
-	uid       uint32
-	wait      func(context.Context, time.Duration)
+	// lookup returns the addresses of a host.
+	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	// enabled returns the cgroups that the configuration attaches as soon as there is a stack.
+	enabled func() []nl.Attachment
+	uid     uint32
+	wait    func(context.Context, time.Duration)
 }
 
 func system() *environment {
 	return &environment{
 		procs: newProcs(), sockets: network.SockDiag{}.EachInfo, addresses: ownAddresses, listens: services.Listens,
-		container: containers.Container, pods: containers.Pods, uid: uint32(os.Geteuid()),
+		container: containers.Container, pods: containers.Pods,
+		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		},
+		enabled: configured, uid: uint32(os.Geteuid()),
 		wait: func(ctx context.Context, d time.Duration) {
 			select {
 			case <-time.After(d):
@@ -79,6 +88,18 @@ func system() *environment {
 			}
 		},
 	}
+}
+
+// configured returns what the configuration attaches. A file that cannot be read attaches nothing.
+func configured() (all []nl.Attachment) {
+	c, err := config.Load(config.DefaultPath)
+	if err != nil {
+		return nil
+	}
+	for _, p := range c.Programs {
+		all = append(all, nl.Attachment{Path: p.Cgroup, Connect: true, Accept: true})
+	}
+	return all
 }
 
 // ownAddresses returns the addresses of this network namespace.
@@ -132,6 +153,9 @@ func (o *options) gather(ctx context.Context) ([]*Facts, error) {
 		}
 	}
 	o.env.procs.attached = o.attachments(ctx)
+	if len(first.stacks) == 0 {
+		o.env.procs.attached = o.env.enabled()
+	}
 	chosen, err := o.choose(ctx, items, own, who)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ package why
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -25,6 +26,8 @@ type world struct {
 	procs  *procs
 	waited []time.Duration
 	later  func() // while the command waits
+	// enabled are those of the configuration.
+	enabled []nl.Attachment
 }
 
 // socket returns a TCP socket. Without a remote address it listens.
@@ -91,6 +94,13 @@ func (w *world) ask(t *testing.T, arg string, more ...func(*options)) (rows []so
 			}
 			return nil
 		},
+		enabled: func() []nl.Attachment { return w.enabled },
+		lookup: func(_ context.Context, host string) ([]netip.Addr, error) {
+			if host != "peer.example" {
+				return nil, errors.New("no such host")
+			}
+			return []netip.Addr{netip.MustParseAddr("fd00::2"), netip.MustParseAddr("::ffff:10.0.0.2")}, nil
+		},
 		wait: func(_ context.Context, d time.Duration) {
 			w.waited = append(w.waited, d)
 			if w.later != nil {
@@ -112,6 +122,42 @@ func (w *world) ask(t *testing.T, arg string, more ...func(*options)) (rows []so
 		t.Errorf("%s: output with an error: %s", arg, out)
 	}
 	return rows, errOut.String(), err
+}
+
+// TestHost: the name of a host stands for its addresses, also with a port.
+func TestHost(t *testing.T) {
+	for _, arg := range []string{"peer.example", "peer.example:4001"} {
+		rows, _, err := newWorld(t).ask(t, arg)
+		if err != nil || len(rows) != 1 || rows[0].Remote != "10.0.0.2:4001" {
+			t.Errorf("%s: %+v, %v", arg, rows, err)
+		}
+	}
+	for arg, want := range map[string]string{
+		"peer.example:5": "no open TCP or SMC socket of this network namespace has [fd00::2]:5: 'smcr check [fd00::2]:5' tries a connection, and 'smcr stats show -d' counts those that have ended",
+		"10.0.0.77":      "no open TCP or SMC socket of this network namespace has address 10.0.0.77: 'smcr check 10.0.0.77:PORT' tries a connection, and 'smcr stats show -d' counts those that have ended",
+		"nowhere:80":     "the name nowhere has no address: see 'getent hosts nowhere'",
+	} {
+		if rows, _, err := newWorld(t).ask(t, arg); rows != nil || cmdutil.ExitCode(err) != cmdutil.ExitNotFound || cmdutil.Message(err) != want {
+			t.Errorf("%s: %v, %q, want %q", arg, rows, cmdutil.Message(err), want)
+		}
+	}
+}
+
+// TestEnabled: a program that the configuration attaches lacks a stack, and is not to be enabled once more.
+func TestEnabled(t *testing.T) {
+	for path, want := range map[string]string{"/x/web": "no-stack", "/x/other": notRun} {
+		w := newWorld(t)
+		w.stacks, w.enabled = nil, []nl.Attachment{{Path: path, Connect: true, Accept: true}}
+		rows, _, err := w.ask(t, ":80")
+		if err != nil || len(rows) == 0 {
+			t.Fatalf("%+v, %v", rows, err)
+		}
+		for _, r := range rows {
+			if r.Reason != want {
+				t.Errorf("%s: %+v, want reason %s", path, r, want)
+			}
+		}
+	}
 }
 
 // TestAsk: what is asked about is found, each socket once, with its process.

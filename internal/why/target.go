@@ -4,6 +4,7 @@ package why
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"strconv"
@@ -22,6 +23,9 @@ type target struct {
 	pair   netip.AddrPort // address and port
 	number int            // a process if there is one, otherwise a port
 	unit   string         // of systemd, with its suffix
+	host   string         // its name
+	// hostPort is of host, or 0.
+	hostPort uint16
 	// program is the name without a suffix, which may be that of a program if there is no such unit.
 	program string
 	// container is a name or an ID, and pods are a UID, a name, or an annotation: see package containers.
@@ -29,7 +33,7 @@ type target struct {
 }
 
 // forms says what an argument looks like.
-const forms = "give a process (1234 or pid:1234), a port (:443), an address (10.1.0.5), both (10.1.0.5:443), a unit of systemd (nginx), container:NAME or pod:NAME"
+const forms = "give a process (1234 or pid:1234), a port (:443), an address or host (10.1.0.5, hostA), one with a port (10.1.0.5:443), a unit of systemd (nginx), container:NAME or pod:NAME"
 
 // parseTarget reads the argument. The error is one of usage.
 func parseTarget(arg string) (target, error) {
@@ -81,6 +85,12 @@ func parseTarget(arg string) (target, error) {
 		}
 		return target{pair: plainPort(p)}, nil
 	}
+	if host, port, err := net.SplitHostPort(arg); err == nil && named.MatchString(host) {
+		if p, err := strconv.ParseUint(port, 10, 16); err == nil && p != 0 {
+			return target{host: host, hostPort: uint16(p)}, nil
+		}
+		return bad()
+	}
 	if isUnit(arg) {
 		return target{unit: arg}, nil
 	}
@@ -120,6 +130,14 @@ func (t target) String() string {
 		return "pod " + t.pods
 	}
 	return strconv.Itoa(t.number)
+}
+
+// check returns the argument of smcr check for the target.
+func (t target) check() string {
+	if t.addr.IsValid() {
+		return t.addr.String() + ":PORT"
+	}
+	return t.String()
 }
 
 // plain returns an address without what listings do not have alike: the form of IPv4 addresses

@@ -22,6 +22,7 @@ func TestParseTarget(t *testing.T) {
 		"fe80::1%eth0": {addr: addr("fe80::1")}, "10.1.0.5:443": {pair: pair("10.1.0.5:443")}, "[fd00::5]:443": {pair: pair("[fd00::5]:443")}, "[::ffff:10.1.0.5]:443": {pair: pair("10.1.0.5:443")},
 		"container:web": {container: "web"}, "pod:a/b": {pods: "a/b"}, "pod:k=v": {pods: "k=v"},
 		"nginx": {unit: "nginx.service", program: "nginx"}, "getty@tty1": {unit: "getty@tty1.service", program: "getty@tty1"}, "httpd2.4": {unit: "httpd2.4.service", program: "httpd2.4"},
+		"hostA:443": {host: "hostA", hostPort: 443}, "db-1.example.com:5432": {host: "db-1.example.com", hostPort: 5432},
 		"nginx.service": {unit: "nginx.service"}, "ssh.socket": {unit: "ssh.socket"}, "user-0.slice": {unit: "user-0.slice"}, "no-ueid.service": {unit: "no-ueid.service"},
 	} {
 		if got, err := parseTarget(arg); err != nil || got != want {
@@ -30,7 +31,7 @@ func TestParseTarget(t *testing.T) {
 	}
 	for arg, text := range map[string]string{
 		"": "give a process", "0": "give a process", "-5": "give a process", ":0": "give a process", ":65536": "give a process", ":http": "give a process", "pid:": "give a process", "pid:x": "give a process",
-		"port:": "give a process", "10.1.0.5:": "give a process", "10.1.0.5:0": "give a process", "10.1.0": "give a process", "99999999999": "give a process", "0.0.0.0": "give a process",
+		"port:": "give a process", "10.1.0.5:": "give a process", "10.1.0.5:0": "give a process", "10.1.0": "give a process", "hostA:": "give a process", "hostA:0": "give a process", "hostA:http": "give a process", "host A:80": "give a process", "99999999999": "give a process", "0.0.0.0": "give a process",
 		"a b": "give a process", "a/b": "give a process", "$(x).service": "give a process", "no-ueid": "'smcr explain no-ueid'", "0x03010000": "'smcr explain 0x03010000'",
 	} {
 		if got, err := parseTarget(arg); err == nil || cmdutil.ExitCode(err) != cmdutil.ExitUsage || !strings.Contains(err.Error(), text) {

@@ -5,6 +5,7 @@ package why
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -90,7 +91,7 @@ func (p *procs) services() (names []string) {
 }
 
 // ofUnit is choose for a unit.
-func (o *options) ofUnit(ctx context.Context, items []item, w *owners) ([]*item, error) {
+func (o *options) ofUnit(ctx context.Context, items []item, own map[netip.Addr]bool, w *owners) ([]*item, error) {
 	t, p := o.target, o.env.procs
 	if strings.HasSuffix(t.unit, ".socket") {
 		return o.ofSocketUnit(ctx, items, w)
@@ -104,7 +105,12 @@ func (o *options) ofUnit(ctx context.Context, items []item, w *owners) ([]*item,
 	switch {
 	case len(pids) > 0:
 	case t.program != "":
-		return nil, cmdutil.Say(os.ErrNotExist, "no process of a service or program %s%s: see 'systemctl status %[1]s'; for a host, give its address ('getent hosts %[1]s')", t.program, o.visible())
+		o.target = target{host: t.program}
+		chosen, err := o.ofHost(ctx, items, own, w)
+		if errors.Is(err, errNoHost) {
+			err = cmdutil.Say(os.ErrNotExist, "%s is no service or program with a process%s, and no host: see 'systemctl status %[1]s'", t.program, o.visible())
+		}
+		return chosen, err
 	default:
 		return nil, cmdutil.Say(os.ErrNotExist, "no process is in %s%s: see 'systemctl status %[1]s'", t.unit, o.visible())
 	}

@@ -70,7 +70,7 @@ func fakeListens(_ context.Context, unit string) ([]netip.AddrPort, error) {
 // TestNoUnit: what has no sockets is an error that says what to try.
 func TestNoUnit(t *testing.T) {
 	for arg, want := range map[string]string{
-		"nginx":        "no process of a service or program nginx: see 'systemctl status nginx'; for a host, give its address ('getent hosts nginx')",
+		"nginx":        "nginx is no service or program with a process, and no host: see 'systemctl status nginx'",
 		"nginx.slice":  "no process is in nginx.slice: see 'systemctl status nginx.slice'",
 		"idle":         "no TCP or SMC socket of idle.service in this network namespace: if systemd listens for it, 'systemctl list-sockets' has the unit to ask about",
 		"quiet.socket": "no TCP or SMC socket of quiet.socket in this network namespace: see 'systemctl status quiet.socket'",

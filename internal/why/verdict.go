@@ -44,7 +44,7 @@ const notRun = "not-under-run"
 
 // The advice about speed, beside that of the carrier.
 const (
-	slower = " TCP is faster than software RoCE: see docs/performance.md."
+	slower = " TCP is faster than software RoCE: see smcr(7)."
 	losing = " Packets are lost on the way: see 'ip -s link' on both hosts, and the MTU and the switches between them."
 )
 
@@ -126,7 +126,7 @@ func (f *Facts) fallback() Verdict {
 		if f.Accepted {
 			v.Advice = "Start the client's program with 'smcr run' on its host."
 		} else {
-			v.Advice = fmt.Sprintf("Start the server with 'smcr run' on its host; then try 'smcr check %v'.", plainPort(f.Conn.Remote))
+			v.Advice = fmt.Sprintf("On the host of the server, 'smcr why :%d' says what is missing. Then try 'smcr check %v' here.", f.Conn.Remote.Port(), plainPort(f.Conn.Remote))
 		}
 	}
 	return v
@@ -147,7 +147,7 @@ func (f *Facts) listener() Verdict {
 		v.Why = "the program has an SMC stack of its own, and the listener announces SMC"
 	}
 	if f.Clients.TCP > 0 && f.Clients.SMC == 0 {
-		v.Advice = fmt.Sprintf("See why its clients are TCP: 'smcr why :%d'.", f.Conn.Local.Port())
+		v.Advice = fmt.Sprintf("The answer about each connection says why it is TCP: 'smcr why :%d' lists all.", f.Conn.Local.Port())
 	}
 	return v
 }
@@ -175,7 +175,7 @@ func (f *Facts) unknown() Verdict {
 		return f.notUnder()
 	case !f.UserStack && !f.KernelStack:
 		r, _ := reasons.Named("no-stack")
-		return Verdict{Carrier: TCP, Reason: r.Name, Why: "the program is under smcr run, but there is no stack", Advice: r.Cure[0]}
+		return Verdict{Carrier: TCP, Reason: r.Name, Why: "the program is under smcr run, or attached, but no SMC stack runs here", Advice: r.Cure[0]}
 	}
 	return Verdict{
 		Carrier: TCP, Why: "the program is under smcr run, or attached, but the connection is older than that, or than the stack",

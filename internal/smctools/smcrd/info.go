@@ -72,7 +72,21 @@ func (t *commandLine) info(args []string) int {
 		"Hardware Capabilities\n"+
 		"SEID:             %s\nISM:              %s\nRoCE:             %s\n",
 		known(version), known(host), known(smcd), output.SMCVersions(i.SMCRv2), known(seid), known(hasISM), known(roce))
+	if !t.smcd {
+		t.sayMore(&i)
+	}
 	return 0
+}
+
+// sayMore prints on standard error what a user-space stack has and the form of smc-tools does not: many messages name
+// 'smcr info' to see what keeps the stack from its work.
+func (t *commandLine) sayMore(i *nl.SysInfo) {
+	for _, p := range i.Problems {
+		t.Errorf("smcr: problem: %s\n", p)
+	}
+	if i.Stack != "" && t.IO.IsTerminal() {
+		t.Errorf("smcr: 'smcr info -o table' shows the process, the devices and more\n")
+	}
 }
 
 // roceVersions returns the versions of RoCE that a user-space stack supports.

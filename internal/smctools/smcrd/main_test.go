@@ -4,6 +4,7 @@ package smcrd
 
 import (
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -83,6 +84,18 @@ func TestSample(t *testing.T) {
 		"smcd seid": "IBM-SYSZ-ISMSEID0000000001234567 [enabled]\n",
 	} {
 		b.want(line, want)
+	}
+}
+
+// TestInfoProblems: what keeps a stack from its work is on standard error, and smcd, which is only of smc-tools, does not
+// say it.
+func TestInfoProblems(t *testing.T) {
+	info := nl.SysInfo{Version: 2, Release: 1, Stack: "smcr", Problems: []string{"CAP_BPF is missing: give it", "no\x1bport"}}
+	b := newBench(t, nltest.State{SysInfo: info})
+	for line, want := range map[string]string{"smcr info": "smcr: problem: CAP_BPF is missing: give it\nsmcr: problem: no?port\n", "smcd info": ""} {
+		if out, errOut, status := b.run(line); errOut != want || !strings.HasPrefix(out, "Kernel Capabilities\n") || status != 0 {
+			t.Errorf("%s: %d, %q, %q, want %q", line, status, out, errOut, want)
+		}
 	}
 }
 

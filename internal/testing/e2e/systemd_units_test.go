@@ -190,7 +190,7 @@ func TestServiceVerified(t *testing.T) {
 	m.must("systemctl", "start", "smcr.service", "web.service")
 	l.serve(l.B)
 	m.get(80, false)
-	if out := m.enable("--wait=100ms"); !strings.Contains(out, "no connection of web.service has shown it within 100ms: try 'smcr check "+l.A.Addr()+":80' on a peer") ||
+	if out := m.enable("--wait=100ms"); !strings.Contains(out, "not verified: web.service had no new connection within 100ms: try 'smcr check "+l.A.Addr()+":80' on a peer") ||
 		!strings.Contains(out, "as smcr.service is disabled: 'systemctl enable --now smcr'") {
 		t.Errorf("nobody connects: %s", out)
 	}

@@ -66,7 +66,7 @@ func TestServices(t *testing.T) {
 			if !strings.Contains(out, "  - cgroup: /system.slice/") || !strings.Contains(out, "use SMC-R if the peer does") || strings.Contains(out, "restart") {
 				t.Errorf("enable: %s", out)
 			}
-			if !strings.Contains(out, fmt.Sprintf("no connection of %s.service has shown it within 2s: try 'smcr check ", s.unit)) || strings.Contains(out, "boot") {
+			if !strings.Contains(out, fmt.Sprintf("not verified: %s.service had no new connection within 2s: try 'smcr check ", s.unit)) || strings.Contains(out, "boot") {
 				t.Errorf("enable says, without a connection and with a stack at boot: %s", out)
 			}
 			if again := a.must("smcr service enable --wait=0 " + s.unit); strings.Contains(again, "+ ") || strings.Contains(again, "- ") {
