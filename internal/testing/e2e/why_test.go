@@ -192,7 +192,7 @@ func TestWhy(t *testing.T) {
 	}
 	fails(4, "sudo smcr why "+pid(plain), nobody, l.B, pid(plain))
 	fails(3, "nsenter -t "+pid(plain)+" -n smcr why "+pid(plain), nil, l.A, pid(plain))
-	fails(3, "no TCP or SMC socket", nil, l.A, ":8099")
+	fails(3, "no open TCP or SMC socket", nil, l.A, ":8099")
 	fails(3, "there is no process 2147483647", nil, l.A, "pid:2147483647")
 
 	// The text.
