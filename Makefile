@@ -73,7 +73,8 @@ help:
 	  '           SEEDS=N: so many seeds of the simulation instead, from FIRST=1 on' \
 	  'connections N=$(N) connections opened and closed through one stack' \
 	  'open       10,000 connections open at the same time' \
-	  'flood      FLOODTIME=$(FLOODTIME) of each kind of flood beside connections of others' \
+	  'flood      FLOODTIME=$(FLOODTIME) of each kind of flood beside connections of others;' \
+	  '           SOAKFLAGS=-table prints losses and delays of these' \
 	  'resets     RESETS=$(RESETS) connections reset by peers in the middle of the handshake' \
 	  'faults     each fault of calls, netdevs and disks, for more than an hour: docs/reliability.md;' \
 	  '           RUN=regexp selects tests' \

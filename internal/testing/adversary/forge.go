@@ -81,6 +81,59 @@ func (f *Forger) RoCE(from netip.AddrPort, to *netnstest.Host, pkt *Packet) erro
 	return f.send(to, append(b, data...))
 }
 
+// Segment is a TCP segment without data.
+type Segment struct {
+	From, To netip.AddrPort
+	Seq, Ack uint32
+	Flags    byte // see the constants of RFC 9293, section 3.1: FIN 1, SYN 2, RST 4, ACK 16
+	// Announces says that it has the option of SMC.
+	Announces bool
+}
+
+// Flags of [Segment].
+const (
+	SYN = 1 << 1 // it begins a connection
+	ACK = 1 << 4 // it acknowledges
+)
+
+// smcOption is the TCP option of SMC, with two bytes that are none.
+var smcOption = []byte{254, 6, 0xe2, 0xd4, 0xc3, 0xd9, 1, 1}
+
+// TCP sends a TCP segment to a host.
+func (f *Forger) TCP(to *netnstest.Host, s *Segment) error {
+	const tcpLen = 20
+	b := make([]byte, header.IPv4Len+tcpLen, header.IPv4Len+tcpLen+len(smcOption))
+	if s.Announces {
+		b = append(b, smcOption...)
+	}
+	src, dst := s.From.Addr().As4(), s.To.Addr().As4()
+	header.IPv4(b).Encode(&header.IPv4Fields{TotalLen: uint16(len(b)), TTL: 64, Src: src, Dst: dst})
+	setProtocol(b, unix.IPPROTO_TCP)
+	t := b[header.IPv4Len:]
+	binary.BigEndian.PutUint16(t, s.From.Port())
+	binary.BigEndian.PutUint16(t[2:], s.To.Port())
+	binary.BigEndian.PutUint32(t[4:], s.Seq)
+	binary.BigEndian.PutUint32(t[8:], s.Ack)
+	t[12], t[13] = byte(len(t)/4<<4), s.Flags
+	binary.BigEndian.PutUint16(t[14:], 0xffff) // window
+	pseudo := append(append(src[:], dst[:]...), 0, unix.IPPROTO_TCP, 0, byte(len(t)))
+	binary.BigEndian.PutUint16(t[16:], checksum(append(pseudo, t...)))
+	return f.send(to, b)
+}
+
+// Nothing sends a frame that no protocol of a host takes.
+func (f *Forger) Nothing(to *netnstest.Host) error {
+	b := make([]byte, 64)
+	header.Ethernet(b).Encode(&header.EthernetFields{Dst: [6]byte(to.Links[0].MAC), Src: f.mac, Type: experimental})
+	if _, err := unix.Write(f.fd, b); err != nil {
+		return fmt.Errorf("adversary: send a frame: %w", err)
+	}
+	return nil
+}
+
+// experimental is an Ethertype for experiments (IEEE Std 802, section 9.2.4).
+const experimental = 0x88b5
+
 // Unreachable is what an ICMP message of type 3 says.
 type Unreachable struct {
 	// Code is that of ICMP: 1 host, 2 protocol, 3 port, 4 fragmentation needed.

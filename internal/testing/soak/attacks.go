@@ -28,20 +28,31 @@ type attack struct {
 	// run attacks until ctx is done, at full speed, and counts how often in times. The
 	// error says that it could not attack.
 	run func(ctx context.Context, f *floodBed, times *atomic.Int64) error
+	// soak says that it is also a fault of long runs.
+	soak bool
 }
 
 // attacks are the floods: of a host on the LAN, of a peer within its link group, and of a
 // user.
 var attacks = []attack{
-	{"host: connects closed at once", connects},
-	{"host: PROPOSALs never finished", proposals},
-	{"host: first contacts of new peer IDs", firstContacts},
-	{"host: forged RoCE packets", forgedRoCE},
-	{"peer: LLC messages", llcMessages},
-	{"peer: CDC messages", cdcMessages},
-	{"user: control-socket requests", userFlood("requests")},
-	{"user: connections that nobody answers", userFlood("connections")},
-	{"user: everything of the stack's sockets", userFlood("all")},
+	{"nothing", nothing, false},
+	{"host: frames that nobody takes", frames, false},
+	{"host: SYNs with the option, never answered", synsUnanswered, false},
+	{"host: SYNs with the option, reset", synsReset, false},
+	{"host: SYN-ACKs with the option", synacks, false},
+	{"host: connects closed at once", connects, true},
+	{"host: connects, and no CLC message", silent, false},
+	{"host: connects, and no CLC message that is one", noise, false},
+	{"host: PROPOSALs never finished", proposals, true},
+	{"host: PROPOSALs from 200 addresses", proposalsOfMany, false},
+	{"host: first contacts of new peer IDs", firstContacts, true},
+	{"host: forged RoCE packets", forgedRoCE, true},
+	{"host: RoCE packets to any queue pair", anyQueuePair, false},
+	{"peer: LLC messages", llcMessages, true},
+	{"peer: CDC messages", cdcMessages, true},
+	{"user: control-socket requests", userFlood("requests"), false},
+	{"user: connections that nobody answers", userFlood("connections"), false},
+	{"user: everything of the stack's sockets", userFlood("all"), false},
 }
 
 // userFlood returns the attack of a user with the hostile program.
@@ -62,16 +73,20 @@ func lastTimes(log string) int64 {
 // attackers is how many goroutines of the hostile host attack at the same time.
 const attackers = 4
 
-// repeat runs attack in several goroutines until ctx is done. It returns an error if none
+// repeat runs attack in several goroutines until ctx is done, as often as the load says. It returns an error if none
 // of them ever succeeds.
-func repeat(ctx context.Context, times *atomic.Int64, attack func() (int, error)) error {
+func (f *floodBed) repeat(ctx context.Context, times *atomic.Int64, attack func() (int, error)) error {
 	var wg sync.WaitGroup
 	var last atomic.Pointer[error]
+	began, before := time.Now(), times.Load()
 	for range attackers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				n, err := attack()
-				times.Add(int64(n))
+				sum := times.Add(int64(n)) - before
+				if f.load.rate > 0 {
+					time.Sleep(time.Until(began.Add(time.Duration(float64(sum) / float64(f.load.rate) * float64(time.Second)))))
+				}
 				if err != nil && ctx.Err() == nil {
 					last.Store(&err)
 					time.Sleep(time.Millisecond) // the victim has refused
@@ -96,7 +111,7 @@ func (f *floodBed) target() netip.AddrPort {
 const perDial = 20
 
 func connects(ctx context.Context, f *floodBed, times *atomic.Int64) error {
-	return repeat(ctx, times, func() (int, error) {
+	return f.repeat(ctx, times, func() (int, error) {
 		list, err := f.hostile.Dial(ctx, f.target(), perDial)
 		for _, d := range list {
 			_ = d.Close()
@@ -144,7 +159,7 @@ func proposals(ctx context.Context, f *floodBed, times *atomic.Int64) error {
 	}
 	open := &ring{held: make([]func(), 4000)}
 	defer open.close()
-	return repeat(ctx, times, func() (int, error) {
+	return f.repeat(ctx, times, func() (int, error) {
 		list, err := f.hostile.Dial(ctx, f.target(), perDial)
 		for _, d := range list {
 			open.add(func() { _ = d.Close() })
@@ -163,7 +178,7 @@ func firstContacts(ctx context.Context, f *floodBed, times *atomic.Int64) error 
 	}
 	open := &ring{held: make([]func(), 200)}
 	defer open.close()
-	return repeat(ctx, times, func() (int, error) {
+	return f.repeat(ctx, times, func() (int, error) {
 		p, err := f.hostile.Join(ctx, f.target(), eid, f.newPeer())
 		if err != nil {
 			return 0, err
@@ -204,7 +219,7 @@ func forgedRoCE(ctx context.Context, f *floodBed, times *atomic.Int64) error {
 			*list = append(*list, s)
 		}
 	}
-	return repeat(ctx, times, func() (int, error) {
+	return f.repeat(ctx, times, func() (int, error) {
 		for i := range 100 {
 			s, pkt := &requests[i%2], adversary.Message(end)
 			if i%4 > 1 {
@@ -227,7 +242,7 @@ func inGroup(ctx context.Context, f *floodBed, times *atomic.Int64, attack func(
 	if err != nil {
 		return err
 	}
-	return repeat(ctx, times, func() (int, error) {
+	return f.repeat(ctx, times, func() (int, error) {
 		p, err := f.hostile.Join(ctx, f.target(), eid, f.newPeer())
 		if err != nil {
 			return 0, err

@@ -68,7 +68,10 @@ func (s *soakRun) faults() []fault {
 		{name: "memory limit reached", make: s.useMemory},
 		{name: "descriptor limit reached", make: s.fewDescriptors, refuses: true},
 	}
-	for _, a := range attacks[:6] { // those that need no program of another user
+	for _, a := range attacks {
+		if !a.soak {
+			continue
+		}
 		list = append(list, fault{name: "flood of a " + a.name, make: func(ctx context.Context) error {
 			var times atomic.Int64
 			flood, stop := context.WithTimeout(ctx, floodTime)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -41,14 +42,27 @@ type floodBed struct {
 	servers []*member
 	stacks  []*member
 
+	load load
+
 	mu  sync.Mutex
 	row *Row // of the flood that runs
 	// refused counts connections that were not made, by the row.
 	refused atomic.Int64
 }
 
-// heldConns is how many connections each client keeps open during all floods.
-const heldConns = 20
+// load is what there is beside a flood, and how fast that is.
+type load struct {
+	held  int           // connections that each client keeps open during all floods
+	busy  []string      // traffic besides these: kinds and workers
+	pause time.Duration // between two times that each of these is used
+	rate  int           // of the floods, things a second; 0: as fast as the machine can
+}
+
+// Loads: many kinds of traffic, to find what breaks, and what tells losses and delays.
+var (
+	allTraffic = load{held: 20, busy: []string{"short 2", "request 2", "stream 1"}, pause: time.Second}
+	victims    = load{held: 250, busy: []string{"short 1"}, pause: 100 * time.Millisecond, rate: 5000}
+)
 
 // connectBound is the time in which a connection must be made and used once.
 const connectBound = 10 * time.Second
@@ -57,6 +71,8 @@ const connectBound = 10 * time.Second
 func runFlood(ctx context.Context, flags *flag.FlagSet, args []string) (bool, error) {
 	d := flags.Duration("time", 5*time.Minute, "`time` of each flood")
 	only := flags.String("run", "", "floods whose names match this `regexp`")
+	table := flags.Bool("table", false, "print losses and delays of 500 connections beside each flood, as the table of docs/reliability.md")
+	rate := flags.Int("rate", victims.rate, "with -table: things that a flood sends `a second`; 0 is as fast as the machine can")
 	if err := flags.Parse(args); err != nil {
 		return false, err
 	}
@@ -64,21 +80,30 @@ func runFlood(ctx context.Context, flags *flag.FlagSet, args []string) (bool, er
 	if err != nil {
 		return false, err
 	}
-	f, err := newFloodBed(ctx)
+	beside := allTraffic
+	if *table {
+		beside = victims
+		beside.rate = *rate
+	}
+	f, err := newFloodBed(ctx, beside)
 	if err != nil {
 		return false, err
 	}
 	rows, err := f.floods(ctx, match, *d)
 	err = errors.Join(err, f.close())
-	return summary(rows...), err
+	ok := summary(rows...)
+	if *table {
+		printFigures(os.Stdout, rows)
+	}
+	return ok, err
 }
 
-func newFloodBed(ctx context.Context) (_ *floodBed, err error) {
+func newFloodBed(ctx context.Context, beside load) (_ *floodBed, err error) {
 	b, err := newBed()
 	if err != nil {
 		return nil, err
 	}
-	f := &floodBed{bed: b, row: &Row{}}
+	f := &floodBed{bed: b, load: beside, row: &Row{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.close())
@@ -114,7 +139,7 @@ func newFloodBed(ctx context.Context) (_ *floodBed, err error) {
 		}
 		f.clients = append(f.clients, c)
 	}
-	return f, f.all(ctx, "hold %d 4", heldConns)
+	return f, f.all(ctx, "hold %d 4", f.load.held)
 }
 
 // all has all clients execute a command at the same time.
@@ -177,10 +202,6 @@ func (f *floodBed) floods(ctx context.Context, match *regexp.Regexp, d time.Dura
 	return rows, nil
 }
 
-// busy is the traffic of the clients during a flood, besides the connections that they
-// hold: kinds and workers.
-var busy = []string{"short 2", "request 2", "stream 1"}
-
 // flood makes one flood.
 func (f *floodBed) flood(ctx context.Context, a attack, d time.Duration) (*Row, error) {
 	row := &Row{Fault: a.name, Traffic: "held, requests, streams, connects"}
@@ -189,7 +210,7 @@ func (f *floodBed) flood(ctx context.Context, a attack, d time.Duration) (*Row, 
 	f.mu.Unlock()
 	f.refused.Store(0)
 	// Those that the last flood has ended are made again.
-	if err := f.all(ctx, "hold %d 4", heldConns); err != nil {
+	if err := f.all(ctx, "hold %d 4", f.load.held); err != nil {
 		return nil, err
 	}
 	was := f.sum()
@@ -204,11 +225,12 @@ func (f *floodBed) flood(ctx context.Context, a attack, d time.Duration) (*Row, 
 	if err != nil {
 		return nil, err
 	}
-	logs := f.logs()
+	logs, figures := f.logs(), f.look(ctx, &times)
 	if err := f.attack(ctx, a, d, &times); err != nil {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx)
+	row.Figures = f.look(ctx, &times).since(figures)
 	now := f.sum()
 	grew := f.logs() - logs
 	row.note("the logs of the stacks grew by %d bytes in %v", grew, d)
@@ -238,7 +260,7 @@ const shortest = 3 * time.Second
 
 // attack makes a flood beside the traffic of the clients.
 func (f *floodBed) attack(ctx context.Context, a attack, d time.Duration, times *atomic.Int64) error {
-	for _, kind := range busy {
+	for _, kind := range f.load.busy {
 		if err := f.all(ctx, "start %s", kind); err != nil {
 			return err
 		}
@@ -253,7 +275,7 @@ func (f *floodBed) attack(ctx context.Context, a attack, d time.Duration, times 
 			return err
 		}
 		select {
-		case <-time.After(time.Second):
+		case <-time.After(f.load.pause):
 		case <-attack.Done():
 		}
 	}
@@ -277,8 +299,8 @@ func (f *floodBed) judge(row *Row, tried int64, slowest time.Duration) {
 		row.Lost += refused
 	}
 	for _, c := range f.clients {
-		if open := c.tally(traffic.Held).Open; open != heldConns {
-			row.note("%d of %d connections that were open at the beginning live", open, heldConns)
+		if open := c.tally(traffic.Held).Open; open != int64(f.load.held) {
+			row.note("%d of %d connections that were open at the beginning live", open, f.load.held)
 		}
 	}
 	for i, m := range f.stacks {

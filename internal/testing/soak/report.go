@@ -26,6 +26,8 @@ type Row struct {
 	// Leaked counts what remained: the things are in Notes.
 	Leaked int64    `json:"leaked"`
 	Notes  []string `json:"notes,omitempty"`
+	// Figures is what a flood has cost others.
+	Figures *figures `json:"-"`
 
 	mu sync.Mutex
 }

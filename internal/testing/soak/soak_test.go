@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/soak/gauge"
@@ -59,7 +60,32 @@ func TestFloods(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")
 	}
-	find(t, "flood", "-time", "6s", "-run", "PROPOSALs|LLC|requests")
+	find(t, "flood", "-time", "6s", "-run", "PROPOSALs never|LLC|requests")
+}
+
+// TestFigures: what a flood costs others, of one that the kernel answers and one that the stack does.
+func TestFigures(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	find(t, "flood", "-time", "6s", "-table", "-rate", "500", "-run", "nothing|SYN-ACKs|200 addresses")
+}
+
+// TestCells: the cells of the table are those of its head, and say what was counted.
+func TestCells(t *testing.T) {
+	var out strings.Builder
+	printFigures(&out, []*Row{{Fault: "none"}, {Fault: "one", Figures: &figures{
+		took: 2 * time.Second, sent: 1000, trips: traffic.Times{40: 3}, made: 4, smc: 3, connects: traffic.Times{80: 4}, lost: 1, hung: 1, stacks: time.Second, busy: 1, allClock: 4,
+	}}})
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 || strings.Count(lines[0], "|") != strings.Count(lines[2], "|") || strings.Count(lines[1], "|") != strings.Count(lines[2], "|") {
+		t.Fatalf("%q", lines)
+	}
+	for _, want := range []string{"| one | 500 | 3 | ", " | 0 | 4 | 75 % | ", " | 2 | 50 % | 25 % |"} {
+		if !strings.Contains(lines[2], want) {
+			t.Errorf("%q is not in %q", want, lines[2])
+		}
+	}
 }
 
 // TestSoak: traffic under faults for a minute.

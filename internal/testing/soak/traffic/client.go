@@ -41,12 +41,16 @@ type Client struct {
 }
 
 // counts is a Tally that many goroutines count in.
-type counts struct{ tried, conns, open, bytes, lost, slowest atomic.Int64 }
+type counts struct {
+	tried, conns, open, bytes, lost, slowest atomic.Int64
+	connects, trips                          times
+}
 
 func (c *counts) tally() Tally {
 	return Tally{
 		Tried: c.tried.Load(), Conns: c.conns.Load(), Open: c.open.Load(), Bytes: c.bytes.Load(),
 		Lost: c.lost.Load(), Slowest: time.Duration(c.slowest.Load()),
+		Connects: c.connects.load(), Trips: c.trips.load(),
 	}
 }
 
@@ -157,7 +161,7 @@ func (c *Client) tell(over <-chan struct{}) {
 func (c *Client) tallies() {
 	all := make(map[string]Tally)
 	for kind, n := range c.counts {
-		if t := n.tally(); t != (Tally{}) {
+		if t := n.tally(); t.Tried+t.Bytes+t.Lost > 0 {
 			all[kind] = t
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // holder has the connections that stay open.
@@ -68,7 +69,11 @@ func (c *Client) exchangeHeld(workers int) {
 	each(len(uses), workers, func(i int) {
 		u := uses[i]
 		u.buf = make([]byte, 4<<10)
+		began := time.Now()
 		err := u.failed(u.exchange(1 + u.below(4000)))
+		if err == nil {
+			u.counts.trips.took(time.Since(began))
+		}
 		u.buf = nil
 		if err != nil {
 			u.close()

@@ -83,6 +83,7 @@ func (u *use) open() error {
 		return err
 	}
 	took := int64(time.Since(u.began))
+	u.counts.connects.took(time.Duration(took))
 	for old := u.counts.slowest.Load(); took > old && !u.counts.slowest.CompareAndSwap(old, took); old = u.counts.slowest.Load() {
 	}
 	u.counts.conns.Add(1)

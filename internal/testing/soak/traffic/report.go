@@ -30,6 +30,10 @@ type Tally struct {
 	Lost  int64 `json:"lost"`  // datagrams without an answer
 	// Slowest is the longest time in nanoseconds to make a connection.
 	Slowest time.Duration `json:"slowest"`
+	// Connects is how long it took to make connections, with their first exchange, and Trips how long each later exchange of those
+	// that are held took.
+	Connects Times `json:"connects,omitempty"`
+	Trips    Times `json:"trips,omitempty"`
 }
 
 // Add adds the counts of o to t.
@@ -40,6 +44,8 @@ func (t *Tally) Add(o Tally) {
 	t.Bytes += o.Bytes
 	t.Lost += o.Lost
 	t.Slowest = max(t.Slowest, o.Slowest)
+	t.Connects.add(o.Connects)
+	t.Trips.add(o.Trips)
 }
 
 // Class says what kind of failure it is.
