@@ -18,8 +18,13 @@ import (
 // announce has each SYN of the second host announce SMC, as a host of the LAN may that speaks
 // something else afterwards.
 func announce(frame []byte, first bool) []byte {
+	return announceFlags(frame, first, func(flags byte) bool { return flags&18 == 2 }) // a SYN, and no SYN-ACK
+}
+
+// announceFlags has packets of the second host with some flags announce SMC.
+func announceFlags(frame []byte, first bool, which func(flags byte) bool) []byte {
 	tcp := netnstest.TCPOf(frame)
-	if first || tcp == nil || tcp[13]&18 != 2 { // not a SYN of the second host
+	if first || tcp == nil || !which(tcp[13]) {
 		return frame
 	}
 	opts := clc.AppendTCPOption(append([]byte(nil), tcp[20:int(tcp[12]>>4)*4]...))
