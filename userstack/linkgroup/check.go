@@ -61,6 +61,11 @@ func (g *Group) Check() error {
 			return err
 		}
 	}
+	for token, c := range g.peerTokens {
+		if g.conns[c.Token()] != c || c.peerRMB == nil || c.peer.Token != token {
+			return broken("connection %#x, with alert token %#x of the peer, is known as %#x", c.Token(), c.peer.Token, token)
+		}
+	}
 	for _, r := range g.rmbs.list {
 		used := 0
 		for i := range r.elems {
@@ -85,8 +90,8 @@ func (g *Group) Check() error {
 		return broken("%d connections are on link %d, which is gone", n, l.id)
 	}
 	for _, t := range g.peerRMBs.list {
-		if n := onRMB[t]; n != t.conns {
-			return broken("RToken with %d connections counts %d", n, t.conns)
+		if n := onRMB[t]; n != len(t.conns) {
+			return broken("RToken with %d connections counts %d", n, len(t.conns))
 		}
 		delete(onRMB, t)
 	}

@@ -30,7 +30,8 @@ func TestCheck(t *testing.T) {
 		{"less than no work request", func(r *rig) { r.link.used, r.link.sqLen = -1, -1 }, "link 1 has -1 requests of -1 work requests"},
 		{"more requests than work requests", func(r *rig) { r.link.sqLen = r.link.used + 1 }, "link 1 has 1 requests of 0 work requests"},
 		{"a link that is gone", func(r *rig) { r.g.links.list = nil }, "1 connections are on link 1, which is gone"},
-		{"connections of an RToken", func(r *rig) { r.c.peerRMB.conns++ }, "RToken with 1 connections counts 2"},
+		{"connections of an RToken", func(r *rig) { r.c.peerRMB.conns = append(r.c.peerRMB.conns, r.c) }, "RToken with 1 connections counts 2"},
+		{"alert token of the peer", func(r *rig) { r.g.peerTokens[5] = r.c }, "of the peer, is known as 0x5"},
 		{"an RToken that is gone", func(r *rig) { r.g.peerRMBs.list = nil }, "1 RTokens of connections are not known any more"},
 		{"dead", func(r *rig) { r.g.end.die(ErrIdle) }, ""},
 		{"dead with a connection", func(r *rig) {

@@ -129,7 +129,8 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 		return err
 	}
 	c.peerRMB, c.peer = t, peer
-	t.conns++
+	t.conns = append(t.conns, c)
+	g.peerTokens[peer.Token] = c
 	if g.cfg.Role == smc.Client && g.phase == phaseOpen {
 		c.named = on
 	}
@@ -187,10 +188,13 @@ func (c *Conn) findPeerRMB(peer ConnParams) (on *Link, t *rtoken, err error) {
 func (c *Conn) evictOthers(t *rtoken, peer ConnParams) error {
 	g := c.g
 	var others []*Conn // mostly none
-	for _, o := range g.conns {
-		if o.sharesElement(c, t, peer) {
+	for _, o := range t.conns {
+		if o.sharesElement(c, peer) {
 			others = append(others, o)
 		}
+	}
+	if o := g.peerTokens[peer.Token]; o != nil && o != c && o.peerRMB != t {
+		others = append(others, o)
 	}
 	sortConns(others)
 	for _, o := range others {
@@ -211,18 +215,15 @@ func (c *Conn) evictOthers(t *rtoken, peer ConnParams) error {
 	return nil
 }
 
-// sharesElement reports whether c, another connection, is attached with the element
-// or the alert token that the peer names for o.
+// sharesElement reports whether c, another connection on the same RMB of the peer, is attached with
+// the element or the alert token that the peer names for o.
 //
 // A connection whose end both sides have said does not use the element any more. The
 // peer gives the element to its next connection when it has received the last message
 // of this side, which this side learns later. The next connection may come from
 // another address of the peer.
-func (c *Conn) sharesElement(o *Conn, t *rtoken, peer ConnParams) bool {
-	if c == o || c.peerRMB == nil {
-		return false
-	}
-	return c.peer.Token == peer.Token || c.peerRMB == t && overlap(c.peer, peer) && !c.Protocol().EndExchanged()
+func (c *Conn) sharesElement(o *Conn, peer ConnParams) bool {
+	return c != o && (c.peer.Token == peer.Token || overlap(c.peer, peer) && !c.Protocol().EndExchanged())
 }
 
 // overlap reports whether two elements of one RMB share bytes.
@@ -257,10 +258,8 @@ func (c *Conn) Refuse(now time.Time, peer ConnParams) {
 	if g.phase != phaseOpen || !l.usable() || c.Protocol().Established() || c.stage == stageCanceled || peer.Token == 0 {
 		return
 	}
-	for _, o := range g.conns {
-		if o.peerRMB != nil && o.peer.Token == peer.Token {
-			return
-		}
+	if g.peerTokens[peer.Token] != nil {
+		return
 	}
 	g.now = now
 	var it llcItem

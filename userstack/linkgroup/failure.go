@@ -155,7 +155,7 @@ func (c *linkChanges) remove(l *Link) {
 	}
 	for _, t := range slices.Clone(c.g.peerRMBs.list) {
 		t.at[l.slot] = slotToken{}
-		if t.conns == 0 && t.at == ([maxSlots]slotToken{}) {
+		if len(t.conns) == 0 && t.at == ([maxSlots]slotToken{}) {
 			c.g.peerRMBs.drop(t)
 		}
 	}

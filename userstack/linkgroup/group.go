@@ -68,12 +68,14 @@ type Group struct {
 	eye       bool // the local RMBEs have eye catchers
 	peerEye   bool // those of the peer have
 
-	actions  actionQueue
-	timers   timers
-	conns    map[uint32]*Conn // by alert token
-	links    linkTable
-	rmbs     rmbTable
-	peerRMBs peerTable
+	actions actionQueue
+	timers  timers
+	conns   map[uint32]*Conn // by alert token
+	// peerTokens are the connections by the alert token of the peer: the latest one, which has evicted those before it.
+	peerTokens map[uint32]*Conn
+	links      linkTable
+	rmbs       rmbTable
+	peerRMBs   peerTable
 
 	llc      llcEngine
 	first    firstContact
@@ -120,7 +122,7 @@ func New(cfg Config, env Env, now time.Time) *Group {
 	g := &Group{
 		cfg: cfg, env: env, log: cfg.Log, now: now,
 		eye:   cfg.EyeCatcher && cfg.Role == smc.Server,
-		conns: map[uint32]*Conn{},
+		conns: map[uint32]*Conn{}, peerTokens: map[uint32]*Conn{},
 	}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)

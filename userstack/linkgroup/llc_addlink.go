@@ -426,7 +426,7 @@ func (a *linkAddition) pairsDone() {
 		if t.at[ex.link.slot].ok {
 			continue
 		}
-		if t.conns > 0 {
+		if len(t.conns) > 0 {
 			a.failed(fmt.Errorf("%w: no RToken for an RMB in use", ErrProtocol))
 			return
 		}

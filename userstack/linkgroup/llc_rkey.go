@@ -321,9 +321,7 @@ func (k *rkeyEngine) forget(l *Link, rkey smc.RKey) bool {
 	if t == nil {
 		return false
 	}
-	if t.conns > 0 {
-		k.evictConns(t)
-	}
+	k.evictConns(t)
 	k.g.peerRMBs.drop(t)
 	return true
 }
@@ -331,9 +329,9 @@ func (k *rkeyEngine) forget(l *Link, rkey smc.RKey) bool {
 // evictConns ends connections whose RMB the peer has freed. At the peer they have
 // ended already.
 func (k *rkeyEngine) evictConns(t *rtoken) {
-	for _, c := range k.g.connsSorted() {
-		if c.peerRMB == t {
-			c.Protocol().Evict()
-		}
+	all := slices.Clone(t.conns)
+	sortConns(all)
+	for _, c := range all {
+		c.Protocol().Evict()
 	}
 }

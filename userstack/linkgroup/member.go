@@ -109,9 +109,13 @@ func (m *member) Leave(peerMayWrite bool) (announce bool) {
 	if len(g.conns) == 0 && g.phase == phaseOpen && g.cfg.Timers.Idle > 0 {
 		g.timers.set(timerIdle, g.now.Add(g.cfg.Timers.Idle))
 	}
-	if c.peerRMB != nil {
-		c.peerRMB.conns--
+	if t := c.peerRMB; t != nil {
+		i := slices.Index(t.conns, c)
+		t.conns = slices.Delete(t.conns, i, i+1)
 		c.peerRMB = nil
+		if g.peerTokens[c.peer.Token] == c {
+			delete(g.peerTokens, c.peer.Token)
+		}
 	}
 	if i := slices.Index(c.rmb.waiting, c); i >= 0 {
 		c.rmb.waiting = slices.Delete(c.rmb.waiting, i, i+1)

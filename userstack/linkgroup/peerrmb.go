@@ -22,7 +22,7 @@ type slotToken struct {
 // rtoken is an RMB of the peer, as known on each link.
 type rtoken struct {
 	at    [maxSlots]slotToken
-	conns int
+	conns []*Conn // those that are attached with an element of it
 }
 
 // on reports whether the RMB can be written to over l.
