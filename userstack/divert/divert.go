@@ -76,9 +76,10 @@ type Diverter struct {
 
 	mu      sync.Mutex
 	flows   map[Tuple]*Flow
-	ending  map[*Flow]*ending
-	given   map[*Flow]*given // flows that were let go, and have not heard of their programs
-	unsure  map[uint64]reset // by the cookies of sockets that may not have heard
+	ending  map[*Flow]time.Time // since when flows are over for both programs, for which the kernel has something to do
+	lingers []lingering         // those for which it has nothing more to do, in order
+	given   map[*Flow]*given    // flows that were let go, and have not heard of their programs
+	unsure  map[uint64]reset    // by the cookies of sockets that may not have heard
 	devices map[int]bool
 	earlier map[uint32]earlier // the stacks before this one, by the handle of their filters
 	// attached are the cgroups of map cgroups; past is what was counted for others.
@@ -102,7 +103,7 @@ type outcome struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]*ending{}, given: map[*Flow]*given{}, unsure: map[uint64]reset{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, shifted: map[uint32]int{}}
+	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]time.Time{}, given: map[*Flow]*given{}, unsure: map[uint64]reset{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, shifted: map[uint32]int{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())

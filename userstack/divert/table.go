@@ -5,6 +5,7 @@ package divert
 import (
 	"errors"
 	"net"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -140,13 +141,13 @@ func (d *Diverter) handle(f *Flow) {
 func (d *Diverter) ends(f *Flow) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.ending[f] = &ending{since: time.Now()}
+	d.ending[f] = time.Now()
 }
 
-// ending is a Flow that is over for both programs.
-type ending struct {
+// lingering is a Flow for which the kernel has had nothing more to do since then.
+type lingering struct {
+	f     *Flow
 	since time.Time
-	past  time.Time // when the kernel had nothing more to do for it, or zero
 }
 
 // forget removes flows, of which nothing is left, from the tables of the programs.
@@ -157,14 +158,16 @@ func (d *Diverter) forget(flows ...*Flow) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var keys []bpfTuple
-	var were []bpfFlow
+	keys, were := make([]bpfTuple, 0, len(flows)), make([]bpfFlow, 0, len(flows))
 	for _, f := range flows {
 		delete(d.ending, f)
 		if d.flows[f.Tuple] == f {
 			delete(d.flows, f.Tuple)
 			keys, were = append(keys, f.Tuple.key()), append(were, bpfFlow{Account: f.account, Held: 1})
 		}
+	}
+	if len(flows) == 1 { // perhaps before its time, for a new connection of the tuple
+		d.lingers = slices.DeleteFunc(d.lingers, func(l lingering) bool { return l.f == flows[0] })
 	}
 	removeAll(d.bpf.Ways, keys, nil)
 	d.remove(keys, were)
@@ -215,19 +218,22 @@ func (d *Diverter) sweepEnding(now time.Time) {
 	d.sweepGiven(now, up)
 	d.sweepResets(now)
 	d.mu.Lock()
-	for f, e := range d.ending {
-		if now.Sub(e.since) >= peerTime {
+	for f, since := range d.ending {
+		if now.Sub(since) >= peerTime {
 			f.outer.close() // the kernel ends it, as for programs that have ended
 		}
 		f.heard(up)
-		switch {
-		case e.past.IsZero() && f.past():
-			e.past = now
+		if f.past() {
+			delete(d.ending, f)
 			past = append(past, f)
-		case !e.past.IsZero() && now.Sub(e.past) >= linger:
-			over = append(over, f)
+			d.lingers = append(d.lingers, lingering{f, now})
 		}
 	}
+	n := 0
+	for ; n < len(d.lingers) && now.Sub(d.lingers[n].since) >= linger; n++ {
+		over = append(over, d.lingers[n].f)
+	}
+	d.lingers = slices.Delete(d.lingers, 0, n)
 	d.mu.Unlock()
 	for _, f := range past {
 		if f.program().failed() {
