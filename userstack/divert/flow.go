@@ -112,7 +112,7 @@ func (f *Flow) open() error {
 	f.outer.control(waitsForAnswers)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := f.become(wayOuter); err != nil {
+	if err := f.begins(); err != nil {
 		return err
 	}
 	for _, b := range f.waiting {
@@ -122,17 +122,31 @@ func (f *Flow) open() error {
 	return nil
 }
 
-// become changes where the packets go. It returns the device by which the program has sent the last one. mu is held.
-func (f *Flow) become(state int) (dev uint32, err error) {
+// begins has the peer's packets go to outer. Until now they are held, and nothing else of the entry is news but a device that the program
+// notes again with its next packet: so there is nothing to be read first. mu is held.
+func (f *Flow) begins() error {
+	if f.over {
+		return fmt.Errorf("divert: %w", net.ErrClosed)
+	}
+	w := bpfWay{State: wayOuter, Isn: f.isn, Via: f.via}
+	if err := put(f.d.bpf.Ways, f.Tuple.key(), &w, ebpf.UpdateExist); err != nil {
+		return fmt.Errorf("divert: where the packets of a connection go: %w", err)
+	}
+	f.state = wayOuter
+	return nil
+}
+
+// splits has the program's packets go to inner. It returns the device by which the program has sent the last one. mu is held.
+func (f *Flow) splits() (dev uint32, err error) {
 	if f.over {
 		return 0, fmt.Errorf("divert: %w", net.ErrClosed)
 	}
 	err = f.alter(func(w *bpfWay) bool {
-		w.State, dev = uint32(state), w.Via.Dev
+		w.State, dev = waySplit, w.Via.Dev
 		return true
 	})
 	if err == nil {
-		f.state = state
+		f.state = waySplit
 	}
 	return dev, err
 }
@@ -180,7 +194,7 @@ func (f *Flow) Split() (fd int, giveBack func(), err error) {
 		s.control(limitReceive)
 		if fd, giveBack, err = s.lend(nil); err == nil {
 			f.mu.Lock()
-			if dev, err = f.become(waySplit); err == nil {
+			if dev, err = f.splits(); err == nil {
 				f.inner = s
 			}
 			f.mu.Unlock()
