@@ -227,3 +227,11 @@ func TestFloodOfSYNs(t *testing.T) {
 		t.Errorf("%+v are announced, most %+v", c, most)
 	}
 }
+
+// sockaddr returns an address for package unix.
+func sockaddr(a netip.AddrPort, zone int) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16(), ZoneId: uint32(zone)}
+}

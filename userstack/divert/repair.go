@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"os"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -57,10 +58,10 @@ func (n *namespace) connectAs(t Tuple, e end) (fd int, err error) {
 	if set.err != nil {
 		return -1, set.err
 	}
-	if err := unix.Bind(fd, sockaddr(t.Local, n.zone)); err != nil {
+	if err := calls(unix.SYS_BIND, fd, t.Local, n.zone); err != nil {
 		return -1, os.NewSyscallError("bind", err)
 	}
-	if err := unix.Connect(fd, sockaddr(t.Remote, n.zone)); err != nil {
+	if err := calls(unix.SYS_CONNECT, fd, t.Remote, n.zone); err != nil {
 		return -1, os.NewSyscallError("connect", err)
 	}
 	var options []byte
@@ -103,24 +104,52 @@ type setter struct {
 
 func (s *setter) int(level, name, value int) {
 	if s.err == nil {
-		s.err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, level, name, value))
+		v := int32(value)
+		s.set(level, name, unsafe.Pointer(&v), unsafe.Sizeof(v))
 	}
 }
 
 func (s *setter) bytes(level, name int, value []byte) {
 	if s.err == nil {
-		s.err = os.NewSyscallError("setsockopt", unix.SetsockoptString(s.fd, level, name, string(value)))
+		s.set(level, name, unsafe.Pointer(unsafe.SliceData(value)), uintptr(len(value)))
 	}
 }
 
-// sockaddr returns an address for system calls; zone is that of link-local ones.
-func sockaddr(a netip.AddrPort, zone int) unix.Sockaddr {
+// set sets an option. That does not wait for anything, so Go's scheduler need not know of the call: it is one of many for each connection.
+func (s *setter) set(level, name int, value unsafe.Pointer, size uintptr) {
+	if _, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(s.fd), uintptr(level), uintptr(name), uintptr(value), size, 0); errno != 0 {
+		s.err = os.NewSyscallError("setsockopt", errno)
+	}
+}
+
+// tcpInfo asks for TCP_INFO. The error is a syscall.Errno.
+func tcpInfo(fd int, info *unix.TCPInfo) error {
+	size := uint32(unsafe.Sizeof(*info))
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, unix.TCP_INFO, uintptr(unsafe.Pointer(info)), uintptr(unsafe.Pointer(&size)), 0)
+	return failed(errno)
+}
+
+// calls makes a call that takes an address: bind(2), or connect(2) with TCP_REPAIR, which waits for nothing. zone is that of link-local
+// addresses. The error is a syscall.Errno.
+func calls(nr uintptr, fd int, a netip.AddrPort, zone int) error {
+	var errno syscall.Errno
 	if a.Addr().Is4() {
-		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+		s := unix.RawSockaddrInet4{Family: unix.AF_INET, Port: swapped(a.Port()), Addr: a.Addr().As4()}
+		_, _, errno = unix.RawSyscall(nr, uintptr(fd), uintptr(unsafe.Pointer(&s)), unsafe.Sizeof(s))
+		return failed(errno)
 	}
-	s := &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+	s := unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: swapped(a.Port()), Addr: a.Addr().As16()}
 	if a.Addr().IsLinkLocalUnicast() {
-		s.ZoneId = uint32(zone)
+		s.Scope_id = uint32(zone)
 	}
-	return s
+	_, _, errno = unix.RawSyscall(nr, uintptr(fd), uintptr(unsafe.Pointer(&s)), unsafe.Sizeof(s))
+	return failed(errno)
+}
+
+// failed returns the error of a call, or nil.
+func failed(errno syscall.Errno) error {
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }

@@ -185,7 +185,8 @@ func (s *stream) info(f func(*unix.TCPInfo)) {
 func (s *stream) over() bool {
 	done := true
 	s.control(func(fd int) {
-		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		var info unix.TCPInfo
+		err := tcpInfo(fd, &info)
 		done = err != nil || info.State == unix.BPF_TCP_CLOSE
 	})
 	return done
@@ -204,7 +205,8 @@ func (s *stream) failed() (failed bool) {
 func (s *stream) heard() bool {
 	heard := true
 	s.control(func(fd int) {
-		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		var info unix.TCPInfo
+		err := tcpInfo(fd, &info)
 		heard = err != nil || info.Segs_in > 0 || info.State == unix.BPF_TCP_CLOSE
 	})
 	return heard
