@@ -165,6 +165,9 @@ func refusalFor(err error) *rendezvous.Refusal {
 // may have just come up. A server finds its link group by the GID of a link. For another GID
 // it would make another group (RFC 7609, section 3.5.2.2).
 func (s *Stack) linkedFirst(devs []*devices.Port, remote netip.Addr) []*devices.Port {
+	if len(devs) < 2 {
+		return devs
+	}
 	linked := s.driver.LinkedPorts(remote)
 	slices.SortStableFunc(devs, func(a, b *devices.Port) int {
 		switch {
