@@ -88,6 +88,7 @@ func (s *hostSide) ports(t *rendezvous.Terms) []*devices.Port {
 func newHandshake(ctx context.Context, s *Stack, tcp TCPConn, role smc.Role, conf rendezvous.Config) *handshake {
 	h := &handshake{s: s, ctx: ctx, tcp: tcp, owner: inside.OwnerFrom(ctx), role: role, canceled: ctx.Done()}
 	h.reader = tcpReader{tcp: tcp, guard: &s.guard}
+	h.writes = tcpWrites{tcp: tcp, ends: [2]context.Context{ctx, s.ctx}}
 	h.path = pathUse{s: s, role: role, began: time.Now()}
 	conf.PeerID, conf.Hostname, conf.ConfirmWait = s.peerIDNow(), s.cfg.Hostname, linkgroup.ConfirmWait
 	if role == smc.Client {

@@ -69,7 +69,6 @@ func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf 
 func (h *handshake) run() (*Conn, error) {
 	defer h.end()
 	_ = h.tcp.SetDeadline(time.Time{})
-	h.writes.watch(h.tcp, h.ctx, h.s.ctx)
 	var actions []rendezvous.Action
 	for h.m.State() != rendezvous.Over {
 		actions = h.m.TakeActions(actions[:0])

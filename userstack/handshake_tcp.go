@@ -68,9 +68,7 @@ func (h *handshake) send(m wire.CLC) rendezvous.Event {
 	b, err := m.AppendBinary(nil)
 	if err == nil {
 		h.traceCLC(b, true)
-		h.writes.begin(time.Now().Add(rendezvous.MessageWait))
-		_, err = h.tcp.Write(b)
-		h.writes.finish()
+		err = h.writes.send(b, time.Now().Add(rendezvous.MessageWait))
 	}
 	if err != nil {
 		if ev := h.interrupted(); ev != nil {

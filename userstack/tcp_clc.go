@@ -3,7 +3,6 @@
 package userstack
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -288,59 +287,6 @@ func (r *tcpReader) close() {
 		close(r.ask)
 		r.ask = nil
 	}
-}
-
-// tcpWrites ends writes when a context or the stack ends.
-type tcpWrites struct {
-	tcp  TCPConn
-	stop [2]func() bool
-
-	mu      sync.Mutex
-	writing bool
-	cut     bool
-}
-
-// watch begins to watch the contexts.
-func (w *tcpWrites) watch(tcp TCPConn, a, b context.Context) {
-	w.tcp = tcp
-	// No guard: end only sets a deadline.
-	w.stop = [2]func() bool{context.AfterFunc(a, w.end), context.AfterFunc(b, w.end)}
-}
-
-// close ends the watch of the contexts.
-func (w *tcpWrites) close() {
-	for _, stop := range w.stop {
-		if stop != nil {
-			stop()
-		}
-	}
-}
-
-// end ends the writes, because a context has ended.
-func (w *tcpWrites) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.cut = true; w.writing {
-		_ = w.tcp.SetWriteDeadline(longAgo)
-	}
-}
-
-// begin begins a write that ends at the deadline.
-func (w *tcpWrites) begin(deadline time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.writing = true; w.cut {
-		deadline = longAgo
-	}
-	_ = w.tcp.SetWriteDeadline(deadline)
-}
-
-// finish ends a write. After it, the deadline of tcp does not change.
-func (w *tcpWrites) finish() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.writing = false
-	_ = w.tcp.SetWriteDeadline(time.Time{})
 }
 
 // tcpProber reports whether the peer's TCP has data to acknowledge, and which bytes can be

@@ -120,28 +120,36 @@ const roomEvery = 10 * time.Millisecond
 
 // Write implements net.Conn.
 func (n *near) Write(b []byte) (wrote int, err error) {
-	for len(b) > 0 && err == nil {
-		k := 0
-		if cerr := n.sock.Control(func(fd uintptr) {
-			err = retry.Interrupted(func() (err error) {
-				k, err = unix.SendmsgN(int(fd), b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-				return err
-			})
-		}); cerr != nil {
-			return wrote, cerr
+	for {
+		k, err := n.TryWrite(b[wrote:])
+		if wrote += k; err != nil || wrote == len(b) {
+			return wrote, err
 		}
-		switch err {
-		case nil:
-			b, wrote = b[k:], wrote+k
-		case unix.EAGAIN:
-			if by := n.writeBy.Load(); by != 0 && time.Now().UnixNano() >= by {
-				return wrote, os.ErrDeadlineExceeded
-			}
-			err = nil
-			time.Sleep(roomEvery)
+		if by := n.writeBy.Load(); by != 0 && time.Now().UnixNano() >= by {
+			return wrote, os.ErrDeadlineExceeded
 		}
+		time.Sleep(roomEvery)
 	}
-	return wrote, os.NewSyscallError("sendmsg", err)
+}
+
+// TryWrite writes as much as there is room for, which may be nothing, and does not wait.
+func (n *near) TryWrite(b []byte) (wrote int, err error) {
+	cerr := n.sock.Control(func(uintptr) {
+		err = retry.Interrupted(func() (err error) {
+			k, errno := n.sock.Send(nil, b, nil) // one buffer needs no Message
+			if wrote = k; errno != 0 {
+				err = errno
+			}
+			return err
+		})
+	})
+	switch {
+	case cerr != nil:
+		return 0, cerr
+	case err == unix.EAGAIN:
+		return 0, nil
+	}
+	return wrote, os.NewSyscallError("sendto", err)
 }
 
 // Close implements net.Conn: the Flow gets its descriptor back.

@@ -47,6 +47,14 @@ func (o *outer) RecvBuf() int {
 	return n
 }
 
+// TryWrite is for the rendezvous.
+func (o *outer) TryWrite(b []byte) (int, error) {
+	if n, ok := o.TCPConn.(*near); ok {
+		return n.TryWrite(b)
+	}
+	return 0, nil
+}
+
 // Notifier is for inside.NotifierOf.
 func (o *outer) Notifier() inside.Notifier {
 	n, _ := o.TCPConn.(inside.Notifier)
