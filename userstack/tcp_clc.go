@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -32,9 +33,9 @@ var longAgo = time.Unix(1, 0)
 type tcpReader struct {
 	tcp     TCPConn
 	guard   *guard.Guard
-	buf     [wire.MaxCLCLen + 1]byte // one more tells whether something follows
-	have    int                      // bytes of the message that is being read
-	ask     chan readRequest         // for the goroutine; nil without
+	buf     *clcBuffer       // nil before begin, and after close
+	have    int              // bytes of the message that is being read
+	ask     chan readRequest // for the goroutine; nil without
 	got     chan readResult
 	pending bool // a request is without a result
 	took    int  // bytes read from tcp in all
@@ -47,7 +48,32 @@ type tcpReader struct {
 	want bool   // now has no result
 	some bool   // there may be something to read
 	read uint64 // the first events, of which nothing is left to read
+	last glance // the latest one, if nothing was read since
+	call receiving
 }
+
+// glance is what there was to be read when somebody looked: the bytes of buf up to an index. events are those before that, and plain
+// says whether these were of data only.
+type glance struct {
+	to     int
+	events uint64
+	plain  bool
+}
+
+// receiving is a call of recvfrom(2). It is part of the reader, so that none allocates memory.
+type receiving struct {
+	f     func(fd uintptr)
+	b     []byte
+	flags int
+	n     int
+	err   error
+}
+
+// clcBuffer takes a message. One more byte tells whether something follows.
+type clcBuffer [wire.MaxCLCLen + 1]byte
+
+// clcBuffers has those of readers that have ended: they are the largest part of what a rendezvous allocates.
+var clcBuffers = sync.Pool{New: func() any { return new(clcBuffer) }}
 
 // readRequest requests a message. If look is set, it requests more than seen of the first
 // bytes, which stay unread. If now is set, it requests what has arrived of the message.
@@ -84,7 +110,7 @@ func (r *tcpReader) request(q readRequest) {
 
 // begin finds out who reads.
 func (r *tcpReader) begin() {
-	r.got = make(chan readResult, 1)
+	r.got, r.buf = make(chan readResult, 1), clcBuffers.Get().(*clcBuffer)
 	if of := inside.NotifierOf(r.tcp); of != nil {
 		if c, ok := r.tcp.(syscall.Conn); ok {
 			if rc, err := c.SyscallConn(); err == nil {
@@ -126,22 +152,29 @@ func (r *tcpReader) step() {
 func (r *tcpReader) try() (res readResult, done bool) {
 	q := r.now
 	if q.look {
-		n, err := r.receive(r.buf[:wire.HeaderLen], unix.MSG_PEEK)
+		g, err := r.glance()
+		n := g.to - r.have
 		if err == unix.EAGAIN || err == nil && n > 0 && n <= q.seen {
 			r.some = false // more bytes are an event, too
 			return res, false
 		}
-		return readResult{look: true, b: r.buf[:n], err: endOf(n, err)}, true
+		r.last = g // PROPOSAL is mostly whole: it is read next
+		return readResult{look: true, b: r.buf[r.have:][:min(n, wire.HeaderLen)], err: endOf(n, err)}, true
 	}
 	for rendezvous.Rest(r.buf[:r.have]) > 0 {
-		all, plain := r.of.Events()
-		n, err := r.receive(r.buf[r.have:], unix.MSG_PEEK)
+		g, err := r.last, error(nil)
+		r.last = glance{}
+		if g.to <= r.have {
+			g, err = r.glance()
+		} else if events, _ := r.of.Events(); events != g.events {
+			g.plain = false // there may be more by now
+		}
+		n := g.to - r.have
 		if err == nil && n > 0 {
-			there := r.have + n
-			n, err = r.receive(r.buf[r.have:r.ends(there)], 0)
-			if r.have += max(n, 0); err == nil && r.have == there && plain {
+			n, err = r.receive(r.buf[r.have:r.ends(g.to)], 0)
+			if r.have += n; err == nil && r.have == g.to && g.plain {
 				// What comes later is an event.
-				r.some, r.read = false, all
+				r.some, r.read = false, g.events
 				break
 			}
 			if err == nil && n > 0 {
@@ -149,7 +182,7 @@ func (r *tcpReader) try() (res readResult, done bool) {
 			}
 		}
 		if err == unix.EAGAIN {
-			r.some, r.read = false, all
+			r.some, r.read = false, g.events
 			break
 		}
 		if err = endOf(n, err); q.now {
@@ -169,22 +202,41 @@ func (r *tcpReader) ends(there int) (end int) {
 	return end
 }
 
-// receive receives bytes, without waiting. The error is net.ErrClosed or a syscall.Errno.
+// glance looks at what there is to be read, which stays unread. mu is held.
+func (r *tcpReader) glance() (g glance, err error) {
+	g.events, g.plain = r.of.Events()
+	n, err := r.receive(r.buf[r.have:], unix.MSG_PEEK)
+	g.to = r.have + n
+	return g, err
+}
+
+// receive receives bytes, without waiting. The error is net.ErrClosed or a syscall.Errno. b is not empty. mu is held.
 func (r *tcpReader) receive(b []byte, flags int) (n int, err error) {
-	cerr := r.rc.Control(func(fd uintptr) {
-		err = retry.Interrupted(func() (err error) {
-			if flags == 0 {
-				n, err = unix.Read(int(fd), b) // it does not block, as an engine has it
-			} else {
-				n, _, err = unix.Recvfrom(int(fd), b, flags|unix.MSG_DONTWAIT)
-			}
-			return err
-		})
-	})
-	if cerr != nil {
+	c := &r.call
+	if c.f == nil {
+		c.f = c.do
+	}
+	c.b, c.flags = b, flags
+	if r.rc.Control(c.f) != nil {
 		return 0, net.ErrClosed
 	}
-	return max(n, 0), err
+	return c.n, c.err
+}
+
+// do makes the call. It cannot wait, so Go's scheduler need not know of it.
+func (c *receiving) do(fd uintptr) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(c.b))), uintptr(len(c.b)), uintptr(c.flags|unix.MSG_DONTWAIT), 0, 0)
+		switch errno {
+		case 0:
+			c.n, c.err = int(n), nil
+		case unix.EINTR:
+			continue
+		default:
+			c.n, c.err = 0, errno
+		}
+		return
+	}
 }
 
 // endOf returns the error of a read.
@@ -282,6 +334,8 @@ func (r *tcpReader) close() {
 		r.mu.Unlock()
 		r.of.Notify(nil, read)
 		r.of, r.got = nil, nil
+		clcBuffers.Put(r.buf) // nobody reads any more: an event that comes late finds no request
+		r.buf = nil
 	}
 	if r.ask != nil {
 		close(r.ask)
