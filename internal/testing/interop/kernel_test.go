@@ -31,6 +31,7 @@ type (
 		Mode   string         `json:"mode"`
 		Local  netip.AddrPort `json:"local"`
 		Remote netip.AddrPort `json:"remote"`
+		Netdev string         `json:"netdev"` // of the link; our stack only
 	}
 	counters struct {
 		SMCR struct {

@@ -59,7 +59,7 @@ func run(args []string) error {
 	flags.BoolVar(&o.hold, "hold", false, "keep the connections until killed")
 	flags.StringVar(&o.after, "after", "", "serve, accept: the first accept is when this `file` is there")
 	flags.StringVar(&o.dir, "dir", "", "`directory` of the files of steps")
-	flags.DurationVar(&o.limit, "limit", 45*time.Second, "`time` that a step may take")
+	flags.DurationVar(&o.limit, "limit", 45*time.Second, "`time` that a step may stand still")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}

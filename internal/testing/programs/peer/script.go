@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,22 +59,21 @@ type script struct {
 	dir     string
 	limit   time.Duration
 	in, out int // positions in both streams
+
+	moved atomic.Int64 // bytes of both directions
 }
 
 // pattern is the byte at position i of each direction of a stream.
 func pattern(i int) byte { return byte(i*7) ^ byte(i>>8) ^ byte(i>>16) }
 
-// run runs the steps. The program ends if a step takes too long.
+// run runs the steps. The program ends if one stands still for too long.
 func (s *script) run(steps []string) error {
 	for _, step := range steps {
 		name, arg, _ := strings.Cut(step, "=")
-		dog := time.AfterFunc(s.limit, func() {
-			fmt.Printf("%s: hangs\n", step)
-			os.Exit(3)
-		})
+		stop := s.watch(step)
 		begin := time.Now()
 		saw, err := s.step(name, arg)
-		dog.Stop()
+		stop()
 		if err != nil {
 			return fmt.Errorf("%s: %w", step, err)
 		}
@@ -88,6 +88,40 @@ func (s *script) run(steps []string) error {
 	}
 	return nil
 }
+
+// watch ends the program if a step stands still for too long, until it is stopped. The connection is
+// reset, so that the other side cannot take that for the end of the stream. A socket of the kernel's
+// SMC ends in order all the same.
+func (s *script) watch(step string) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		for seen := s.moved.Load(); ; {
+			select {
+			case <-done:
+				return
+			case <-time.After(s.limit):
+			}
+			now := s.moved.Load()
+			if now == seen {
+				s.hangs(step)
+			}
+			seen = now
+		}
+	}()
+	return func() { close(done) }
+}
+
+// hangs ends the program in the middle of a step.
+func (s *script) hangs(step string) {
+	fmt.Printf("%s: hangs\n", step)
+	fmt.Fprintf(os.Stderr, "%s hangs after %d bytes\n", step, s.moved.Load())
+	_ = unix.SetsockoptLinger(int(s.c), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	os.Exit(3)
+}
+
+// sent and received take note that bytes were moved.
+func (s *script) sent(n int)     { s.out += n; s.moved.Add(int64(n)) }
+func (s *script) received(n int) { s.in += n; s.moved.Add(int64(n)) }
 
 // outcome returns the name of a result, or "" for success.
 func outcome(err error) string {
@@ -232,7 +266,7 @@ func (s *script) send(n int) (sent int, err error) {
 		if err != nil {
 			return sent, err
 		}
-		s.out += m
+		s.sent(m)
 		sent += m
 	}
 	return sent, nil
@@ -256,7 +290,8 @@ func (s *script) sendNonblocking(n int) error {
 		case err != nil:
 			return err
 		default:
-			s.out, sent = s.out+m, sent+m
+			s.sent(m)
+			sent += m
 		}
 	}
 	return nil
@@ -277,7 +312,7 @@ func (s *script) eager(name string) (string, error) {
 		case err != nil:
 			return outcome(err), nil
 		default:
-			s.out += n
+			s.sent(n)
 			full = 0
 		}
 	}
@@ -300,7 +335,7 @@ func (s *script) recv(n, piece int, pause time.Duration) string {
 				return fmt.Sprintf("wrong byte at %d", s.in+i)
 			}
 		}
-		s.in += m
+		s.received(m)
 		got += m
 		if err != nil && got == 0 {
 			return outcome(err)
