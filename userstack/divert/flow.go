@@ -62,7 +62,10 @@ type Flow struct {
 }
 
 // own is the device by which a program has sent last, and that by which its packets come since the stack has moved them.
-type own struct{ dev, moved uint32 }
+type own struct {
+	dev, moved uint32
+	stranded   bool // packets did not pass in both directions, see reached
+}
 
 // maxWaiting bounds the frames that wait for outer: a peer has sent no more than its first window.
 const maxWaiting = 64

@@ -121,6 +121,30 @@ func (f *frame) header(seq uint32, flags byte) *frame {
 	return &a
 }
 
+// question returns a packet of the other end with a sequence number that is over, and without options: a timestamp could be an old one, and
+// such a packet gets no answer.
+func (f *frame) question(seq uint32) *frame {
+	bare := *f
+	bare.payload = f.tcp + tcpLen
+	bare.b = make([]byte, bare.payload)
+	copy(bare.b[whoLen:], f.b[whoLen:])
+	bare.b[f.tcp+12] = tcpLen / 4 << 4
+	a := bare.header(seq, flagACK)
+	at, n := ethLen+12, 4
+	if a.b[ethLen]>>4 == 6 {
+		at, n = ethLen+8, 16
+	}
+	swap := func(at, n int) {
+		for i := at; i < at+n; i++ {
+			a.b[i], a.b[i+n] = a.b[i+n], a.b[i]
+		}
+	}
+	swap(at, n)
+	swap(a.tcp, 2) // the checksums stay right: sums have no order
+	a.tuple = f.tuple.reverse()
+	return a
+}
+
 // added adds the words of b to a sum of the Internet checksum (RFC 1071).
 func added(b []byte, sum uint32) uint32 {
 	for ; len(b) > 1; b = b[2:] {

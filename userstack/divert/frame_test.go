@@ -56,6 +56,12 @@ func TestFrame(t *testing.T) {
 			if got, want := f.header(5, flagACK), packet(t, hosts[0], hosts[1], tcp, ""); !bytes.Equal(got.b, want) || got.hasPayload() {
 				t.Errorf("bare ACK:\n%x, want\n%x", got.b, want)
 			}
+			back := tcp
+			back.SrcPort, back.DstPort, back.Options = tcp.DstPort, tcp.SrcPort, nil
+			// The other implementation fills short frames up.
+			if got, want := f.question(5), packet(t, hosts[1], hosts[0], back, ""); !bytes.Equal(got.b, want[:got.payload]) || got.tuple != f.tuple.reverse() {
+				t.Errorf("question:\n%x, want\n%x; %v", got.b, want, got.tuple)
+			}
 			tcp.RST = true
 			if got, want := f.header(5, flagRST|flagACK).b, packet(t, hosts[0], hosts[1], tcp, ""); !bytes.Equal(got, want) {
 				t.Errorf("reset:\n%x, want\n%x", got, want)

@@ -29,6 +29,12 @@ import (
 //	none                                 | then they are lost until one of these changes
 //
 // As soon as the program sends, the device is that by which it did: see went in divert.bpf.c.
+//
+// Without a route to the peer, what the program sends does not reach the stack. Its TCP tries again more and more rarely, so it would
+// stand still for as long again. So when there is a route again, and a device, inner says what it has: it gets a packet with a sequence
+// number that is over, as if it was asked whether it lives (keep-alive), and answers with an acknowledgement (RFC 9293, section 3.10.7.4).
+// That has the program's TCP send at once what it could not send. It does not help a program that only receives: for inner, its packets
+// were sent and lost.
 
 // movesEach is how often at most the devices of connections are looked at. Each look takes some system calls for a connection.
 const movesEach = time.Second
@@ -112,20 +118,25 @@ func (m *mover) move(f *Flow) {
 		return
 	}
 	was := f.comesBy()
+	peer := arrival{from: f.Tuple.Remote.Addr(), to: f.Tuple.Local.Addr()}
+	route := m.route(peer)
 	f.mu.Lock()
 	own := f.own
+	f.own.stranded = true
 	f.mu.Unlock()
 	if own.moved != was { // the program has sent since
 		own.dev = was
 	}
-	peer := arrival{from: f.Tuple.Remote.Addr(), to: f.Tuple.Local.Addr()}
-	for _, dev := range append([]uint32{own.dev, m.route(peer)}, m.devs...) {
+	for _, dev := range append([]uint32{own.dev, route}, m.devs...) {
 		peer.dev = dev
 		if dev != own.dev && (!slices.Contains(m.devs, dev) || !m.isFor(f, dev)) || !m.up(dev) || !m.taken(peer) {
 			continue
 		}
 		if dev != was && f.goesBy(dev, was, own.dev) {
 			m.d.cfg.Log.Debug("the packets of a connection come by another device", "connection", f.Tuple, "device", dev, "before", was)
+		}
+		if route != 0 {
+			f.reached(own.stranded)
 		}
 		return
 	}
@@ -176,4 +187,18 @@ func (f *Flow) goesBy(dev, before, own uint32) bool {
 	}
 	f.own.dev, f.own.moved = own, dev
 	return true
+}
+
+// reached takes note that packets pass in both directions between inner and the program. If they did not before, inner says what it has.
+func (f *Flow) reached(again bool) {
+	f.mu.Lock()
+	inner, passes := f.inner, f.spliced
+	f.own.stranded = false
+	f.mu.Unlock()
+	if !again || passes {
+		return
+	}
+	inner.info(func(i *unix.TCPInfo) {
+		f.d.write(f.first.question(inner.end.rcv+uint32(i.Bytes_received)-1).to(forStack, 0))
+	})
 }
