@@ -9,6 +9,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"smcr/internal/testing/testkind"
 	"smcr/nl"
@@ -239,6 +240,7 @@ func TestPNETPicksDevices(t *testing.T) {
 			}
 		}
 		c, s = b.connect()
+		time.Sleep(2 * time.Second) // the server waits behind the exchange before
 		if !slices.ContainsFunc(list(t, ctl.Links), func(l nl.Link) bool { return l.IBDev == "sim-eth0" }) {
 			t.Error("no link on sim-eth0")
 		}

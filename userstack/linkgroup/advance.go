@@ -43,14 +43,15 @@ func (e *llcEngine) schedule() {
 			if e.g.rkeys.own.kind != rkNone || e.g.rkeys.peer.via != nil {
 				return // links must not change during this exchange
 			}
-			if i := slices.IndexFunc(e.g.links.list, func(l *Link) bool { return l.del.phase == deleteWanted }); i >= 0 {
+			i := slices.IndexFunc(e.g.links.list, func(l *Link) bool { return l.del.phase == deleteWanted })
+			if i >= 0 && e.settled(e.g.cfg.Timers.DeleteLinkPause) {
 				e.g.deletion.start(e.g.links.list[i])
 				continue
 			}
 			if e.g.phase == phaseSecond && e.g.adding.tried {
 				e.g.first.open()
 			}
-			if e.g.adding.wanted && !e.g.adding.paused() {
+			if i < 0 && e.g.adding.wanted && (!e.g.adding.possible() || e.settled(e.g.cfg.Timers.AddLinkPause)) {
 				e.g.adding.wanted, e.g.adding.tried = false, true
 				e.g.adding.start()
 				continue
@@ -65,6 +66,17 @@ func (e *llcEngine) schedule() {
 		}
 		return
 	}
+}
+
+// settled reports whether the last exchange of links has ended for so long that the peer takes a request. If not, it sets
+// the timer for it. A peer that has agreed on more than two links is not Linux.
+func (e *llcEngine) settled(pause time.Duration) bool {
+	at := e.endedAt.Add(pause)
+	if !e.g.profile.pauses || e.g.links.max > 2 || !e.g.now.Before(at) {
+		return true
+	}
+	e.g.timers.set(timerPause, at)
+	return false
 }
 
 // timeout ends an exchange whose next step the peer did not take in time.

@@ -229,10 +229,11 @@ type Timers struct {
 	// add a link after an attempt failed or was rejected; zero means only
 	// when a device comes up.
 	AddLinkRetry time.Duration
-	// AddLinkPause is how long the server waits with ADD LINK after a link was deleted, if
-	// the peer may be Linux. Linux rejects or drops ADD LINK while it still ends the
-	// exchange before, which takes some 100 ms.
-	AddLinkPause time.Duration
+	// AddLinkPause and DeleteLinkPause are how long the server waits with ADD LINK and with DELETE
+	// LINK after an exchange of links, however it ended, if the peer may be Linux. Linux rejects or
+	// drops a request while it still ends the exchange before, which takes some 100 ms. A deletion
+	// waits less, because connections may be on the link.
+	AddLinkPause, DeleteLinkPause time.Duration
 	// Terminate is how long the message that deletes all links may take.
 	Terminate time.Duration
 	// RMBIdle is how long an RMB without connections is kept.
@@ -269,24 +270,25 @@ func DefaultTimers(role smc.Role) Timers {
 			TCPGrace:      2 * time.Second,
 			TCPGraceAlive: 10 * time.Second,
 		},
-		TestLink:       30 * time.Second,
-		TestLinkAnswer: 2 * time.Second,
-		TestLinkBusy:   12 * time.Second,
-		Idle:           600 * time.Second,
-		LLC:            2 * time.Second,
-		RKey:           12 * time.Second,
-		DeleteLink:     12 * time.Second,
-		ConfirmLink:    5 * time.Second,
-		ConfirmFirst:   10 * time.Second,
-		FirstSend:      FirstSend,
-		FirstAnswer:    FirstAnswerServer,
-		SecondLink:     time.Second,
-		ProofWait:      FirstSend,
-		LLCStart:       20 * time.Second,
-		Terminate:      2 * time.Second,
-		AddLinkRetry:   300 * time.Second,
-		AddLinkPause:   time.Second,
-		RMBIdle:        60 * time.Second,
+		TestLink:        30 * time.Second,
+		TestLinkAnswer:  2 * time.Second,
+		TestLinkBusy:    12 * time.Second,
+		Idle:            600 * time.Second,
+		LLC:             2 * time.Second,
+		RKey:            12 * time.Second,
+		DeleteLink:      12 * time.Second,
+		ConfirmLink:     5 * time.Second,
+		ConfirmFirst:    10 * time.Second,
+		FirstSend:       FirstSend,
+		FirstAnswer:     FirstAnswerServer,
+		SecondLink:      time.Second,
+		ProofWait:       FirstSend,
+		LLCStart:        20 * time.Second,
+		Terminate:       2 * time.Second,
+		AddLinkRetry:    300 * time.Second,
+		AddLinkPause:    time.Second,
+		DeleteLinkPause: 250 * time.Millisecond,
+		RMBIdle:         60 * time.Second,
 	}
 	if role == smc.Client {
 		// Later than the server, so that the server ends the group in order, and

@@ -59,10 +59,10 @@ func (r *rig) confirm(l *Link, port byte) {
 // begin from the first one after a link was added (RFC 7609, appendix C.8).
 func TestPauseAfterSuccess(t *testing.T) {
 	r, _, l3 := third(t)
-	r.g.adding.tries, r.g.adding.offered = 4, true
+	r.g.adding.tries, r.g.adding.hopeful = 4, true
 	r.confirm(l3, 7)
-	if r.g.adding.tries != 0 || r.g.adding.offered {
-		t.Errorf("%d failed attempts, reported %v", r.g.adding.tries, r.g.adding.offered)
+	if r.g.adding.tries != 0 || r.g.adding.hopeful {
+		t.Errorf("%d failed attempts, hopeful %v", r.g.adding.tries, r.g.adding.hopeful)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestProfiles(t *testing.T) {
 		want profile
 	}{
 		"version 1": {Config{Version: wire.Version1}, profile{
-			layout: wire.LLCV1, leastLinks: 2, rkeysPerDelete: 8, slowLLC: true, abruptDelete: true, holdsBack: true,
+			layout: wire.LLCV1, leastLinks: 2, rkeysPerDelete: 8, slowLLC: true, pauses: true, abruptDelete: true, holdsBack: true,
 			conns: conn.Peer{LosesCursor: true},
 		}},
 		"version 2": {Config{Version: wire.Version2, PeerOS: smc.OSZOS, PeerRelease: wire.ReleaseV21}, profile{
@@ -135,7 +135,7 @@ func TestProfiles(t *testing.T) {
 		}},
 		"Linux": {Config{Version: wire.Version2, PeerOS: smc.OSLinux}, profile{
 			layout: wire.LLCLayoutFor(wire.Version2, smc.OSLinux), extended: true, portByGID: true, leastLinks: 1, rkeysPerDelete: 9,
-			slowLLC: true, lateDelete: true, rkeyFirst: true, abruptDelete: true, holdsBack: true, conns: conn.Peer{LosesCursor: true},
+			slowLLC: true, pauses: true, lateDelete: true, rkeyFirst: true, abruptDelete: true, holdsBack: true, conns: conn.Peer{LosesCursor: true},
 		}},
 		"Linux, release 1, of this module": {Config{Version: wire.Version2, PeerOS: smc.OSLinux, PeerRelease: wire.ReleaseV21, PeerOurs: true}, profile{
 			layout: wire.LLCLayoutFor(wire.Version2, smc.OSLinux), extended: true, portByGID: true, leastLinks: 1, rkeysPerDelete: 9,

@@ -227,7 +227,7 @@ func (e *llcEngine) abandon(l *Link) {
 
 // end ends the exchange of links, so that another one may begin.
 func (e *llcEngine) end() {
-	e.ex = exchange{}
+	e.ex, e.endedAt = exchange{}, e.g.now
 	e.g.timers.stop(timerExchange)
 	e.g.timers.stop(timerRetry) // a refused CONFIRM RKEY may be tried now
 }

@@ -79,7 +79,7 @@ func (g *Group) fire(timer int) {
 		g.rkeys.timeout()
 	case timerRKeyWait:
 		g.rkeys.giveUp()
-	case timerRetry:
+	case timerRetry, timerPause:
 		// advance tries again
 	case timerPeerRK:
 		g.rkeys.peerEnd() // no CONTINUATION comes any more

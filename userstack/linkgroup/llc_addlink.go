@@ -17,9 +17,10 @@ import (
 //	--------------+-------------------------------+-------------+--------------------------------------+------------
 //	-             | link wanted, device found     | addReply    | queue pair INIT, ADD LINK            | 3.5.1.6
 //	-             | no device                     | -           | timer AddLinkRetry                   | C.8
-//	-             | link wanted soon after a      | -           | timer AddLinkPause, if the peer may  | -
-//	              | deletion                      |             | be Linux                             |
-//	addReply      | reply, rejected               | -           | free, timer AddLinkRetry             | 3.5.1.6.2
+//	-             | link wanted soon after an     | -           | timer AddLinkPause, if the peer may  | -
+//	              | exchange of links             |             | be Linux                             |
+//	addReply      | reply, rejected               | -           | free, timer AddLinkRetry; soon, if a | 3.5.1.6.2
+//	              |                               |             | device of either side has come up    |
 //	addReply      | rejection of a deleted link   | -           | free, timer AddLinkPause             | -
 //	addReply      | reply, good                   | addCont     | RTR, CONTINUATION                    | 3.5.1.6.2
 //	addReply      | reply, parallel or wrong MTU  | delete link | free, DELETE LINK                    | C.7.1
@@ -56,6 +57,12 @@ import (
 // CONTINUATION is sent, and the step addCont ends at once. The client reports a
 // new device with REQUEST ADD LINK. A server answers this message only if it has
 // no path to the device.
+
+// possible reports whether there is a device for another link.
+func (a *linkAddition) possible() bool {
+	_, ok := a.g.links.pickDevice(a.traffic)
+	return ok
+}
 
 // start is the server's first step.
 func (a *linkAddition) start() {
@@ -161,7 +168,7 @@ func (a *linkAddition) takeOffer(gid smc.GID) bool {
 	a.g.log.Debug("client has another device", "gid", gid)
 	a.g.links.offered(gid)
 	a.tries = 0
-	a.wanted, a.offered = true, true
+	a.wanted, a.hopeful = true, true
 	return true
 }
 
@@ -180,7 +187,7 @@ func (a *linkAddition) recvReqAddLink(l *Link, m wire.ReqAddLink) {
 // newDevice starts an attempt to add a link to a local device that came up.
 func (a *linkAddition) newDevice() {
 	a.tries = 0
-	a.wanted = true
+	a.wanted, a.hopeful = true, true
 }
 
 // offer tells the server that a device has no link, if the group can grow (RFC 7609,
@@ -307,11 +314,9 @@ func (a *linkAddition) recvReply(via *Link, m wire.AddLink) {
 			return
 		}
 		if a.g.Type() != smc.GroupSymmetric {
-			if !a.offered {
+			if !a.hopeful {
 				a.tries = 16 // a new device will be announced
 			}
-			// Linux announces a device whose port is not active yet, and then rejects ADD LINK.
-			a.offered = false
 			a.retryLater()
 		}
 		return
@@ -344,24 +349,7 @@ func (a *linkAddition) rejectedOther(m wire.AddLink) {
 	l := a.g.llc.ex.link
 	a.g.llc.end()
 	a.g.change.remove(l)
-	a.pause()
 	a.wanted = true
-}
-
-// pause lets the peer finish an exchange before the next ADD LINK.
-func (a *linkAddition) pause() {
-	if a.g.profile.slowLLC {
-		a.notBefore = a.g.now.Add(a.g.cfg.Timers.AddLinkPause)
-	}
-}
-
-// paused reports whether the next attempt has to wait. If so, it sets the timer for it.
-func (a *linkAddition) paused() bool {
-	if !a.g.now.Before(a.notBefore) {
-		return false
-	}
-	a.g.timers.set(timerAdd, a.notBefore)
-	return true
 }
 
 // sendCont sends up to two local RTokens on the new link.
@@ -451,7 +439,7 @@ func (a *linkAddition) pairsDone() {
 func (a *linkAddition) done() {
 	a.g.llc.end()
 	a.g.timers.stop(timerAdd)
-	a.tries, a.offered = 0, false
+	a.tries, a.hopeful = 0, false
 	a.g.change.resume()
 	if a.g.cfg.Role == smc.Client {
 		if a.g.phase == phaseSecond {

@@ -16,6 +16,8 @@ import (
 //	--------------+-------------------------------+-------------+-------------------------------------+------------
 //	-             | deletion wanted, other link   | drain       | connections move                    | 3.5.5.1.3
 //	-             | deletion wanted, last link    | dying       | DELETE LINK all                     | 3.5.4
+//	-             | deletion wanted soon after an | -           | timer DeleteLinkPause, if the peer  | -
+//	              | exchange of links             |             | may be Linux                        |
 //	drain         | all completed, timer, failed  | deleteReply | DELETE LINK                         | 3.5.5.1.3
 //	deleteReply   | reply                         | -           | free                                | 3.5.5.1.3
 //	deleteReply   | timer, carrier fails          | -           | carrier fails, both again or dead   | C.7.1
@@ -191,8 +193,7 @@ func (d *linkDeletion) recvReply(via *Link, m wire.DeleteLink) {
 	l := d.g.llc.ex.link
 	d.g.llc.end()
 	d.g.change.remove(l)
-	d.g.adding.pause()
-	if _, ok := d.g.links.pickDevice(d.g.adding.traffic); ok && d.g.phase == phaseOpen && d.g.timers[timerAdd].IsZero() {
+	if d.g.adding.possible() && d.g.phase == phaseOpen && d.g.timers[timerAdd].IsZero() {
 		d.g.adding.retryLater()
 	}
 }

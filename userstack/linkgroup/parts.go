@@ -15,6 +15,8 @@ type llcEngine struct {
 	// layout is that of the messages to the peer. In version 2 it follows the byte
 	// order in which the peer writes.
 	layout wire.LLCLayout
+	// endedAt is when the last exchange of links ended.
+	endedAt time.Time
 }
 
 type exKind uint8
@@ -49,13 +51,13 @@ type exchange struct {
 
 // linkAddition is ADD LINK (see llc_addlink.go).
 type linkAddition struct {
-	g       *Group
-	wanted  bool // server: try to add a link; client: report a device to the server
-	offered bool // server: the client has reported a device since the last link
+	g      *Group
+	wanted bool // server: try to add a link; client: report a device to the server
+	// hopeful: server: a device of either side has come up since the last link, so a rejection may not last. Linux
+	// announces a device whose port is not active yet, and rejects links while it still has more than it should.
+	hopeful bool
 	tried   bool // server: a second link was tried
 	tries   int  // failed ones in a row
-	// notBefore is when the server may start the next attempt.
-	notBefore time.Time
 }
 
 // linkDeletion is DELETE LINK (see llc_deletelink.go).

@@ -20,6 +20,7 @@ import (
 //	leastLinks     | 2         | 1         |
 //	rkeysPerDelete | 8         | 9         |
 //	slowLLC        | yes       |           | yes
+//	pauses         | yes       |           | yes, if it is not of this module
 //	lateDelete     |           |           | yes
 //	rkeyFirst      |           |           | yes
 //	abruptDelete   | yes       |           | yes
@@ -42,10 +43,12 @@ type profile struct {
 	// message then has the same length as the others.
 	rkeysPerDelete int
 	// slowLLC: the peer may be Linux, which cannot be seen in version 1. Linux may take
-	// longer for an exchange of links than any timer allows, and drops a request that
-	// comes while it still ends the exchange before. So the last link may work although
-	// an answer is missing: TEST LINK tells.
+	// longer for an exchange of links than any timer allows, and drops requests. So the
+	// last link may work although an answer is missing: TEST LINK tells.
 	slowLLC bool
+	// pauses: the peer may be Linux, which drops ADD LINK and DELETE LINK, or rejects ADD LINK, if it
+	// comes while Linux still ends the exchange of links before.
+	pauses bool
 	// lateDelete: the server may take minutes to delete a link, also if it has others.
 	lateDelete bool
 	// rkeyFirst: a client answers ADD LINK only after its CONFIRM RKEY is
@@ -77,6 +80,7 @@ func newProfile(cfg *Config) profile {
 		lateDelete:     linux,
 		rkeyFirst:      linux,
 	}
+	p.pauses = p.slowLLC && !cfg.PeerOurs
 	// Linux cannot be seen in version 1.
 	p.conns.LosesCursor, p.holdsBack = p.slowLLC, p.slowLLC
 	p.abruptDelete = linux || cfg.Version < wire.Version2 && cfg.PeerOS == 0

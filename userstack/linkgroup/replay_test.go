@@ -68,7 +68,7 @@ func newReplay(t *testing.T, role smc.Role, captures ...string) *replay {
 	// One element an RMB, which is given up when its connection is over.
 	timers := DefaultTimers(role)
 	timers.RMBIdle = time.Millisecond
-	timers.AddLinkRetry = 0
+	timers.AddLinkRetry, timers.DeleteLinkPause = 0, 0
 	r.g = New(Config{
 		Role: role, Version: r.version, PeerOS: r.peerOS, ID: r.groupID(), Devices: r.devices,
 		RMBEsPerRMB: 1, Timers: timers,

@@ -136,7 +136,7 @@ func (s *sim) addHost(role smc.Role, devices int, edit func(*Config)) *host {
 		cfg.Devices = append(cfg.Devices, device(role, i))
 	}
 	cfg.Timers = DefaultTimers(role)
-	cfg.Timers.AddLinkPause = 0
+	cfg.Timers.AddLinkPause, cfg.Timers.DeleteLinkPause = 0, 0
 	if edit != nil {
 		edit(&cfg)
 	}

@@ -93,6 +93,114 @@ func TestPauseAfterDeletion(t *testing.T) {
 	}
 }
 
+// TestPauseAfterAddition: a device that comes up while another link is added waits, as long as Linux may still end that
+// exchange, and so does the deletion of the link that is surplus then. A peer of this module needs no pauses.
+func TestPauseAfterAddition(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		peer        func(*Config)
+		add, delete time.Duration
+	}{
+		{"version 1", func(*Config) {}, time.Second, time.Second / 4},
+		{"version 2, Linux", linux, time.Second, time.Second / 4},
+		{"version 2, of this module", func(c *Config) { linux(c); c.PeerOurs = true }, 0, 0},
+		{"version 2", func(c *Config) { c.Version = wire.Version2 }, 0, 0},
+	} {
+		s := started(t, 2, 2, func(c *Config) {
+			noTest(c)
+			tt.peer(c)
+			c.Timers.AddLinkPause, c.Timers.DeleteLinkPause = time.Second, time.Second/4
+		})
+		h, back := s.hosts[smc.Server], device(smc.Server, 0)
+		h.g.DeviceDown(s.now, back.ID)
+		up := false
+		var ended, again time.Time // of the exchanges
+		var asked, deleted time.Time
+		s.tap = func(_ *host, _ *Link, msg []byte) {
+			switch what := describe(msg); {
+			case what == "re:add-link" && !up:
+				up = true
+				h.g.DeviceUp(s.now, back)
+			case what == "re:confirm-link" && asked.IsZero():
+				ended = s.now
+			case what == "re:confirm-link":
+				again = s.now
+			case what == "add-link" && up:
+				asked = s.now
+			case strings.HasPrefix(what, "delete-link(") && up:
+				deleted = s.now
+			}
+		}
+		h.drain()
+		s.pass(30 * time.Second)
+		if got := s.types(); got != "SYM/SYM" || len(h.g.links.list) != 2 {
+			t.Errorf("%s: %s, %d links", tt.name, got, len(h.g.links.list))
+		}
+		if d := asked.Sub(ended); d < tt.add || d > tt.add+time.Millisecond {
+			t.Errorf("%s: ADD LINK %v after the exchange before, want %v", tt.name, d, tt.add)
+		}
+		if d := deleted.Sub(again); d < tt.delete || d > tt.delete+time.Millisecond {
+			t.Errorf("%s: DELETE LINK %v after the exchange before, want %v", tt.name, d, tt.delete)
+		}
+		s.finish()
+	}
+}
+
+// TestPauseAfterRejection is the same for an exchange that ends with a rejection.
+func TestPauseAfterRejection(t *testing.T) {
+	r := newRig(t, smc.Server, func(c *Config) {
+		noTest(c)
+		c.Timers.AddLinkPause = time.Second
+		c.Devices = append(c.Devices, device(smc.Server, 1))
+	})
+	l2 := r.two(nil)
+	r.g.LinkFailed(r.s.now, r.link, errAny)
+	r.done()
+	r.g.adding.newDevice()
+	r.recv(l2, wire.DeleteLink{Reply: true, LinkNum: 1})
+	r.wait(time.Second)
+	r.expect("cdc+F delete-link(1) add-link")
+	r.recv(l2, wire.AddLink{Reply: true, Rejected: true, Reason: wire.AddLinkNoAlternatePath, LinkNum: r.g.llc.ex.link.id, MTU: 3})
+	r.g.DeviceUp(r.s.now, device(smc.Server, 2))
+	r.done()
+	r.wait(999 * time.Millisecond)
+	r.expect("")
+	r.wait(time.Millisecond)
+	r.expect("add-link")
+}
+
+// TestRejectionMayPass: a client that rejects a link after a device has come up, on either side, is asked again soon and then
+// more and more seldom. Otherwise it will report its next device.
+func TestRejectionMayPass(t *testing.T) {
+	for name, tt := range map[string]struct {
+		up   func(r *rig)
+		soon bool
+	}{
+		"server":  {func(r *rig) { r.g.DeviceUp(r.s.now, device(smc.Server, 1)) }, true},
+		"client":  {func(r *rig) { r.recv(r.link, wire.AddLink{GID: smc.GID{1}, MAC: smc.MAC{1}}) }, true},
+		"neither": {func(r *rig) { r.g.adding.wanted = true; r.g.Tick(r.s.now) }, false},
+	} {
+		r := newRig(t, smc.Server, noTest)
+		r.open()
+		r.acts = nil
+		tt.up(r)
+		r.expect("add-link")
+		for _, wait := range []time.Duration{firstAddRetry, 2 * firstAddRetry, 4 * firstAddRetry} {
+			r.reject()
+			r.done()
+			r.wait(wait - time.Millisecond)
+			r.expect("")
+			r.wait(time.Millisecond)
+			if again := r.sent() == "add-link"; again != tt.soon {
+				t.Errorf("%s: asked again after %v: %v", name, wait, again)
+			}
+			if !tt.soon {
+				break
+			}
+		}
+	}
+}
+
 // TestRejectionOfDeletedLink: a rejection of ADD LINK that names a deleted link, as Linux
 // sends it while it still ends the deletion, makes the server ask again.
 func TestRejectionOfDeletedLink(t *testing.T) {

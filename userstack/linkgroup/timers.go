@@ -17,6 +17,7 @@ const (
 	timerPeerRK           // the peer's CONFIRM RKEY CONTINUATION
 	timerRetry            // another try of CONFIRM RKEY
 	timerAdd              // another try to add a link
+	timerPause            // the next exchange of links, behind the end of the last one
 	timerDie              // end of termination
 	timerIdle
 	timerConn // earliest timer of a connection, or earlier
