@@ -18,9 +18,10 @@
 // none, and a run of spaces for any number of spaces. A command without such lines may print anything. It must
 // succeed, unless a line "(exit status N)" follows.
 //
-// Each document has two hosts of its own, which are network and mount namespaces: what it
-// changes in /etc, /run, /root, /var and /usr/local is gone at the end. Both hosts find each
-// other by the names hostA and hostB.
+// Each document has two hosts of its own, which are network, mount and PID namespaces: what it
+// changes in /etc, /run, /root, /var and /usr/local is gone at the end, and a command such as
+// pkill finds only the processes of its host. Both hosts find each other by the names hostA and
+// hostB.
 //
 // Parsing and comparing do no I/O (session.go). The hosts belong in the tests.
 package doctest

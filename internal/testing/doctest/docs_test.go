@@ -52,7 +52,6 @@ func TestDocuments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// One after the other: commands such as pkill see the processes of all.
 		t.Run(name, func(t *testing.T) {
 			runDocument(t, name, programs, commands)
 		})
@@ -108,6 +107,42 @@ func TestPrompts(t *testing.T) {
 		}
 		for _, line := range Loose(string(content), "smcr", "smcss", "smcd", "smc_run", "smc_pnet", "smc_chk", "smc_rnics", "smc_dbg") {
 			t.Errorf("%s: %q has no prompt (hostA#), so nobody runs it", file, line)
+		}
+	}
+}
+
+// TestProcesses: a command that finds processes by their names finds those of its host only. Others run beside it, of other
+// hosts, tests and users.
+func TestProcesses(t *testing.T) {
+	netnstest.Require(t, "nsenter", "unshare", "setpriv", "ss", "bash", "pkill", "pgrep", "sleep")
+	pair := netnstest.New(t, netnstest.Options{})
+	names, programs := filepath.Join(t.TempDir(), "hosts"), t.TempDir()
+	for _, file := range []string{names, filepath.Join(programs, "smcr")} {
+		if err := os.WriteFile(file, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here := newHost(t, pair.A, "hostA", names, programs)
+	for name, outside := range map[string]*netnstest.Process{
+		"another host":  pair.B.Go(t, "sleep", "3217"),
+		"the same host": pair.A.Go(t, "sleep", "3217"),
+	} {
+		for _, c := range []Command{
+			{Text: "sleep 3217", Root: true, Background: true},
+			{Text: "pgrep -fxc 'sleep 3217'", Root: true, Output: []string{"1"}},
+			{Text: "pkill -fx 'sleep 3217'", Root: true},
+			{Text: "wait; pgrep -fx 'sleep 3217'", Root: true, Exit: 1},
+			{Text: "pkill -fx 'sleep 3217'", Root: true, Exit: 1},
+			{Text: "kill -0 " + fmt.Sprint(outside.Pid()), Root: true, Exit: 1},
+		} {
+			if err := here.run(c); err != nil {
+				t.Errorf("%s: %s: %v", name, c.Text, err)
+			}
+		}
+		select {
+		case <-outside.Done():
+			t.Errorf("the process of %s ended", name)
+		default:
 		}
 	}
 }

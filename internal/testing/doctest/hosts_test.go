@@ -39,7 +39,7 @@ type host struct {
 }
 
 // setup gives the shell a copy of the folders that documents change. It runs in a mount
-// namespace of its own. $1 is the file with the names of the hosts, $2 is the directory with
+// namespace and in a PID namespace of its own. $1 is the file with the names of the hosts, $2 is the directory with
 // the program smcr and its files.
 const setup = `
 set -e
@@ -66,7 +66,8 @@ echo ready >&3
 func newHost(t *testing.T, h *netnstest.Host, name, names, programs string) *host {
 	t.Helper()
 	x := &host{Host: h, t: t, name: name, dir: t.TempDir()}
-	cmd := h.Command(t.Context(), "unshare", "--mount", "--propagation", "private", "bash", "--norc", "-s", names, programs)
+	cmd := h.Command(t.Context(), "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--mount-proc", "--kill-child",
+		"bash", "--norc", "-s", names, programs)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -197,14 +197,14 @@ func TestMainProcessCommands(t *testing.T) {
 	for _, uid := range []string{"0", hostileUser} {
 		for name, run := range starts() {
 			for _, c := range []struct{ name, script, want string }{
-				{"timeout", `timeout 1 $RUN sleep 61.5; echo $?; sleep .3; pgrep -fx 'sleep 61.5' || echo none`, "124\nnone\n"},
-				{"timeout -s KILL", `{ timeout -s KILL 1 $RUN sleep 62.5; } 2>/dev/null; echo $?; sleep .3; pgrep -fx 'sleep 62.5' || echo none`, "137\nnone\n"},
-				{"timeout --foreground", `timeout --foreground 1 $RUN sleep 63.5; echo $?; sleep .3; pgrep -fx 'sleep 63.5' || echo none`, "124\nnone\n"},
+				{"timeout", `timeout 1 $RUN sleep 61.5; echo $?; sleep .3; pgrep --ns $$ --nslist net -fx 'sleep 61.5' || echo none`, "124\nnone\n"},
+				{"timeout -s KILL", `{ timeout -s KILL 1 $RUN sleep 62.5; } 2>/dev/null; echo $?; sleep .3; pgrep --ns $$ --nslist net -fx 'sleep 62.5' || echo none`, "137\nnone\n"},
+				{"timeout --foreground", `timeout --foreground 1 $RUN sleep 63.5; echo $?; sleep .3; pgrep --ns $$ --nslist net -fx 'sleep 63.5' || echo none`, "124\nnone\n"},
 				{"nohup", `nohup $RUN sh -c 'kill -HUP $$; echo alive' 2>/dev/null`, "alive\n"},
 				{"setsid", `setsid -w $RUN sh -c 'exit 3'; echo $?`, "3\n"},
 				{"env -i", `env -i A=b $RUN /usr/bin/env | grep -v _=`, "A=b\n"},
 				{"xargs", `seq 12 | xargs -P 4 -n 1 $RUN sh -c 'exit $0' 2>/dev/null; echo $?; seq 8 | xargs -P 4 -I{} $RUN true; echo $?`, "123\n0\n"},
-				{"background", `$RUN sleep 64.5 & kill -TERM %1; wait %1; echo $?; pgrep -fx 'sleep 64.5' || echo none`, "143\nnone\n"},
+				{"background", `$RUN sleep 64.5 & kill -TERM %1; wait %1; echo $?; pgrep --ns $$ --nslist net -fx 'sleep 64.5' || echo none`, "143\nnone\n"},
 				{"pipe", `yes | $RUN head -c 4 | $RUN cat; echo ${PIPESTATUS[1]}`, "y\ny\n0\n"},
 				{"substitution", `x=$($RUN sh -c 'echo out; echo err >&2; sleep 30 >/dev/null 2>&1 & kill -9 $!' 2>&1); echo $x`, "out err\n"},
 			} {
