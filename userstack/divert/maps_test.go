@@ -5,6 +5,7 @@ package divert
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
 )
 
@@ -148,5 +151,94 @@ func TestMapsOf(t *testing.T) {
 	}
 	for _, m := range all {
 		_ = m.Close()
+	}
+}
+
+// TestHops: where the packets of connections go is the same, whether the connections are looked up or the table is read.
+func TestHops(t *testing.T) {
+	testkind.System(t)
+	m := newWays(t)
+	const all = 3000
+	for i := range all {
+		if err := put(m, bpfTuple{Lport: uint16(i)}, &bpfWay{Via: bpfHop{Dev: uint32(i % 100)}}, ebpf.UpdateNoExist); err != nil {
+			t.Fatal(err)
+		}
+	}
+	few := int(m.MaxEntries()) / readsPerLook
+	for _, n := range []int{0, 1, 50, few - 1, few, 2 * few} {
+		of, want := map[bpfTuple]bool{}, map[bpfHop]bool{}
+		for i := range n {
+			of[bpfTuple{Lport: uint16(all - 1 - i)}] = true
+			want[bpfHop{Dev: uint32((all - 1 - i) % 100)}] = true
+		}
+		of[bpfTuple{Lport: all}] = true // it has ended
+		calls := countBPF(t)
+		got, err := hopsOf(m, of)
+		if err != nil || !maps.Equal(got, want) {
+			t.Errorf("%d connections: %v, %v", n, got, err)
+		}
+		if made := calls(); made > n+few {
+			t.Errorf("%d connections: %d calls of bpf", n, made)
+		}
+	}
+}
+
+// BenchmarkHops compares both, to choose readsPerLook.
+func BenchmarkHops(b *testing.B) {
+	testkind.System(b)
+	m := newWays(b)
+	of := map[bpfTuple]bool{}
+	for i := range 1000 {
+		key := bpfTuple{Lport: uint16(i)}
+		if of[key] = true; put(m, key, &bpfWay{}, ebpf.UpdateNoExist) != nil {
+			b.Fatal("put")
+		}
+	}
+	b.Run("look", func(b *testing.B) {
+		var w bpfWay
+		for b.Loop() {
+			for key := range of {
+				_ = look(m, key, &w)
+			}
+		}
+	})
+	b.Run("read", func(b *testing.B) {
+		n := 0
+		for b.Loop() {
+			_ = each(m, func(*bpfTuple, *bpfWay) { n++ })
+		}
+	})
+}
+
+// newWays makes the table of ways.
+func newWays(t testing.TB) *ebpf.Map {
+	t.Helper()
+	_ = rlimit.RemoveMemlock()
+	spec, err := loadBpf()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := ebpf.NewMap(spec.Maps[bpfMapWays])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// countBPF returns how many calls of bpf this process has made since.
+func countBPF(t *testing.T) func() int {
+	t.Helper()
+	c, err := netnstest.CountCalls(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return func() int {
+		made, err := c.Each()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(made[unix.SYS_BPF])
 	}
 }

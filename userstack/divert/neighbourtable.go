@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"syscall"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -158,13 +159,34 @@ func (d *Diverter) carried() map[bpfHop]bool {
 		}
 	}
 	d.mu.Unlock()
-	hops := map[bpfHop]bool{}
-	if err := each(d.bpf.Ways, func(key *bpfTuple, w *bpfWay) {
-		if carried[*key] {
-			hops[w.Via] = true
-		}
-	}); err != nil {
+	hops, err := hopsOf(d.bpf.Ways, carried)
+	if err != nil {
 		d.cfg.Log.Debug("cannot list where the packets of connections go", "err", err)
 	}
 	return hops
+}
+
+// readsPerLook: to look one connection up takes as long as to read so many places of the table, full or not.
+const readsPerLook = 100
+
+// hopsOf returns where the packets of connections go. It looks each up if they are few, and reads the whole table else.
+func hopsOf(ways *ebpf.Map, of map[bpfTuple]bool) (map[bpfHop]bool, error) {
+	hops := map[bpfHop]bool{}
+	if len(of)*readsPerLook >= int(ways.MaxEntries()) {
+		err := each(ways, func(key *bpfTuple, w *bpfWay) {
+			if of[*key] {
+				hops[w.Via] = true
+			}
+		})
+		return hops, err
+	}
+	var w bpfWay
+	for key := range of {
+		if err := look(ways, key, &w); err == nil {
+			hops[w.Via] = true
+		} else if !errors.Is(err, ebpf.ErrKeyNotExist) { // it has ended
+			return hops, fmt.Errorf("divert: look for the way of a connection: %w", err)
+		}
+	}
+	return hops, nil
 }
