@@ -88,22 +88,15 @@ func TestListenQuota(t *testing.T) {
 	fake := nltest.NewFake(nltest.SampleState())
 	address := serve(t, fake, nl.ServerConfig{Quota: quota.New(quota.Limits{Total: 10000, User: 3})})
 	fd := int(listeningFile(t).Fd())
-	asUser(t, nobody, func() {
-		c, err := nl.DialUnix(t.Context(), address)
-		if err != nil {
+	c := dialAs(t, nobody, address)
+	for range 3 { // what came is given back
+		if err := c.Listen(t.Context(), nl.Peer{}, []int{fd, fd}); err != nil {
 			t.Error(err)
-			return
 		}
-		defer c.Close()
-		for range 3 { // what came is given back
-			if err := c.Listen(t.Context(), nl.Peer{}, []int{fd, fd}); err != nil {
-				t.Error(err)
-			}
-		}
-		if err := c.Listen(t.Context(), nl.Peer{}, []int{fd, fd, fd}); !errors.Is(err, syscall.EUSERS) {
-			t.Errorf("too many: %v", err)
-		}
-	})
+	}
+	if err := c.Listen(t.Context(), nl.Peer{}, []int{fd, fd, fd}); !errors.Is(err, syscall.EUSERS) {
+		t.Errorf("too many: %v", err)
+	}
 	if n := fake.Listening(); n != 6 {
 		t.Errorf("%d sockets, want 6", n)
 	}

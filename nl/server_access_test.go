@@ -46,51 +46,51 @@ func asUser(t *testing.T, uid int, fn func()) {
 	}
 }
 
+// dialAs connects as a user. The server goes by who has connected, and not by whose thread asks later.
+func dialAs(t *testing.T, uid int, address string) *nl.Client {
+	t.Helper()
+	var c *nl.Client
+	var err error
+	asUser(t, uid, func() { c, err = nl.DialUnix(t.Context(), address) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
 // TestOtherUser checks that another user may read but not change.
 func TestOtherUser(t *testing.T) {
 	fake := nltest.NewFake(nltest.SampleState())
 	address := serve(t, fake, nl.ServerConfig{MaxConnsPerUser: 3})
-	asUser(t, 65534, func() {
-		c, err := nl.DialUnix(t.Context(), address)
-		if err != nil {
-			t.Error(err)
-			return
+	c := dialAs(t, nobody, address)
+	if groups, err := c.LinkGroups(t.Context()); err != nil || len(groups) != 2 {
+		t.Errorf("LinkGroups: %v, %v", groups, err)
+	}
+	ctx := t.Context()
+	for what, err := range map[string]error{
+		"AddPNET":         c.AddPNET(ctx, nl.PNET{ID: "A", NetDev: "lo"}),
+		"RemovePNET":      c.RemovePNET(ctx, "A"),
+		"FlushPNET":       c.FlushPNET(ctx),
+		"AddUEID":         c.AddUEID(ctx, "A"),
+		"FlushUEID":       c.FlushUEID(ctx),
+		"SetHSLimitation": c.SetHSLimitation(ctx, true),
+	} {
+		if !errors.Is(err, os.ErrPermission) {
+			t.Errorf("%s: %v", what, err)
 		}
-		defer c.Close()
-		if groups, err := c.LinkGroups(t.Context()); err != nil || len(groups) != 2 {
-			t.Errorf("LinkGroups: %v, %v", groups, err)
-		}
-		ctx := t.Context()
-		for what, err := range map[string]error{
-			"AddPNET":         c.AddPNET(ctx, nl.PNET{ID: "A", NetDev: "lo"}),
-			"RemovePNET":      c.RemovePNET(ctx, "A"),
-			"FlushPNET":       c.FlushPNET(ctx),
-			"AddUEID":         c.AddUEID(ctx, "A"),
-			"FlushUEID":       c.FlushUEID(ctx),
-			"SetHSLimitation": c.SetHSLimitation(ctx, true),
-		} {
-			if !errors.Is(err, os.ErrPermission) {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-		// Connections beyond the limit of a user are refused, but not those of root.
-		for range 2 {
-			c, err := nl.DialUnix(ctx, address)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer c.Close()
-		}
+	}
+	// Connections beyond the limit of a user are refused, but not those of root.
+	for range 2 {
+		dialAs(t, nobody, address)
+	}
+	asUser(t, nobody, func() {
 		if c, err := nl.DialUnix(ctx, address); err == nil {
 			c.Close()
 			t.Error("a fourth connection: no error")
 		}
 	})
-	if t.Skipped() {
-		return
-	}
-	c := dial(t, address)
+	c = dial(t, address)
 	if eids, err := c.UEIDs(t.Context()); err != nil || len(eids) != 1 {
 		t.Errorf("state changed: %v, %v", eids, err)
 	}
@@ -111,18 +111,10 @@ func TestLearntOfOthers(t *testing.T) {
 	if diff := cmp.Diff(all, got, sameAddr, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	asUser(t, 65534, func() {
-		c, err := nl.DialUnix(t.Context(), address)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer c.Close()
-		got, err := c.Learnt(t.Context())
-		if err != nil || len(got) != 2 || !got[0].Everyone || got[1].UID != 65534 {
-			t.Errorf("another user: %+v, %v", got, err)
-		}
-	})
+	got, err = dialAs(t, nobody, address).Learnt(t.Context())
+	if err != nil || len(got) != 2 || !got[0].Everyone || got[1].UID != 65534 {
+		t.Errorf("another user: %+v, %v", got, err)
+	}
 }
 
 // TestOthersProcesses checks that only root sees the processes of other users in a
@@ -156,17 +148,9 @@ func TestOthersProcesses(t *testing.T) {
 	if got := known(dial(t, address)); os.Geteuid() == 0 && len(got) != 3 {
 		t.Errorf("root sees processes of %v", got)
 	}
-	asUser(t, 65534, func() {
-		c, err := nl.DialUnix(t.Context(), address)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer c.Close()
-		if got := known(c); len(got) != 1 || got[0] != 65534 {
-			t.Errorf("user 65534 sees processes of %v", got)
-		}
-	})
+	if got := known(dialAs(t, nobody, address)); len(got) != 1 || got[0] != 65534 {
+		t.Errorf("user 65534 sees processes of %v", got)
+	}
 }
 
 // TestHidden checks that a user who may not change the stack does not see what a host
@@ -206,15 +190,7 @@ func TestHidden(t *testing.T) {
 		}
 	}
 	look(dial(t, address), true)
-	asUser(t, 65534, func() {
-		c, err := nl.DialUnix(t.Context(), address)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer c.Close()
-		look(c, false)
-	})
+	look(dialAs(t, nobody, address), false)
 }
 
 // TestImpostor checks that a client does not use the stack of another user.

@@ -24,15 +24,7 @@ var (
 // TestCredentials: each file that asks the kernel who a peer is has a row in docs/security.md with
 // a test that shows that it cannot be forged, and so has each that believes those of a message.
 func TestCredentials(t *testing.T) {
-	b, err := os.ReadFile(filepath.Join(moduleRoot, "docs", "security.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(b), credentialsHeading+"\n")
-	if !ok {
-		t.Fatalf("no section %q", credentialsHeading)
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
+	section := securitySection(t, credentialsHeading, "## ")
 	rows := map[string]bool{}
 	for _, m := range keptFile.FindAllStringSubmatch(section, -1) {
 		rows[m[1]] = false
@@ -42,7 +34,7 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("no test %s in %s", m[1], m[0])
 		}
 	}
-	err = filepath.WalkDir(moduleRoot, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(moduleRoot, func(path string, d fs.DirEntry, err error) error {
 		name, rerr := filepath.Rel(moduleRoot, path)
 		switch {
 		case err != nil || rerr != nil:

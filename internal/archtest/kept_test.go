@@ -27,15 +27,7 @@ var (
 // TestKept walks the table of docs/security.md that says what others can make the stack keep: each
 // bound is in the source as it says, each test exists, and each share of a user has a row.
 func TestKept(t *testing.T) {
-	b, err := os.ReadFile(filepath.Join(moduleRoot, "docs", "security.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(b), keptHeading)
-	if !ok {
-		t.Fatalf("no section %q", keptHeading)
-	}
-	section, _, _ = strings.Cut(section, "\n"+tablesHeading)
+	section := securitySection(t, keptHeading, tablesHeading)
 	rows, named := 0, map[string]bool{}
 	shares := 0 // rows with a share of a user
 	for line := range strings.Lines(section) {
@@ -101,6 +93,24 @@ func TestKept(t *testing.T) {
 			}
 		}
 	}
+}
+
+// securitySection returns what docs/security.md says from a heading to the next line that begins with to.
+func securitySection(t *testing.T, from, to string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(moduleRoot, "docs", "security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(b), "\n"+from+"\n")
+	if !ok {
+		t.Fatalf("no section %q", from)
+	}
+	section, _, ok = strings.Cut(section, "\n"+to)
+	if !ok {
+		t.Fatalf("no section %q after %q", to, from)
+	}
+	return section
 }
 
 // withoutFair are tests of tables in which the user with the most gives something back to the next, or each user has

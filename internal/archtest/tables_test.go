@@ -43,15 +43,7 @@ var (
 
 // TestTables checks that docs/security.md has all tables, once, and no other.
 func TestTables(t *testing.T) {
-	b, err := os.ReadFile(filepath.Join(moduleRoot, "docs", "security.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(b), tablesHeading)
-	if !ok {
-		t.Fatalf("no section %q", tablesHeading)
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
+	section := securitySection(t, tablesHeading, "## ")
 	found, consts := allTables(t)
 	listed := map[string]bool{}
 	for line := range strings.Lines(section) {

@@ -54,6 +54,22 @@ type unitServer struct {
 	t *testing.T
 }
 
+// newUnitServer starts systemd on host A, where web.py is webServer. Host B is to have a stack that announces for all its programs.
+func newUnitServer(t *testing.T) (*lab, *unitServer, *unitTest) {
+	t.Helper()
+	l := newLab(t, "unshare", "curl", "/usr/bin/python3")
+	l.bare = true // on B
+	m := &unitServer{machine: l.boot(l.A), t: t}
+	s := &unitTest{machine: m.machine, t: t}
+	s.write("web.py", webServer)
+	return l, m, s
+}
+
+// serve is the line of a unit that serves at the port that follows.
+func (m *unitServer) serve() string {
+	return "ExecStart=/usr/bin/python3 /run/systemd/system/web.py " + m.A.Addr() + " "
+}
+
 // get asks the server at a port of host A, until the answer came over SMC-R, or over TCP. Host B announces for all its programs.
 func (m *unitServer) get(port int, smc bool) {
 	m.t.Helper()
@@ -93,14 +109,10 @@ func (m *unitServer) carried() (n int) {
 // TestServiceKinds: a template stands for its instances, a slice for its units, and a socket unit for its service or for one
 // service for each connection; a unit with a sandbox is like others. Nothing is restarted.
 func TestServiceKinds(t *testing.T) {
-	l := newLab(t, "unshare", "curl", "/usr/bin/python3")
-	l.bare = true // on B
-	m := &unitServer{machine: l.boot(l.A), t: t}
-	s := &unitTest{machine: m.machine, t: t}
+	l, m, s := newUnitServer(t)
 	s.write("smcr.service", wireUnit)
-	s.write("web.py", webServer)
 	s.write("inet.py", perConnection)
-	serve := "ExecStart=/usr/bin/python3 /run/systemd/system/web.py " + l.A.Addr() + " "
+	serve := m.serve()
 	s.write("web@.service", "[Service]\n"+serve+"%i\n")
 	s.write("boxed.service", "[Service]\n"+serve+"8090\n"+fmt.Sprintf(boxedLines, l.B.Addr()))
 	s.write("one.service", "[Service]\nSlice=workers-fast.slice\n"+serve+"8101\n")
@@ -181,12 +193,8 @@ func (m *unitServer) mainPIDs() string {
 
 // TestServiceVerified: enable says what came of the next connections, of which there are some while it waits.
 func TestServiceVerified(t *testing.T) {
-	l := newLab(t, "unshare", "curl", "/usr/bin/python3")
-	l.bare = true // on B
-	m := &unitServer{machine: l.boot(l.A), t: t}
-	s := &unitTest{machine: m.machine, t: t}
-	s.write("web.py", webServer)
-	s.write("web.service", "[Service]\nExecStart=/usr/bin/python3 /run/systemd/system/web.py "+l.A.Addr()+" 80\n")
+	l, m, s := newUnitServer(t)
+	s.write("web.service", "[Service]\n"+m.serve()+"80\n")
 	m.must("systemctl", "start", "smcr.service", "web.service")
 	l.serve(l.B)
 	m.get(80, false)
@@ -219,12 +227,8 @@ func (m *unitServer) enable(flags ...string) string {
 // TestServiceOnDemand: a service that was there before any stack uses the one that 'smcr run' starts, and that of the unit, which takes
 // over from it. Without /run/smcr, there is one stack, too.
 func TestServiceOnDemand(t *testing.T) {
-	l := newLab(t, "unshare", "curl", "/usr/bin/python3")
-	l.bare = true // on B
-	m := &unitServer{machine: l.boot(l.A), t: t}
-	s := &unitTest{machine: m.machine, t: t}
-	s.write("web.py", webServer)
-	s.write("web.service", "[Service]\nExecStart=/usr/bin/python3 /run/systemd/system/web.py "+l.A.Addr()+" 80\n")
+	l, m, s := newUnitServer(t)
+	s.write("web.service", "[Service]\n"+m.serve()+"80\n")
 	m.must("umount", "/run/smcr") // that of the tests' host
 	m.must("systemctl", "start", "web.service")
 	l.serve(l.B)
