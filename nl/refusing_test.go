@@ -16,7 +16,7 @@ func TestRefusing(t *testing.T) {
 		if !s.mayWait(uid) {
 			return false
 		}
-		s.refusing[uid]++
+		s.refusing.Add(uid)
 		return true
 	})
 	if got[0] != userRefusing {

@@ -93,7 +93,7 @@ type Server struct {
 	listeners map[*net.UnixListener]struct{}
 	conns     map[*net.UnixConn]struct{} // also those that will be refused
 	users     map[uint32]*user           // the users that have connections
-	refusing  map[uint32]int             // how many of their connections wait to be refused
+	refusing  quota.Tally[uint32]        // their connections that wait to be refused
 }
 
 // user has the connections and answers of one user.
@@ -139,7 +139,6 @@ func NewServer(ctl Control, cfg ServerConfig) *Server {
 		listeners: make(map[*net.UnixListener]struct{}),
 		conns:     make(map[*net.UnixConn]struct{}),
 		users:     make(map[uint32]*user),
-		refusing:  make(map[uint32]int),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -241,7 +240,7 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 		s.cfg.Refuse(conn)
 		return
 	}
-	s.refusing[uid]++
+	s.refusing.Add(uid)
 	s.conns[conn] = struct{}{}
 	s.wg.Go(func() {
 		defer func() {
@@ -249,9 +248,7 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.conns, conn)
-			if s.refusing[uid]--; s.refusing[uid] == 0 {
-				delete(s.refusing, uid)
-			}
+			s.refusing.Remove(uid)
 		}()
 		if err := conn.SetDeadline(time.Now().Add(refuseTime)); err != nil {
 			return
@@ -273,13 +270,7 @@ func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 }
 
 // mayWait reports whether a connection of a user may wait to be refused. s.mu is held.
-func (s *Server) mayWait(uid uint32) bool {
-	all := 0
-	for _, n := range s.refusing {
-		all += n
-	}
-	return quota.Fair(s.refusing[uid], 1, userRefusing, all, maxRefusing)
-}
+func (s *Server) mayWait(uid uint32) bool { return s.refusing.Fair(uid, userRefusing, maxRefusing) }
 
 func (s *Server) serveConn(conn *net.UnixConn, peer Peer, u *user) error {
 	buf, control := make([]byte, maxDatagram), make([]byte, controlSize)

@@ -257,7 +257,7 @@ func (x *tableFinder) isTable(name string, t ast.Expr) bool {
 		}
 		return x.isTable(name, is)
 	case *ast.IndexExpr: // of a generic type, as atomic.Pointer
-		return last(t.X) == "Pointer" && x.isTable(name, t.Index)
+		return last(t.X) == "Tally" || last(t.X) == "Pointer" && x.isTable(name, t.Index)
 	}
 	return false
 }

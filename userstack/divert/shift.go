@@ -85,11 +85,7 @@ func (d *Diverter) shifts(f *Flow) bool {
 
 // hasShift reports whether there is room for one more connection of an account. mu is held.
 func (d *Diverter) hasShift(account uint32) bool {
-	all := 0
-	for _, n := range d.shifted {
-		all += n
-	}
-	return account == 0 || quota.Fair(d.shifted[account], 1, userShifts, all, mostShifts)
+	return account == 0 || d.shifted.Fair(account, userShifts, mostShifts)
 }
 
 // freeze has what comes lose its data until the connection can be let go. Before that, it has outer receive no more than inner does: TCP may have
@@ -230,7 +226,7 @@ func (d *Diverter) leave(f *Flow) {
 	f.program().close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.shifted[f.account]++
+	d.shifted.Add(f.account)
 	delete(d.given, f)
 	if d.flows[f.Tuple] == f {
 		delete(d.flows, f.Tuple)
@@ -259,14 +255,14 @@ func (d *Diverter) sweepShifts() (left int) {
 	if !d.owns() || d.sockets.diag == nil {
 		return 0
 	}
-	users := map[uint32]int{}
+	var users quota.Tally[uint32]
 	var old []bpfTuple
 	if err := each(d.bpf.Shifts, func(key *bpfTuple, by *bpfShift) {
 		if state, err := d.sockets.state(socketID{tupleOf(*key), anyCookie, by.Dev}); errors.Is(err, unix.ENOENT) || err == nil && state == unix.BPF_TCP_LISTEN {
 			old = append(old, *key)
 			return
 		}
-		users[by.Uid]++
+		users.Add(by.Uid)
 		left++
 	}); err != nil {
 		d.cfg.Log.Debug("cannot list the connections that pass", "err", err)

@@ -379,12 +379,12 @@ func TestShiftAgain(t *testing.T) {
 
 // TestShiftsOfUsers: users who have as many declined connections pass as they can leave some for others.
 func TestShiftsOfUsers(t *testing.T) {
-	d := &Diverter{shifted: map[uint32]int{}}
+	d := &Diverter{}
 	take := func(uid uint32) bool {
 		if !d.hasShift(uid) {
 			return false
 		}
-		d.shifted[uid]++
+		d.shifted.Add(uid)
 		return true
 	}
 	if got := sharetest.Users(t, 24, take); got[0] != userShifts {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"smcr/quota"
 	"smcr/smc"
 	"smcr/userstack/devices"
 	"smcr/userstack/internal/mempool"
@@ -37,6 +38,7 @@ type Driver struct {
 	closed bool
 	groups map[*Group]struct{}
 	ending map[*Group]struct{} // dead, with something left to give back
+	makers quota.Tally[maker]  // of both
 }
 
 var _ owner = (*Driver)(nil)
@@ -69,6 +71,7 @@ func (d *Driver) NewGroup(c GroupConfig) (*Group, error) {
 	g := newGroup(&d.s, d, d.s.nextGroupID(d.exists), c)
 	g.maker = by
 	d.groups[g] = struct{}{}
+	d.makers.Add(by)
 	return g, nil
 }
 
@@ -107,6 +110,7 @@ func (d *Driver) over(g *Group) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.ending, g)
+	d.makers.Remove(g.maker)
 }
 
 // trim frees memory that link groups have not used for a while.

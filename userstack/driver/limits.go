@@ -129,25 +129,17 @@ func (m maker) String() string {
 
 // mayMake returns a *LimitError if there are too many link groups for one more of a maker. mu is held.
 func (d *Driver) mayMake(by maker) error {
-	most, used := d.s.Limits.Groups, len(d.groups)+len(d.ending)
+	most := d.s.Limits.Groups
 	switch {
 	case most <= 0:
 		return nil
-	case used >= most:
+	case d.makers.Total() >= most:
 		return &LimitError{What: "link groups", Max: int64(most)}
 	case by.role == smc.Client && (by.user == 0 || by.user == d.s.accounts.exempt):
 		return nil
 	}
-	has := 0
-	for _, all := range []map[*Group]struct{}{d.groups, d.ending} {
-		for g := range all {
-			if g.maker == by {
-				has++
-			}
-		}
-	}
-	if !quota.Fair(has, 1, max(1, most/groupsShare), used, most) {
-		return &LimitError{What: fmt.Sprintf("link groups of %s, who leaves as many for others", by), Max: int64(has)}
+	if !d.makers.Fair(by, max(1, most/groupsShare), most) {
+		return &LimitError{What: fmt.Sprintf("link groups of %s, who leaves as many for others", by), Max: int64(d.makers.Of(by))}
 	}
 	return nil
 }

@@ -144,6 +144,14 @@ func TestLimitOfGroups(t *testing.T) {
 		b.ended(c)
 		b.ended(s)
 		time.Sleep(settled)
+		for name, d := range map[string]*Driver{"client": b.client.Driver, "server": b.server.Driver} {
+			d.mu.Lock()
+			n := d.makers.Total()
+			d.mu.Unlock()
+			if n != 0 {
+				t.Errorf("%s: %d link groups are counted", name, n)
+			}
+		}
 		g, err := another()
 		if err != nil {
 			t.Fatal(err)
@@ -156,7 +164,7 @@ func TestLimitOfGroups(t *testing.T) {
 // some link groups for others.
 func TestLimitOfMakers(t *testing.T) {
 	for _, most := range []int{64, defaultGroupsOfTest} {
-		d := &Driver{groups: map[*Group]struct{}{}, ending: map[*Group]struct{}{}}
+		d := &Driver{}
 		d.s.Limits.Groups, d.s.accounts.exempt = most, 4711
 		begin := func(c GroupConfig) bool {
 			by := makerOf(&c)
@@ -166,11 +174,7 @@ func TestLimitOfMakers(t *testing.T) {
 				}
 				return false
 			}
-			if len(d.groups)%2 == 0 {
-				d.groups[&Group{maker: by}] = struct{}{}
-			} else {
-				d.ending[&Group{maker: by}] = struct{}{}
-			}
+			d.makers.Add(by)
 			return true
 		}
 		address := 0
@@ -188,15 +192,15 @@ func TestLimitOfMakers(t *testing.T) {
 		}
 		for _, uid := range []uint32{0, d.s.accounts.exempt} {
 			for range 2 {
-				if len(d.groups)+len(d.ending) < most && !begin(GroupConfig{Role: smc.Client, Owner: uid}) {
+				if d.makers.Total() < most && !begin(GroupConfig{Role: smc.Client, Owner: uid}) {
 					t.Errorf("user %d has a bound", uid)
 				}
 			}
 		}
 		// Whoever has none has a place as long as there is one.
-		for i := 0; len(d.groups)+len(d.ending) < most; i++ {
+		for i := 0; d.makers.Total() < most; i++ {
 			if !begin(GroupConfig{Role: smc.Client, Owner: uint32(90000 + i)}) {
-				t.Fatalf("no place, with %d of %d", len(d.groups)+len(d.ending), most)
+				t.Fatalf("no place, with %d of %d", d.makers.Total(), most)
 			}
 		}
 		if begin(GroupConfig{Role: smc.Client}) {

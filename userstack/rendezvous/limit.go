@@ -45,9 +45,9 @@ func (c Caller) host() netip.Addr { return c.Origin.HostOf(c.Host) }
 type Limit struct {
 	what              string
 	all, origin, host int // the most
-	total, strangers  int
-	hosts             map[netip.Addr]int // only those that are not 0, as in origins
-	origins           map[quota.Origin]int
+	strangers         int
+	hosts             quota.Tally[netip.Addr]
+	origins           quota.Tally[quota.Origin]
 }
 
 // NewHandshakeLimit returns the limit of the rendezvous of a server whose client has sent
@@ -57,27 +57,26 @@ func NewHandshakeLimit() *Limit {
 }
 
 func newLimit(what string, all, origin, host int) *Limit {
-	return &Limit{what: what, all: all, origin: origin, host: host, hosts: map[netip.Addr]int{}, origins: map[quota.Origin]int{}}
+	return &Limit{what: what, all: all, origin: origin, host: host}
 }
 
 // Enter counts one more of a host, until Leave is called with the same caller. If that is
 // too many, Enter does not count it and returns why.
 func (l *Limit) Enter(c Caller) *Refusal {
 	k := c.host()
-	n, forStrangers := l.origins[c.Origin], l.all-l.all/KnownShare
+	n, forStrangers := l.origins.Of(c.Origin), l.all-l.all/KnownShare
 	switch {
-	case l.hosts[k] >= l.host:
-		return refuse(smc.DiagMem, "%d %s with host %s are under way", l.hosts[k], l.what, k)
-	case l.total >= l.all:
-		return refuse(smc.DiagMem, "%d %s are under way", l.total, l.what)
+	case l.hosts.Of(k) >= l.host:
+		return refuse(smc.DiagMem, "%d %s with host %s are under way", l.hosts.Of(k), l.what, k)
+	case l.Total() >= l.all:
+		return refuse(smc.DiagMem, "%d %s are under way", l.Total(), l.what)
 	case !c.Known && l.strangers >= forStrangers:
 		return refuse(smc.DiagMem, "%d %s with hosts that are not known are under way", l.strangers, l.what)
-	case !quota.Fair(n, 1, l.origin, l.total, l.all), !c.Known && !quota.Fair(n, 1, l.origin, l.strangers, forStrangers):
+	case !l.origins.Fair(c.Origin, l.origin, l.all), !c.Known && !quota.Fair(n, 1, l.origin, l.strangers, forStrangers):
 		return refuse(smc.DiagMem, "%d %s with %s are under way, which leaves as many for others", n, l.what, c.Origin)
 	}
-	l.hosts[k]++
-	l.origins[c.Origin]++
-	l.total++
+	l.hosts.Add(k)
+	l.origins.Add(c.Origin)
 	if !c.Known {
 		l.strangers++
 	}
@@ -86,33 +85,20 @@ func (l *Limit) Enter(c Caller) *Refusal {
 
 // Leave ends what Enter has counted.
 func (l *Limit) Leave(c Caller) {
-	if k := c.host(); !takeOne(l.hosts, k) || !takeOne(l.origins, c.Origin) {
-		panic("rendezvous: Leave without Enter")
-	}
-	l.total--
+	l.hosts.Remove(c.host())
+	l.origins.Remove(c.Origin)
 	if !c.Known {
 		l.strangers--
 	}
 }
 
-// takeOne takes one of those that are counted, if there is one.
-func takeOne[K comparable](of map[K]int, k K) bool {
-	n := of[k]
-	if n == 1 {
-		delete(of, k)
-	} else if n > 1 {
-		of[k] = n - 1
-	}
-	return n > 0
-}
-
 // Total returns how many are under way with all hosts together.
-func (l *Limit) Total() int { return l.total }
+func (l *Limit) Total() int { return l.hosts.Total() }
 
 // Within reports whether one more of a host would be within another bound of all, of which the hosts of an origin have a half at
 // most, and, from the second one on, no more than is then left for all others.
 func (l *Limit) Within(c Caller, all int) bool {
-	return quota.Fair(l.origins[c.Origin], 1, all/2, l.total, all)
+	return l.origins.Fair(c.Origin, all/2, all)
 }
 
 // Contact tells apart the clients whose first contacts a server makes one after the other.

@@ -56,8 +56,8 @@ func TestLimits(t *testing.T) {
 			l.Leave(known(i))
 		}
 	}
-	if l.Total() != 0 || len(l.hosts) != 0 || len(l.origins) != 0 {
-		t.Errorf("all have ended, %d are counted, of hosts %v and origins %v", l.Total(), l.hosts, l.origins)
+	if l.Total() != 0 || l.origins.Total() != 0 || l.strangers != 0 {
+		t.Errorf("all have ended, %d are counted, of %d origins, %d of strangers", l.Total(), l.origins.Total(), l.strangers)
 	}
 }
 
