@@ -40,7 +40,7 @@ func (o *options) choose(ctx context.Context, items []item, own map[netip.Addr]b
 		}
 	}
 	if t.pid != 0 {
-		isPort := port.port != 0 && slices.ContainsFunc(items, func(it item) bool { return port.selects(it.conn(), own) })
+		isPort := port.port != 0 && slices.ContainsFunc(items, func(it item) bool { return port.selectsItem(&it, own) })
 		return o.ofProcess(t.pid, items, w, isPort)
 	}
 	if o.target.number != 0 {
@@ -48,7 +48,7 @@ func (o *options) choose(ctx context.Context, items []item, own map[netip.Addr]b
 	}
 	var chosen []*item
 	for i := range items {
-		if t.selects(items[i].conn(), own) {
+		if t.selectsItem(&items[i], own) {
 			chosen = append(chosen, &items[i])
 		}
 	}

@@ -166,7 +166,7 @@ func (o *options) gather(ctx context.Context) ([]*Facts, error) {
 	kept := map[any]*Facts{}
 	for _, it := range chosen {
 		f := o.facts(it, first, own, who)
-		if a, ok := l.of(&f.Conn); ok && !f.listens() {
+		if a, ok := l.of(it.own()); ok && !f.listens() {
 			f.Accepted = true
 		} else if ok {
 			f.Clients = counts[a]

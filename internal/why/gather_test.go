@@ -383,3 +383,26 @@ func TestHostileProcess(t *testing.T) {
 		t.Errorf("%q, %q", m, notes)
 	}
 }
+
+// TestTranslated: a host translates addresses between a program and the stack. The connection is found by both, once, with what carries it.
+func TestTranslated(t *testing.T) {
+	w := newWorld(t)
+	w.tcp = []network.TCPInfo{socket(3, 103, "127.0.0.1:4000", "127.0.0.1:8080"), socket(5, 102, "10.0.0.1:80", "10.0.0.2:4001"), socket(6, 101, "0.0.0.0:80", "")}
+	w.stacks = nl.Multi{{Name: "user", Control: keepOpen{nltest.NewFake(nltest.State{Connections: []nl.Connection{
+		{State: smc.StateActive, Mode: nl.ModeSMCR, Cookie: 3, UID: 5, Local: netip.MustParseAddrPort("10.0.0.1:4000"), Remote: netip.MustParseAddrPort("10.0.0.9:80")},
+		{State: smc.StateActive, Mode: nl.ModeSMCR, Cookie: 5, UID: 5, Local: netip.MustParseAddrPort("10.0.0.1:8088"), Remote: netip.MustParseAddrPort("10.0.0.2:4001")},
+	}})}}}
+	for arg, accepted := range map[string]bool{
+		"127.0.0.1:8080": false, ":8080": false, "10.0.0.9:80": false, "10.0.0.9": false,
+		":8088": true, "10.0.0.2:4001": true,
+	} {
+		rows, _, err := w.ask(t, arg)
+		if err != nil || len(rows) != 1 || rows[0].Carrier != "SMCR" || rows[0].Process == nil || rows[0].Process.PID != 61 || rows[0].Accepted != accepted {
+			t.Errorf("%s: %+v, %v", arg, rows, err)
+		}
+	}
+	rows, _, err := w.ask(t, "61")
+	if err != nil || len(rows) != 3 || rows[0].Clients == nil || *rows[0].Clients != (clientsJSON{SMC: 1}) {
+		t.Errorf("of the process: %+v, %v", rows, err)
+	}
+}

@@ -45,6 +45,14 @@ func (i *item) conn() *nl.Connection {
 	return &i.tcp.Connection
 }
 
+// own returns the socket as its program has it: with addresses that the host may translate before the stack sees them.
+func (i *item) own() *nl.Connection {
+	if i.tcp != nil {
+		return &i.tcp.Connection
+	}
+	return i.conn()
+}
+
 // carried reports whether something else than the TCP socket carries the data.
 func (i *item) carried() bool {
 	return i.row != nil && i.row.State != smc.StateListen && i.row.Mode != nl.ModeTCP
@@ -58,8 +66,9 @@ func (i *item) key() any {
 	return i.tcp.Cookie
 }
 
-// join puts together what is about the same socket. A stack in user space knows TCP sockets by
-// their cookies. The connection over SMC-R, which has none, and the kernel's SMC socket have a TCP
+// join puts together what is about the same socket. A stack in user space knows the TCP sockets of programs by
+// their cookies: a host may translate addresses between such a socket and the stack. The connection over SMC-R of a program that has a
+// stack of its own has none, and neither has the kernel's SMC socket: they have a TCP
 // socket below them with the same addresses, which shows nothing of what they carry.
 func join(tcp []network.TCPInfo, rows []row) (items []item) {
 	byCookie, byPair := map[uint64]*row{}, map[pair][]*row{}
@@ -122,6 +131,11 @@ func (o *owners) of(i *item) []int {
 	return pids
 }
 
+// selectsItem is selects for the addresses that the program has, and for those that the stack sees.
+func (t target) selectsItem(it *item, own map[netip.Addr]bool) bool {
+	return t.selects(it.conn(), own) || t.selects(it.own(), own)
+}
+
 // selects reports whether a target that is no process selects a socket. own are the addresses of
 // this network namespace.
 func (t target) selects(c *nl.Connection, own map[netip.Addr]bool) bool {
@@ -173,7 +187,7 @@ func clients(items []item, l listening) map[netip.AddrPort]Clients {
 		if c.State == smc.StateListen || c.State == smc.StateInit {
 			continue
 		}
-		at, ok := l.of(c)
+		at, ok := l.of(it.own())
 		if !ok {
 			continue
 		}

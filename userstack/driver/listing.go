@@ -159,7 +159,7 @@ func (c *Conn) row() nl.Connection {
 	row := nl.Connection{
 		State: smc.ConnState(c.core.State()), Mode: nl.ModeSMCR,
 		Local: c.local, Remote: c.remote,
-		Inode: c.ino, UID: c.owner.UID, PID: c.owner.PID, Command: c.owner.Command,
+		Cookie: c.owner.Cookie, Inode: c.ino, UID: c.owner.UID, PID: c.owner.PID, Command: c.owner.Command,
 		LinkGroup: c.g.ID(), TXBytes: c.txBytes, RXBytes: c.rxBytes,
 		Info: &nl.ConnInfo{
 			Token: i.Token, Sndbuf: uint32(i.SendBuf), RMBE: uint32(i.RMBE), PeerRMBE: uint32(i.PeerRMBE),

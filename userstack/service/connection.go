@@ -17,7 +17,7 @@ import (
 // handle finds out with the peer whether a connection uses SMC-R, and begins to carry it.
 func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 	s := w.s
-	owner := inside.Owner{UID: f.UID}
+	owner := inside.Owner{UID: f.UID, Cookie: f.Cookie}
 	peer, err := nearOf(f, w.loop())
 	if err != nil {
 		s.log.Info("connection lost", "user", f.UID, "remote", f.Tuple.Remote, "err", err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -203,6 +204,52 @@ func TestWhy(t *testing.T) {
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestWhyTranslated: a host translates addresses between the program and the stack, at the client to another host and at the server to
+// another port. The connection is still that of the program, and carried.
+func TestWhyTranslated(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, "python3", "nft", "sysctl")
+	l.serve(l.A)
+	l.serve(l.B)
+	for h, rules := range map[*netnstest.Host]string{
+		l.A: "add chain ip smcrtest in { type nat hook prerouting priority -100; }; add rule ip smcrtest in tcp dport 8088 redirect to :8080",
+		l.B: fmt.Sprintf("add chain ip smcrtest out { type nat hook output priority -100; }; add rule ip smcrtest out ip daddr 127.0.0.1 tcp dport 7200 dnat to %s:8088; "+
+			"add chain ip smcrtest post { type nat hook postrouting priority 100; }; add rule ip smcrtest post ip saddr 127.0.0.1 oifname eth0 masquerade", l.A.Addr()),
+	} {
+		if out, err := h.Output(t.Context(), "nft", "add table ip smcrtest; "+rules); err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	if out, err := l.B.Output(t.Context(), "sysctl", "-w", "net.ipv4.conf.all.route_localnet=1"); err != nil {
+		t.Fatal(err, out)
+	}
+	server := l.under(l.A, "python3", "-c", reader, l.A.Addr(), "8080")
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	client := l.under(l.B, "python3", "-c", talker, "127.0.0.1", "7200")
+	if err := client.WaitPart("hello", startTime); err != nil {
+		t.Fatal(err)
+	}
+	for _, ask := range []struct {
+		h      *netnstest.Host
+		target string
+	}{
+		{l.B, strconv.Itoa(client.Pid())}, {l.B, "127.0.0.1:7200"}, {l.B, l.A.Addr() + ":8088"},
+		{l.A, strconv.Itoa(server.Pid())}, {l.A, ":8080"}, {l.A, ":8088"},
+	} {
+		out := l.smcr(ask.h, "why", "-o", "json", "--interval", "0", ask.target)
+		var rows []whyRow
+		if err := json.Unmarshal([]byte(out), &rows); err != nil {
+			t.Fatalf("%v in %s", err, out)
+		}
+		rows = slices.DeleteFunc(rows, func(r whyRow) bool { return r.Kind == "listener" })
+		if len(rows) != 1 || rows[0].Carrier != "SMCR" || rows[0].Process == nil || !rows[0].Process.Under || rows[0].Accepted != (ask.h == l.A) {
+			t.Errorf("smcr why %s: %s", ask.target, out)
 		}
 	}
 }

@@ -12,6 +12,9 @@ import (
 type Owner struct {
 	UID, PID uint32
 	Command  string
+	// Cookie is that of the program's socket (SO_COOKIE), or 0. The addresses of that socket are others than those of the
+	// connection if the host translates them.
+	Cookie uint64
 }
 
 type ownerKey struct{}
