@@ -51,7 +51,8 @@
 // The kernel releases the lock when the process of the stack ends in any way. A process that was
 // killed and cannot end keeps the lock, but it is named in the file, so the next stack sees that
 // it is dead and makes a new file ([Claim.Dead]). If somebody removes the directory, the stack goes
-// on, and the next one sees a socket without a file and does not start ([LostError]). The sockets of
+// on, and the next one sees a socket without a file and does not start ([LostError]); nor does one that has another directory of the same
+// name, in another mount namespace. The sockets of
 // a killed stack stay and refuse connections; clients treat this like no socket. The next
 // stack replaces them. The directory stays as long as the network namespace exists, so that
 // a mount of the directory in a container remains valid for the next stack. A later stack

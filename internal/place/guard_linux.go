@@ -3,14 +3,16 @@
 package place
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/mdlayher/netlink"
@@ -22,22 +24,39 @@ import (
 // socket, which belongs to the network namespace and which only the end of the process removes. Its
 // name says which process that is, and below which directory its place is. Nobody can connect
 // to it, and it is not a lock: other users can bind such names too, and theirs do not count.
+//
+// Containers can share a network namespace and have a /run each. So the name also says how the directory is called: of two with the same
+// name, only one can have the stack.
 
 // UnitUser is the name of the user as whom the stack of the systemd unit runs.
 const UnitUser = "smcr"
 
-// A LostError means that a stack runs whose directory was removed, so that no program finds it.
+// A LostError means that a stack runs whose directory was removed, or is in another mount namespace, so that no program finds it here.
 // A second stack would use the same addresses.
 type LostError struct {
 	PID int    // of the stack that runs, in its PID namespace
 	Dir string // that was removed
+	// Elsewhere reports whether the directory of that name was not removed, but is another one than that of this process. Apart
+	// reports whether PID is of another PID namespace.
+	Elsewhere, Apart bool
 }
 
 // Error says what is wrong and what to do.
 func (e *LostError) Error() string {
+	if e.Elsewhere {
+		where := ""
+		if e.Apart {
+			where = " of another PID namespace, as of a container or of the host"
+		}
+		return fmt.Sprintf("the stack of this network namespace is process %d%s, and its %s is not the one here: "+
+			"mount that directory here, so that programs find the stack, or end it", e.PID, where, filepath.Dir(e.Dir))
+	}
 	return fmt.Sprintf("the stack of this network namespace is process %d, but its directory %s was removed, so programs do not find it: "+
 		"restart it ('systemctl restart smcr', or 'kill %[1]d')", e.PID, e.Dir)
 }
+
+// guardName begins the names of all of these sockets.
+const guardName = "\x00smcr.stack/"
 
 // guardPrefix begins the names of the sockets of the stacks whose place is below base.
 func guardPrefix(base string) (string, error) {
@@ -45,48 +64,63 @@ func guardPrefix(base string) (string, error) {
 	if err := unix.Stat(base, &st); err != nil {
 		return "", fmt.Errorf("%s: %w", base, err)
 	}
-	return fmt.Sprintf("\x00smcr.stack/%d/%d/", st.Dev, st.Ino), nil
+	return fmt.Sprintf(guardName+"%d/%d/", st.Dev, st.Ino), nil
+}
+
+// guardSuffix ends the names of the sockets of the stacks whose place is below a directory with this name, whichever that is.
+func guardSuffix(base string) string {
+	h := fnv.New32a()
+	h.Write([]byte(base)) //nolint:errcheck // it never fails
+	return fmt.Sprintf("/%08x", h.Sum32())
 }
 
 // bindGuard binds the socket of the process me.
-func bindGuard(prefix string, me holder) (*os.File, error) {
+func bindGuard(prefix, suffix string, me holder) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "guard")
-	name := fmt.Sprintf("%s%d/%d/%d/%d", prefix, me.pid, me.start, me.pidns, me.timens)
+	name := fmt.Sprintf("%s%d/%d/%d/%d%s", prefix, me.pid, me.start, me.pidns, me.timens, suffix)
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: "@" + name[1:]}); err != nil {
 		return nil, errors.Join(fmt.Errorf("bind: %w", err), f.Close())
 	}
 	return f, nil
 }
 
-// otherGuard returns a living process, other than this one, that has bound such a socket, if its
-// user may be a stack's. ok is false if there is none, or if the kernel does not say it.
-func (v *view) otherGuard(prefix string) (pid int, ok bool) {
+// lost returns a *LostError if a living process, other than this one, has bound such a socket of a stack whose place is below base, or
+// below another directory of that name, and if its user may be a stack's. It returns nil if there is none, or if the kernel does not say it.
+func (v *view) lost(base string) error {
+	prefix, err := guardPrefix(base)
+	if err != nil {
+		return nil
+	}
 	me, err := self()
 	if err != nil {
-		return 0, false
+		return nil
 	}
 	all, err := unixSockets()
 	if err != nil {
-		return 0, false
+		return nil
 	}
-	users := v.stackUsers()
+	suffix, users := guardSuffix(base), v.stackUsers()
 	for _, s := range all {
-		rest, is := bytes.CutPrefix(s.name, []byte(prefix))
-		if !is || !slices.Contains(users, s.uid) {
-			continue
+		rest, same := strings.CutPrefix(string(s.name), prefix)
+		if !same {
+			var of, dir uint64
+			if n, _ := fmt.Sscanf(string(s.name), guardName+"%d/%d/", &of, &dir); n != 2 || !strings.HasSuffix(string(s.name), suffix) {
+				continue
+			}
+			rest = strings.TrimPrefix(string(s.name), fmt.Sprintf(guardName+"%d/%d/", of, dir))
 		}
 		var h holder
-		n, err := fmt.Sscanf(string(rest), "%d/%d/%d/%d", &h.pid, &h.start, &h.pidns, &h.timens)
-		if err != nil || n != 4 || h == me || h.dead(me) {
+		n, err := fmt.Sscanf(rest, "%d/%d/%d/%d", &h.pid, &h.start, &h.pidns, &h.timens)
+		if err != nil || n != 4 || !slices.Contains(users, s.uid) || h == me || h.dead(me) {
 			continue
 		}
-		return int(h.pid), true
+		return &LostError{PID: int(h.pid), Dir: v.dir(base), Elsewhere: !same, Apart: h.pidns != me.pidns}
 	}
-	return 0, false
+	return nil
 }
 
 // stackUsers returns the users whose stack can have the place of root.
@@ -110,7 +144,7 @@ func (c *Claim) guard() error {
 		return err
 	}
 	if me, err := self(); err == nil {
-		c.guarded, _ = bindGuard(prefix, me)
+		c.guarded, _ = bindGuard(prefix, guardSuffix(c.base), me)
 	}
 	return nil
 }
@@ -125,18 +159,6 @@ func (c *Claim) alone() error {
 	return c.view.lost(c.base)
 }
 
-// lost returns a *LostError if another stack whose place is below base has bound a socket.
-func (v *view) lost(base string) error {
-	prefix, err := guardPrefix(base)
-	if err != nil {
-		return nil
-	}
-	if pid, ok := v.otherGuard(prefix); ok {
-		return &LostError{PID: pid, Dir: v.dir(base)}
-	}
-	return nil
-}
-
 // unguard ends what guard has begun.
 func (c *Claim) unguard() {
 	if c.guarded != nil {
@@ -145,8 +167,8 @@ func (c *Claim) unguard() {
 	}
 }
 
-// Lost returns a *LostError if a stack of this network namespace runs and nobody finds it, because
-// its directory was removed, and else nil.
+// Lost returns a *LostError if a stack of this network namespace runs and nobody finds it here, because
+// its directory was removed or is another one, and else nil.
 func Lost() error {
 	v, err := current()
 	if err != nil || v.listened(v.root) {

@@ -198,6 +198,10 @@ func removeParts(dir string) (err error) {
 
 // removePart removes the files of part n, whose lock f is, and closes f.
 func removePart(dir string, n int, f *os.File) error {
+	// If the directory was removed meanwhile, what is there now belongs to another stack.
+	if !named(f, partName(dir, n)) {
+		return f.Close()
+	}
 	return errors.Join(removeEnding(dir, n), os.Remove(partName(dir, n)), f.Close())
 }
 
