@@ -66,11 +66,13 @@ type copyKey struct {
 //	the time is over                  |                  | the next connection announces SMC
 //	an answer to PROPOSAL             | address and port | forgotten
 type copies struct {
-	mu sync.Mutex
-	at map[copyKey]*copying
+	mu    sync.Mutex
+	at    map[copyKey]*copying
+	users quota.Tally[uint32] // of at
 }
 
 type copying struct {
+	whose  uint32 // see quota.Account, which may say something else later
 	doubts int
 	pause  time.Duration // 0: nothing is sure
 	until  time.Time
@@ -107,9 +109,10 @@ func (c *copies) found(now time.Time, key copyKey, sure bool) {
 	defer c.mu.Unlock()
 	x := c.at[key]
 	if x == nil {
-		c.makeRoom(key.uid)
-		x = &copying{}
+		c.makeRoom(key)
+		x = &copying{whose: quota.Account(key.uid)}
 		c.at[key] = x
+		c.users.Add(x.whose)
 	}
 	if x.doubts++; !sure && x.doubts < copyDoubts {
 		x.until = now
@@ -126,35 +129,46 @@ func (c *copies) found(now time.Time, key copyKey, sure bool) {
 	x.until = now.Add(x.pause)
 }
 
-// makeRoom makes room for one more address of a user. The user's own one whose time ends first
-// is forgotten if they are too many; or if those of all are, one of the user with the most.
-// The caller holds mu.
-func (c *copies) makeRoom(uid uint32) {
+// makeRoom makes room for one more key. If the user's own ones are too many, one of them is
+// forgotten; or if those of all are, one of the user with the most. It is the one whose time ends first of those of the host with the most:
+// a host that has programs connect to many of its ports displaces what is known of no other. The caller holds mu.
+func (c *copies) makeRoom(key copyKey) {
 	if c.at == nil {
 		c.at = map[copyKey]*copying{}
 	}
-	uid = quota.Account(uid)
-	users := map[uint32]int{}
-	for key := range c.at {
-		users[quota.Account(key.uid)]++
-	}
-	if users[uid] < maxCopiesUser {
+	who := quota.Account(key.uid)
+	if c.users.Of(who) < maxCopiesUser {
 		if len(c.at) < maxCopies {
 			return
 		}
-		for u, n := range users {
-			if n > users[uid] || n == users[uid] && u < uid {
-				uid = u
-			}
+		if u, n := c.users.Most(func(a, b uint32) bool { return a < b }); n > c.users.Of(who) {
+			who = u
+		}
+	}
+	var hosts quota.Tally[netip.Addr]
+	most := 0
+	for k, x := range c.at {
+		if x.whose == who {
+			h := quota.Host(k.at.Addr())
+			hosts.Add(h)
+			most = max(most, hosts.Of(h))
 		}
 	}
 	var first copyKey
-	for key, x := range c.at {
-		if f := c.at[first]; quota.Account(key.uid) == uid && (f == nil || x.until.Before(f.until)) {
-			first = key
+	for k, x := range c.at {
+		if f := c.at[first]; x.whose == who && hosts.Of(quota.Host(k.at.Addr())) == most && (f == nil || x.until.Before(f.until)) {
+			first = k
 		}
 	}
-	delete(c.at, first)
+	c.forget(first)
+}
+
+// forget forgets a key, if it is there. The caller holds mu.
+func (c *copies) forget(key copyKey) {
+	if x := c.at[key]; x != nil {
+		delete(c.at, key)
+		c.users.Remove(x.whose)
+	}
 }
 
 // all calls each with what is not announced, and for how long yet.
@@ -173,7 +187,7 @@ func (c *copies) answered(uid uint32, remote netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.at) > 0 {
-		delete(c.at, portOf(uid, remote))
+		c.forget(portOf(uid, remote))
 	}
 }
 

@@ -88,10 +88,30 @@ func TestCopies(t *testing.T) {
 	if len(c.at) != maxCopiesUser+1 || !c.known(now, 1, host) {
 		t.Errorf("%d addresses, known %v", len(c.at), c.known(now, 1, host))
 	}
+	// A host that a user connects to at as many ports as it has displaces none of other hosts.
+	ports := netip.MustParseAddr("10.9.9.9")
+	add(7, 20)
+	for port := range uint16(3 * maxCopiesUser) {
+		c.noAnswer(now.Add(time.Hour), 7, netip.AddrPortFrom(ports, port+1), data)
+	}
+	for i := range 20 {
+		if at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 7, 0, byte(i)}), 80); !c.known(now.Add(time.Second), 7, at) {
+			t.Errorf("%v is forgotten for ports of another host", at)
+		}
+	}
+	if n := c.users.Of(7); n != maxCopiesUser {
+		t.Errorf("the user has %d addresses", n)
+	}
 	for i := range 2 * maxCopies / maxCopiesUser {
 		add(uint32(user+i), maxCopiesUser)
 	}
 	if len(c.at) != maxCopies || !c.known(now, 1, host) {
 		t.Errorf("%d addresses, known %v", len(c.at), c.known(now, 1, host))
+	}
+	for key := range c.at {
+		c.answered(key.uid, key.at)
+	}
+	if n := c.users.Total(); n != 0 || len(c.at) != 0 {
+		t.Errorf("all have answered: %d are counted, %d known", n, len(c.at))
 	}
 }
