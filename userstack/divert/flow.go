@@ -329,14 +329,15 @@ func (f *Flow) Retry() {
 }
 
 // refuse resets the program's socket while it waits for what is held. A client's connect() succeeds
-// first, as it would have over TCP: its peer has taken the connection.
+// first, as it would have over TCP: its peer has taken the connection. Its reset has no ACK: should the kernel drop what is let go, it would
+// refuse connect().
 func (f *Flow) refuse() {
-	seq := f.first.seq
+	seq, flags := f.first.seq, uint8(flagRST|flagACK)
 	if f.Role == smc.Client {
 		f.letGo()
-		seq++
+		seq, flags = seq+1, flagRST
 	}
-	f.give(f.first.header(seq, flagRST|flagACK), f.comesBy())
+	f.give(f.first.header(seq, flags), f.comesBy())
 }
 
 func (f *Flow) isOver() bool {

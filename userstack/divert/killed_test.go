@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -33,14 +34,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child is a stack that declines each connection, and holds those to the port 9999 for ever.
+// child is a stack that declines each connection, and holds those with the port 9999 of a server for ever.
 func child(cgroup string) error {
 	id, err := strconv.ParseUint(cgroup, 10, 64)
 	if err != nil {
 		return err
 	}
 	d, err := New(Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Handle: func(_ context.Context, f *Flow) {
-		if f.Tuple.Remote.Port() == 9999 {
+		if f.Tuple.Remote.Port() == 9999 || f.Tuple.Local.Port() == 9999 {
 			fmt.Println("holds")
 			return
 		}
@@ -66,7 +67,13 @@ func child(cgroup string) error {
 // newKilled returns a bed whose host A has its stack in a process of its own, with further variables in its environment.
 func newKilled(t *testing.T, variables ...string) (*bed, *netnstest.Process) {
 	t.Helper()
-	b := newBed(t, splice)
+	return newKilledBy(t, splice, variables...)
+}
+
+// newKilledBy is newKilled with what the stack of host B does with a connection.
+func newKilledBy(t *testing.T, handle func(*bed, *Flow), variables ...string) (*bed, *netnstest.Process) {
+	t.Helper()
+	b := newBed(t, handle)
 	b.must(b.d[0].Close())
 	self, err := os.Executable()
 	b.must(err)
@@ -128,6 +135,69 @@ func TestKilled(t *testing.T) {
 	b.works(l)
 	if n := b.taken[0].Load() - before; n != 1 {
 		t.Errorf("the successor took %d connections, want 1", n)
+	}
+}
+
+// TestServerKilled kills the stack of a server that has the ends of handshakes, and nothing comes in its place. The clients' stack gives up,
+// and their programs send SYN again: their connections are TCP, and none is refused, although the server's host sends SYN-ACK again, too.
+func TestServerKilled(t *testing.T) {
+	testkind.System(t)
+	t.Parallel()
+	b, p := newKilledBy(t, func(b *bed, f *Flow) {
+		if err := agree(f); err == nil {
+			b.t.Error("the server's stack agreed")
+		}
+		f.Retry()
+	})
+	var l net.Listener
+	b.must(b.A.Do(func() (err error) {
+		l, err = net.Listen("tcp", net.JoinHostPort(b.A.Addr(), "9999"))
+		return err
+	}))
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	const all = 20
+	ends := make(chan error, all)
+	for i := range all {
+		go func() {
+			ends <- b.B.Do(func() error {
+				c, err := (&net.Dialer{Control: b.control}).Dial("tcp", l.Addr().String())
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				text := fmt.Sprint("connection ", i)
+				if _, err := io.WriteString(c, text); err != nil {
+					return err
+				}
+				got := make([]byte, len(text))
+				if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
+					return fmt.Errorf("%q, want %q: %w", got, text, err)
+				}
+				return nil
+			})
+		}()
+	}
+	testkind.Eventually(t, "the stack holds all", func() (any, bool) {
+		n := strings.Count(p.Log(), "holds\n")
+		return n, n == all
+	})
+	p.Kill()
+	for range all {
+		if err := <-ends; err != nil {
+			t.Errorf("a client: %v", err)
+		}
 	}
 }
 

@@ -907,7 +907,8 @@ static __always_inline void went(struct __sk_buff *skb, struct way *w)
 
 /*
  * reject makes a SYN-ACK that is sent again the reset of the connection: the peer was told of SMC, and nobody is left who
- * speaks it. What it sends would be data for the program.
+ * speaks it. What it sends would be data for the program. It has no ACK: so it ends the connection of the peer's stack, which has
+ * taken the SYN-ACK, and not the connect() of a program whose stack has given up, and which sends SYN again.
  */
 static __always_inline void reject(struct __sk_buff *skb, const struct packet *p)
 {
@@ -916,7 +917,7 @@ static __always_inline void reject(struct __sk_buff *skb, const struct packet *p
 	__be16 was, now;
 	if (bpf_skb_load_bytes(skb, p->tcp + 12, &was, 2))
 		return;
-	now = (was & bpf_htons(0xff00)) | bpf_htons(0x14); /* RST, ACK */
+	now = (was & bpf_htons(0xff00)) | bpf_htons(0x04); /* RST */
 	bpf_skb_store_bytes(skb, p->tcp + 12, &now, 2, 0);
 	bpf_l4_csum_replace(skb, check, was, now, 2);
 	bpf_skb_store_bytes(skb, p->tcp + offsetof(struct tcphdr, seq), &seq, 4, 0);
@@ -1033,8 +1034,11 @@ static __always_inline int holds(const struct tuple *t, struct flow *f)
 	return 1;
 }
 
-/* came_syn sees a SYN of a peer. */
-static __always_inline void came_syn(struct __sk_buff *skb, const struct packet *p)
+/*
+ * came_syn sees a SYN of a peer, and reports whether it is for the kernel. held is the way of a connection of which a dead stack holds the
+ * end of the handshake, or 0. The SYN of such a connection without the option is of a program whose stack has given up: it is TCP.
+ */
+static __always_inline int came_syn(struct __sk_buff *skb, const struct packet *p, const struct way *held)
 {
 	__u32 zero = 0, has = 0;
 	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
@@ -1043,26 +1047,34 @@ static __always_inline void came_syn(struct __sk_buff *skb, const struct packet 
 	int announces = has & ANNOUNCES && !(has & UNFIT);
 	__u32 seq = bpf_ntohl(p->h.seq);
 	struct flow *f = bpf_map_lookup_elem(&flows, &p->t);
+	if (held) {
+		if (announces || !f || !f->server || f->peer_isn != seq)
+			return 0;
+		bpf_map_delete_elem(&ways, &p->t);
+		forget(&p->t, f);
+		return 1;
+	}
 	if (f && !f->server) { /* both connect at once */
 		forget(&p->t, f);
-		return;
+		return 1;
 	}
 	if (f && f->peer_isn == seq) {
 		if (announces)
-			return; /* sent again */
+			return 1; /* sent again */
 		forget(&p->t, f);
 	}
 	/* One with another number may be forged: what was announced is forgotten when the kernel answers it. */
 	struct syn *known = bpf_map_lookup_elem(&syns, &p->t);
 	if (known && known->seq == seq && known->plain)
-		return;
+		return 1;
 	if (!announces || !s || !takes()) {
 		bpf_map_delete_elem(&syns, &p->t); /* the same one may have come with the option before */
-		return;
+		return 1;
 	}
 	s->syn.seq = seq;
 	s->syn.plain = 0;
 	bpf_map_update_elem(&syns, &p->t, &s->syn, BPF_ANY);
+	return 1;
 }
 
 /* came_synack sees the SYN-ACK for a SYN that was announced. It reports whether it is held. */
@@ -1119,16 +1131,15 @@ int arriving(struct __sk_buff *skb)
 	struct way *w = bpf_map_lookup_elem(&ways, &p.t);
 	if (w && w->state == PROBED)
 		return TC_ACT_UNSPEC;
-	if (w && p.h.syn && !p.h.ack)
-		return asks(&w->asked[1]); /* whether it is of a new connection, the stack has to find out */
+	if (p.h.syn && !p.h.ack) {
+		if ((!w || (!is_split(w) && dead())) && came_syn(skb, &p, w))
+			return TC_ACT_UNSPEC;
+		return w ? asks(&w->asked[1]) : TC_ACT_UNSPEC; /* whether it is of a new connection, the stack has to find out */
+	}
 	if (w && w->state == FROZEN && !p.h.syn && has_data(&p) && !empty(skb, &p))
 		return TC_ACT_SHOT;
 	if (w)
 		return bpf_redirect(w->state == HELD ? hold : veth, 0);
-	if (p.h.syn && !p.h.ack) {
-		came_syn(skb, &p);
-		return TC_ACT_UNSPEC;
-	}
 	struct shift *by = shift_of(&p.t);
 	if (by)
 		return shifted(skb, &p, by, 0);
