@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path"
-	"regexp"
 	"strings"
 	"time"
 
@@ -33,12 +32,6 @@ var runtimes = []string{"docker", "podman"}
 
 // askTime bounds a question to a container runtime.
 const askTime = 30 * time.Second
-
-// named is what the names and IDs of containers look like. None can be taken for an option or a path.
-var named = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,252}$`)
-
-// identity is the ID of a container.
-var identity = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // leastID is how many digits of an ID are enough where no runtime knows it: runtimes print so many.
 const leastID = 12
@@ -79,7 +72,7 @@ func Container(ctx context.Context, name string) (string, error) {
 }
 
 func (f finder) container(ctx context.Context, name string) (string, error) {
-	if !named.MatchString(name) {
+	if !isName(name) {
 		return "", fmt.Errorf("%w has the name %q", ErrNotFound, name)
 	}
 	var found, said []string
@@ -126,7 +119,7 @@ func (f finder) ask(ctx context.Context, runtime, name string) (string, error) {
 	if err := json.Unmarshal(out, &all); err != nil {
 		return "", fmt.Errorf("the output of '%s container inspect': %w", runtime, err)
 	}
-	if len(all) != 1 || !identity.MatchString(all[0].ID) {
+	if len(all) != 1 || !isID(all[0].ID) {
 		return "", fmt.Errorf("'%s container inspect %s' does not name one container", runtime, name)
 	}
 	if all[0].State.Pid <= 0 {
@@ -157,23 +150,20 @@ func (f finder) byID(prefix string) (string, error) {
 	})
 }
 
-// group is how runtimes name the cgroup of a container: its ID, with their own name in front, and a suffix if systemd makes it.
-var group = regexp.MustCompile(`^(?:([a-z][a-z0-9]*(?:-[a-z0-9]+)*)[-:])?([0-9a-f]{64})(?:\.scope)?$`)
-
 // Of returns the cgroup of the container in which a cgroup is, and the ID of the container; or "" if it is in none. The cgroups in
 // which runtimes have processes of their own beside a container are none.
 func Of(in string) (p, id string) {
 	p = "/"
 	for word := range strings.SplitSeq(strings.TrimPrefix(in, "/"), "/") {
 		p = path.Join(p, word)
-		m := group.FindStringSubmatch(word)
-		if m == nil {
+		runtime, id, ok := ofGroup(word)
+		if !ok {
 			continue
 		}
-		if strings.HasSuffix(m[1], "conmon") {
+		if strings.HasSuffix(runtime, "conmon") {
 			return "", ""
 		}
-		return p, m[2]
+		return p, id
 	}
 	return "", ""
 }

@@ -11,16 +11,12 @@ import (
 	"os"
 	"os/exec"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 )
 
 // podLogs is where the kubelet keeps the logs of pods: a folder NAMESPACE_NAME_UID for each.
 const podLogs = "/var/log/pods"
-
-// uid is what a UID of a pod looks like: that of the API server, or the checksum of a static pod's file.
-var uid = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z-]{0,63}$`)
 
 // Pods returns the cgroups of pods on this machine, sorted: of that with a UID; of that with a name, or NAMESPACE/NAME; or of all with
 // an annotation or a label KEY=VALUE. The error matches ErrNotFound if there is none, and ErrAmbiguous if a name is that of pods of
@@ -31,7 +27,7 @@ func (f finder) pods(ctx context.Context, which string) ([]string, error) {
 	if key, value, is := strings.Cut(which, "="); is {
 		return f.annotated(ctx, key, value)
 	}
-	if uid.MatchString(which) {
+	if isUID(which) {
 		if p, err := f.pod(which); p != "" || err != nil {
 			return []string{p}, err
 		}
@@ -65,7 +61,7 @@ func (f finder) namedPod(which string) (string, error) {
 	for _, e := range entries {
 		// None of the three has an underscore.
 		words := strings.Split(e.Name(), "_")
-		if len(words) != 3 || words[1] != name || is && words[0] != namespace || !uid.MatchString(words[2]) {
+		if len(words) != 3 || words[1] != name || is && words[0] != namespace || !isUID(words[2]) {
 			continue
 		}
 		p, err := f.pod(words[2])
@@ -111,7 +107,7 @@ func (f finder) annotated(ctx context.Context, key, value string) ([]string, err
 	var all []string
 	for _, pod := range list.Items {
 		has := func(m map[string]string) bool { v, ok := m[key]; return ok && v == value }
-		if !has(pod.Annotations) && !has(pod.Labels) || !uid.MatchString(pod.Metadata.UID) {
+		if !has(pod.Annotations) && !has(pod.Labels) || !isUID(pod.Metadata.UID) {
 			continue
 		}
 		p, err := f.pod(pod.Metadata.UID)

@@ -174,5 +174,8 @@ func (o *perfOptions) printLatency(all []perftest.Latency) error {
 	if o.format == cmdutil.FormatJSON {
 		return output.JSON(o.IO.Out, rows)
 	}
+	if len(rows) == 0 {
+		return nil // the server of reads: only the client measures
+	}
 	return t.Print(o.IO.Out)
 }
