@@ -46,14 +46,19 @@ func (o *options) choose(ctx context.Context, items []item, own map[netip.Addr]b
 	if o.target.number != 0 {
 		o.note("there is no process %d: this is the port", o.target.number)
 	}
+	return o.ofAny([]target{t}, items, own, w)
+}
+
+// ofAny is choose for what one of some targets selects.
+func (o *options) ofAny(targets []target, items []item, own map[netip.Addr]bool, w *owners) ([]*item, error) {
 	var chosen []*item
 	for i := range items {
-		if t.selectsItem(&items[i], own) {
+		if slices.ContainsFunc(targets, func(t target) bool { return t.selectsItem(&items[i], own) }) {
 			chosen = append(chosen, &items[i])
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, noneHas(t)
+		return nil, noneHas(targets[0])
 	}
 	o.find(chosen, w)
 	return chosen, nil
@@ -92,17 +97,7 @@ func (o *options) ofHost(ctx context.Context, items []item, own map[netip.Addr]b
 			targets = append(targets, target{addr: a})
 		}
 	}
-	var chosen []*item
-	for i := range items {
-		if slices.ContainsFunc(targets, func(t target) bool { return t.selects(items[i].conn(), own) }) {
-			chosen = append(chosen, &items[i])
-		}
-	}
-	if len(chosen) == 0 {
-		return nil, noneHas(targets[0])
-	}
-	o.find(chosen, w)
-	return chosen, nil
+	return o.ofAny(targets, items, own, w)
 }
 
 // find finds the processes of sockets.

@@ -96,10 +96,13 @@ func (w *world) ask(t *testing.T, arg string, more ...func(*options)) (rows []so
 		},
 		enabled: func() []nl.Attachment { return w.enabled },
 		lookup: func(_ context.Context, host string) ([]netip.Addr, error) {
-			if host != "peer.example" {
-				return nil, errors.New("no such host")
+			switch host {
+			case "peer.example":
+				return []netip.Addr{netip.MustParseAddr("fd00::2"), netip.MustParseAddr("::ffff:10.0.0.2")}, nil
+			case "localhost":
+				return []netip.Addr{netip.MustParseAddr("::1"), netip.MustParseAddr("127.0.0.1")}, nil
 			}
-			return []netip.Addr{netip.MustParseAddr("fd00::2"), netip.MustParseAddr("::ffff:10.0.0.2")}, nil
+			return nil, errors.New("no such host")
 		},
 		wait: func(_ context.Context, d time.Duration) {
 			w.waited = append(w.waited, d)
@@ -393,7 +396,7 @@ func TestTranslated(t *testing.T) {
 		{State: smc.StateActive, Mode: nl.ModeSMCR, Cookie: 5, UID: 5, Local: netip.MustParseAddrPort("10.0.0.1:8088"), Remote: netip.MustParseAddrPort("10.0.0.2:4001")},
 	}})}}}
 	for arg, accepted := range map[string]bool{
-		"127.0.0.1:8080": false, ":8080": false, "10.0.0.9:80": false, "10.0.0.9": false,
+		"127.0.0.1:8080": false, ":8080": false, "10.0.0.9:80": false, "10.0.0.9": false, "localhost:8080": false,
 		":8088": true, "10.0.0.2:4001": true,
 	} {
 		rows, _, err := w.ask(t, arg)
