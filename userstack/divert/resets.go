@@ -4,6 +4,7 @@ package divert
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -100,10 +101,8 @@ func (d *Diverter) sweepResets(now time.Time) {
 
 // hasHeard reports whether the program of a socket has heard of its reset, or nothing more can be done. It has it hear.
 func (d *Diverter) hasHeard(cookie uint64, r reset) bool {
-	for i, dev := range r.devs {
-		if i > 0 && dev == r.devs[0] {
-			break // mostly there is one
-		}
+	devs := r.devs
+	for _, dev := range slices.Compact(devs[:]) { // mostly there is one
 		id := socketID{r.tuple, cookie, dev}
 		switch state, err := d.sockets.state(id); {
 		case errors.Is(err, errors.ErrUnsupported): // nobody knows

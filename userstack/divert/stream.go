@@ -175,8 +175,9 @@ func (s *stream) flying() (next uint32, is bool) {
 // info calls f with what the kernel says of the connection, if there is one.
 func (s *stream) info(f func(*unix.TCPInfo)) {
 	s.control(func(fd int) {
-		if i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil && i.State != unix.BPF_TCP_CLOSE {
-			f(i)
+		var i unix.TCPInfo
+		if err := tcpInfo(fd, &i); err == nil && i.State != unix.BPF_TCP_CLOSE {
+			f(&i)
 		}
 	})
 }
@@ -184,11 +185,7 @@ func (s *stream) info(f func(*unix.TCPInfo)) {
 // over reports whether the kernel has nothing more to do for the connection.
 func (s *stream) over() bool {
 	done := true
-	s.control(func(fd int) {
-		var info unix.TCPInfo
-		err := tcpInfo(fd, &info)
-		done = err != nil || info.State == unix.BPF_TCP_CLOSE
-	})
+	s.info(func(*unix.TCPInfo) { done = false })
 	return done
 }
 
@@ -204,11 +201,7 @@ func (s *stream) failed() (failed bool) {
 // heard reports whether the other end has sent something, or the kernel has nothing more to do for the connection.
 func (s *stream) heard() bool {
 	heard := true
-	s.control(func(fd int) {
-		var info unix.TCPInfo
-		err := tcpInfo(fd, &info)
-		heard = err != nil || info.Segs_in > 0 || info.State == unix.BPF_TCP_CLOSE
-	})
+	s.info(func(i *unix.TCPInfo) { heard = i.Segs_in > 0 })
 	return heard
 }
 
