@@ -65,7 +65,8 @@ help:
 	  '           runs one, RUN=regexp chooses tests, AGAIN=-again repeats what was green' \
 	  'results    the table of the parts: what was run, when, with which result' \
 	  'timing     the tests that measure time' \
-	  'repeat     each test of PKG that matches RUN, TIMES=$(TIMES) times beside LOAD=$(LOAD) busy loops' \
+	  'repeat     each test of PKG that matches RUN, TIMES=$(TIMES) times beside LOAD=$(LOAD) busy loops;' \
+	  '           without both: all system tests of the gate' \
 	  'lint       gofmt, go vet, staticcheck, generated files' \
 	  'fuzz       each fuzz target for FUZZTIME=$(FUZZTIME); PKG=./userstack/wire selects' \
 	  'plant      bugs planted in the stack: the simulation finds each; BUG=regexp selects' \
@@ -191,7 +192,7 @@ flood:
 	@$(SOAK) flood -time '$(FLOODTIME)' $(SOAKFLAGS)
 
 repeat:
-	@$(PLAN) repeat -go '$(GO)' -run '$(RUN)' -count '$(TIMES)' -load '$(LOAD)' $(if $(PKG),-pkg '$(PKG)') $(REPEATFLAGS)
+	@$(PLAN) repeat -go '$(GO)' -count '$(TIMES)' -load '$(LOAD)' $(if $(RUN)$(PKG),-run '$(RUN)' $(if $(PKG),-pkg '$(PKG)'),-gate) $(REPEATFLAGS)
 
 mutants:
 	$(say) 'mutants of $(PKG)'

@@ -59,6 +59,9 @@ var kernelPackages = []string{
 	"internal/testing/guest", "internal/testing/guesttest", interop, "internal/testing/rdmainterop",
 }
 
+// peerPattern is the argument of -run for the one test of package interop that the gate has.
+const peerPattern = "^TestPeer$"
+
 // adversaryPackages have hosts that lie, and faults of calls, netdevs and disks.
 var adversaryPackages = []string{"internal/testing/adversary", "internal/testing/faults"}
 
@@ -145,8 +148,10 @@ func (o options) part(name string) (p part, ok bool) {
 // commonArgs returns the arguments of go test. Results of the cache are no results. Tests that run beside others of
 // their package wait for most of their time, so there are twice as many as processors.
 func commonArgs() []string {
-	return []string{"-count=1", "-vet=off", "-timeout", packageLimit.String(), "-parallel", fmt.Sprint(2 * runtime.NumCPU())}
+	return []string{"-count=1", "-vet=off", "-timeout", packageLimit.String(), "-parallel", fmt.Sprint(parallelTests)}
 }
+
+var parallelTests = 2 * runtime.NumCPU()
 
 // gateArgs is commonArgs for the gate: it says the same each time, so the order of the tests is that of the source.
 func (o options) gateArgs(more ...string) []string {
@@ -179,7 +184,7 @@ func (o options) gate() []step {
 		}),
 		o.goTest("a Linux kernel as the peer", goTest{
 			packages: func(path string) bool { return path == interop },
-			args:     o.gateArgs("-run", "^TestPeer$"),
+			args:     o.gateArgs("-run", peerPattern),
 			byTest:   true,
 			retry:    true,
 		}),

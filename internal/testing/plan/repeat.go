@@ -23,8 +23,8 @@ import (
 // busy loops.
 type repetition struct {
 	goTool, pkg, run, out string
-	count, load           int
-	race, short           bool
+	count, load, jobs     int
+	race, short, gate     bool
 	timeout               time.Duration
 }
 
@@ -39,13 +39,21 @@ func repeatCommand(ctx context.Context, args []string, stdout, stderr io.Writer)
 	flags.StringVar(&r.out, "out", "bin/repeat", "the `folder` for the output of tests that fail")
 	flags.IntVar(&r.count, "count", 20, "run each test `N` times")
 	flags.IntVar(&r.load, "load", 0, "run `N` busy loops beside")
+	flags.IntVar(&r.jobs, "jobs", 3*runtime.NumCPU(), "with -gate, run the tests of `N` packages at the same time")
+	flags.BoolVar(&r.gate, "gate", false, "repeat all system tests of the gate, in rounds")
 	flags.BoolVar(&r.race, "race", false, "with the race detector")
 	flags.BoolVar(&r.short, "short", true, "the short forms")
 	flags.DurationVar(&r.timeout, "timeout", 5*time.Minute, "the `limit` of a test")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return 2
 	}
-	failed, err := r.do(ctx, stdout)
+	do := r.do
+	if r.gate {
+		do = func(ctx context.Context, out io.Writer) (bool, error) {
+			return r.rounds(ctx, options{goTool: r.goTool}, out)
+		}
+	}
+	failed, err := do(ctx, stdout)
 	switch {
 	case err != nil:
 		fmt.Fprintf(stderr, "plan: repeat: %v\n", err)
