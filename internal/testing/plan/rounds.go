@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -91,10 +92,11 @@ func (r repetition) suites(ctx context.Context, o options, dir string) ([]*suite
 	}
 	var suites []*suite
 	for i, pkg := range all {
-		s := &suite{pkg: pkg, binary: filepath.Join(dir, fmt.Sprint(i)), run: "."}
+		s := &suite{pkg: pkg, binary: filepath.Join(dir, fmt.Sprint(i), path.Base(pkg)+".test"), run: "."}
 		switch strings.TrimPrefix(pkg, module+"/") {
 		case e2eFolder:
 			s.run = featurePattern()
+			s.took = time.Hour // nothing takes longer: the first
 		case interop:
 			s.run = peerPattern
 		}
@@ -150,34 +152,34 @@ func (r repetition) round(ctx context.Context, suites []*suite) (outcome, error)
 
 // tests runs the tests of a suite once.
 func (r repetition) tests(ctx context.Context, s *suite) (outcome, error) {
-	argv := append([]string{"tool", "test2json", "-t", "-p", s.pkg, s.binary, "-test.v=test2json", "-test.run", s.run, "-test.timeout", packageLimit.String()},
-		testFlags(r.short)...)
-	cmd := exec.CommandContext(ctx, r.goTool, argv...)
+	argv := []string{"-test.v=test2json", "-test.run=" + s.run, "-test.timeout=" + packageLimit.String(), "-test.count=1", fmt.Sprintf("-test.parallel=%d", parallelTests)}
+	if r.short {
+		argv = append(argv, "-test.short")
+	}
+	cmd := exec.CommandContext(ctx, s.binary, argv...)
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), "CI=true", "CGO_ENABLED=0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = interruptTime
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
 	failed := do(ctx, cmd)
-	seen, err := readOutcome(&stdout)
+	// The tests are not run by test2json: it ignores an interrupt, and so would all that they start.
+	convert := exec.CommandContext(ctx, r.goTool, "tool", "test2json", "-p", s.pkg)
+	convert.Stdin = bytes.NewReader(said.Bytes())
+	events, err := convert.Output()
 	if err != nil {
-		return outcome{}, errors.Join(err, failed, errors.New(stderr.String()))
+		return outcome{}, errors.Join(fmt.Errorf("test2json: %w", err), failed)
+	}
+	seen, err := readOutcome(bytes.NewReader(events))
+	if err != nil {
+		return outcome{}, errors.Join(err, failed)
 	}
 	if failed != nil && !slices.ContainsFunc(results(seen), func(last string) bool { return last == "fail" }) {
-		return outcome{}, fmt.Errorf("no test failed, but its program: %w\n%s", failed, stderr.String())
+		return outcome{}, fmt.Errorf("no test failed, but its program: %w\n%s", failed, said.Bytes())
 	}
 	return seen, nil
-}
-
-// testFlags are those of the gate, for a test binary.
-func testFlags(short bool) []string {
-	flags := []string{"-test.count=1", "-test.parallel", fmt.Sprint(parallelTests)}
-	if short {
-		flags = append(flags, "-test.short")
-	}
-	return flags
 }
 
 func results(seen outcome) []string {
