@@ -3,7 +3,6 @@
 package serve
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -15,8 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"smcr/internal/confine"
 )
 
 // logDir is the directory for logs of services that were started on demand. The name
@@ -218,56 +215,4 @@ func removeUnlocked(name string) {
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 		_ = os.Remove(name)
 	}
-}
-
-// errHidden means that this process may not see the namespaces of other users' processes. It
-// must not remove what belongs to a namespace then, because that namespace may exist.
-var errHidden = errors.New("the namespaces of other processes are hidden: no CAP_SYS_PTRACE")
-
-// namespaces returns the inode numbers of the network namespaces that processes use
-// or that are mounted (ip netns). The error is errHidden if this process does not have the
-// capability to see them.
-func namespaces() (map[uint64]bool, error) {
-	if have, err := confine.Effective(); err != nil {
-		return nil, err
-	} else if !have.Has(unix.CAP_SYS_PTRACE) {
-		return nil, errHidden
-	}
-	alive := make(map[uint64]bool)
-	procs, err := filepath.Glob("/proc/[0-9]*/ns/net")
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range append(procs, "/proc/thread-self/ns/net") {
-		link, err := os.Readlink(name)
-		if err != nil {
-			continue // the process has ended, or the system hides it even from root
-		}
-		if ino, ok := parseNamespace(link); ok {
-			alive[ino] = true
-		}
-	}
-	mounts, err := os.Open("/proc/thread-self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer mounts.Close()
-	lines := bufio.NewScanner(mounts)
-	for lines.Scan() {
-		// ID, parent's ID, device, root: for a namespace, the text of its link.
-		if f := strings.Fields(lines.Text()); len(f) > 3 {
-			if ino, ok := parseNamespace(f[3]); ok {
-				alive[ino] = true
-			}
-		}
-	}
-	return alive, lines.Err()
-}
-
-// parseNamespace reads "net:[4026531840]".
-func parseNamespace(s string) (ino uint64, ok bool) {
-	digits, pre := strings.CutPrefix(s, "net:[")
-	digits, post := strings.CutSuffix(digits, "]")
-	ino, err := strconv.ParseUint(digits, 10, 64)
-	return ino, pre && post && err == nil
 }

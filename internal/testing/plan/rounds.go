@@ -128,6 +128,9 @@ func (r repetition) round(ctx context.Context, suites []*suite) (outcome, error)
 	for range r.jobs {
 		running.Go(func() {
 			for s := range work {
+				if ctx.Err() != nil {
+					continue
+				}
 				begun := time.Now()
 				seen, err := r.tests(ctx, s)
 				s.took = time.Since(begun)
