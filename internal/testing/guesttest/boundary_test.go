@@ -21,14 +21,14 @@ const allKernels = "SMCR_TEST_ALL_KERNELS"
 const boundaryTime = 10 * time.Minute
 
 // testModules are those of the kernel that the tests need beside [guest.Guest.LoadStack].
-var testModules = []string{"tun", "bridge", "sch_netem"}
+var testModules = []string{"tun", "bridge", "sch_netem", "tls"}
 
 var passedRE = regexp.MustCompile(`(?m)^--- PASS`)
 
 // TestBoundaryKernels runs tests of the boundary on the oldest kernel on which it is to run: what its verifier takes, and
 // what it has of TCP_REPAIR. With allKernels, it runs all of them, on all kernels.
 func TestBoundaryKernels(t *testing.T) {
-	kernels, tests := map[string]*guest.Series{"oldest": &guest.Oldest}, "^(TestTaken|TestEnds|TestForged|TestTakeover|TestCopied|TestPlaces|TestBuffers|TestCableOut|TestListen|TestListenTakeover|TestUndecidedLong|TestSharesOfUsers|TestSharesOfSubordinates|TestClosedEarly|TestStaysPlain|TestForgedByContainer|TestByPath|TestShift|TestShiftBusy|TestRun|TestHandOver)$"
+	kernels, tests := map[string]*guest.Series{"oldest": &guest.Oldest}, "^(TestTaken|TestEnds|TestForged|TestTakeover|TestCopied|TestPlaces|TestBuffers|TestCableOut|TestListen|TestListenTakeover|TestUndecidedLong|TestSharesOfUsers|TestSharesOfSubordinates|TestClosedEarly|TestStaysPlain|TestForgedByContainer|TestByPath|TestShift|TestShiftBusy|TestRun|TestHandOver|TestKernelTLS)$"
 	if os.Getenv(allKernels) != "" {
 		kernels["with SMC"], tests = &guest.WithSMC, "."
 	}
