@@ -64,6 +64,9 @@ var (
 	victims    = load{held: 250, busy: []string{"short 1"}, pause: 100 * time.Millisecond, rate: 5000}
 )
 
+// wholeElement is how many bytes a connection carries until its RMB elements were written to from one end to the other.
+const wholeElement = 300 << 10
+
 // connectBound is the time in which a connection must be made and used once.
 const connectBound = 10 * time.Second
 
@@ -209,9 +212,12 @@ func (f *floodBed) flood(ctx context.Context, a attack, d time.Duration) (*Row, 
 	f.row = row
 	f.mu.Unlock()
 	f.refused.Store(0)
-	// Those that the last flood has ended are made again.
-	if err := f.all(ctx, "hold %d 4", f.load.held); err != nil {
-		return nil, err
+	// Those that the last flood has ended are made again. Each has the memory then that it will ever have: an RMB
+	// element is written to from one end to the other, and its pages stay while the connection is open.
+	for _, command := range []string{fmt.Sprintf("hold %d 4", f.load.held), fmt.Sprintf("fill %d 4", wholeElement)} {
+		if err := f.all(ctx, "%s", command); err != nil {
+			return nil, err
+		}
 	}
 	was := f.sum()
 	// What one flood leaves, such as the memory of maps that were large, is no growth if

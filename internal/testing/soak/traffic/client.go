@@ -74,7 +74,9 @@ const tallyTime = time.Second
 //	batch N WORKERS      make N connections with one exchange each, and close them
 //	hold N WORKERS       make connections that stay open, until there are N
 //	exchange WORKERS     use each of these connections once
+//	fill N WORKERS       send N bytes on each of these connections, and have them back
 //	release WORKERS      end these connections in order
+//	reset WORKERS        reset these connections
 //
 // The error is one of the input or output, or an unknown command. Failures of the traffic
 // are in the output.
@@ -132,8 +134,12 @@ func (c *Client) commands(ctx context.Context, in io.Reader, workers *sync.WaitG
 			c.hold(ctx, n[0], n[1])
 		case f[0] == "exchange" && len(n) == 1:
 			c.exchangeHeld(n[0])
+		case f[0] == "fill" && len(n) == 2:
+			c.fillHeld(n[0], n[1])
 		case f[0] == "release" && len(n) == 1:
 			c.release(n[0])
+		case f[0] == "reset" && len(n) == 1:
+			c.reset(n[0])
 		default:
 			return fmt.Errorf("traffic: unknown command %q", lines.Text())
 		}

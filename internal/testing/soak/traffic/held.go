@@ -65,15 +65,38 @@ func (c *Client) hold(ctx context.Context, n, workers int) {
 
 // exchangeHeld uses each held connection once. Those that fail are closed.
 func (c *Client) exchangeHeld(workers int) {
+	c.useHeld(workers, func(u *use) error {
+		began := time.Now()
+		err := u.exchange(1 + u.below(4000))
+		if err == nil {
+			u.counts.trips.took(time.Since(began))
+		}
+		return err
+	})
+}
+
+// fillHeld sends n bytes on each held connection, and has them back: more than a receive
+// buffer has, so that all of its pages were written to. Those that fail are closed.
+func (c *Client) fillHeld(n, workers int) {
+	c.useHeld(workers, func(u *use) error {
+		for left := n; left > 0; {
+			some := min(left, 32<<10)
+			if err := u.exchange(some); err != nil {
+				return err
+			}
+			left -= some
+		}
+		return nil
+	})
+}
+
+// useHeld uses each held connection. Those that fail are closed.
+func (c *Client) useHeld(workers int, f func(u *use) error) {
 	uses := c.held.take()
 	each(len(uses), workers, func(i int) {
 		u := uses[i]
 		u.buf = make([]byte, 4<<10)
-		began := time.Now()
-		err := u.failed(u.exchange(1 + u.below(4000)))
-		if err == nil {
-			u.counts.trips.took(time.Since(began))
-		}
+		err := u.failed(f(u))
 		u.buf = nil
 		if err != nil {
 			u.close()
@@ -91,6 +114,21 @@ func (c *Client) release(workers int) {
 		u.buf = make([]byte, 16)
 		if err := u.finish(); err != nil {
 			_ = u.failed(fmt.Errorf("release: %w", err))
+		}
+		u.close()
+	})
+}
+
+// reset resets each held connection.
+func (c *Client) reset(workers int) {
+	uses := c.held.take()
+	each(len(uses), workers, func(i int) {
+		u := uses[i]
+		l, ok := u.conn.(interface{ SetLinger(sec int) error })
+		if !ok {
+			_ = u.failed(fmt.Errorf("%T cannot be reset", u.conn))
+		} else if err := l.SetLinger(0); err != nil {
+			_ = u.failed(fmt.Errorf("reset: %w", err))
 		}
 		u.close()
 	})

@@ -6,11 +6,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -154,6 +156,60 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// TestFill: each held connection carries as many bytes as were asked for, both ways.
+func TestFill(t *testing.T) {
+	testkind.System(t)
+	const conns, each = 5, 100_000
+	var before, after int64
+	for _, l := range run(t, newClient(serveLoopback(t)), func() {}, "hold 5 4", "fill 100000 4", "release 4") {
+		switch {
+		case l.Failure != nil:
+			t.Errorf("%+v", l.Failure)
+		case l.Tallies != nil:
+			after = l.Tallies[Held].Bytes
+		case l.Done == "hold 5 4":
+			before = after
+		}
+	}
+	if after-before != conns*each {
+		t.Errorf("%d bytes came back, want %d", after-before, conns*each)
+	}
+}
+
+// TestReset: the server sees that the connections are reset.
+func TestReset(t *testing.T) {
+	testkind.System(t)
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	const conns = 3
+	ends := make(chan error, conns)
+	go func() {
+		for range conns {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, err := io.Copy(c, struct{ io.Reader }{c})
+				ends <- err
+			}()
+		}
+	}()
+	got, failures := last(run(t, newClient(ln.Addr().String()), func() {}, "hold 3 1", "reset 2"), Held)
+	if len(failures) > 0 || got.Open != 0 {
+		t.Errorf("%+v, failures %+v", got, failures)
+	}
+	for range conns {
+		if err := <-ends; !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("the server reads %v, want %v", err, syscall.ECONNRESET)
+		}
+	}
+}
+
 // TestFindsFailures: a server that changes, loses, adds or delays bytes is found out.
 func TestFindsFailures(t *testing.T) {
 	testkind.System(t)
@@ -237,7 +293,7 @@ func TestFindsEnd(t *testing.T) {
 // TestCommands: what is no command is an error.
 func TestCommands(t *testing.T) {
 	testkind.System(t)
-	for _, bad := range []string{"walk", "start", "start short", "start long 1", "start short 0", "batch 1", "hold x 1", "stop 1"} {
+	for _, bad := range []string{"walk", "start", "start short", "start long 1", "start short 0", "batch 1", "hold x 1", "stop 1", "fill 1", "reset"} {
 		if err := newClient("127.0.0.1:1").Run(t.Context(), strings.NewReader(bad+"\n"), io.Discard); err == nil {
 			t.Errorf("%q is no error", bad)
 		}
