@@ -115,7 +115,7 @@ func testOnly(p string) bool { return match(roof, p) || matchAny(testKits, p) }
 var confined = map[string][]string{
 	"github.com/spf13/cobra/doc":     {"internal/gendocs"},
 	"github.com/spf13":               {"cmd/...", "internal/..."},
-	"github.com/cilium/ebpf":         {"userstack/tcpopt", "userstack/divert", "internal/testing/netnstest"},
+	"github.com/cilium/ebpf":         {"userstack/tcpopt", "userstack/divert", "internal/testing/netnstest", "internal/testing/soak/gauge"},
 	"github.com/vishvananda/netlink": {"rdmaverbs/softroce", "userstack/network", "userstack/divert", "userstack/service", "internal/..."},
 	"github.com/KimMachineGun":       {"userstack"},
 	"charm.land":                     {"internal/top"},

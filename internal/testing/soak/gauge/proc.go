@@ -16,11 +16,14 @@ import (
 type Sample struct {
 	Descriptors int   `json:"descriptors"`
 	Threads     int   `json:"threads"`
-	RSS         int64 `json:"rss"` // resident memory in bytes
+	RSS         int64 `json:"rss"`    // resident memory in bytes
+	Mapped      int64 `json:"mapped"` // private memory that can be written to, in bytes, also pages that nobody wrote to
 	// Goroutines and Heap are 0 if the process does not tell them. Heap is what the
 	// garbage collector keeps, in bytes.
 	Goroutines int   `json:"goroutines,omitempty"`
 	Heap       int64 `json:"heap,omitempty"`
+	// Entries is what [Entries] counts. It is 0 if nobody has asked.
+	Entries int `json:"entries,omitempty"`
 }
 
 // Of reads from /proc what a process has. The error is fs.ErrNotExist if there is no such
@@ -48,6 +51,8 @@ func Of(pid int) (Sample, error) {
 			s.Threads = int(n)
 		case "VmRSS":
 			s.RSS = n << 10
+		case "VmData":
+			s.Mapped = n << 10
 		}
 	}
 	if s.Threads == 0 {
