@@ -49,7 +49,7 @@ func codecs() map[string]func() attrCodec {
 func samples() map[string]attrCodec {
 	v2 := &V2Common{Version: 2, Release: 1, OS: smc.OSZOS, EID: "EID", PeerHost: "peer"}
 	return map[string]attrCodec{
-		"SysInfo":   &SysInfo{2, 1, true, true, "host", "IBM-SYSZ-ISMSEID00000000", "smcr", "1.2", 77, 1000, true, true, "/run/smcr/state-1.yaml", "no space", []string{"no port", "no right"}, "no right"},
+		"SysInfo":   &SysInfo{2, 1, true, true, "host", "IBM-SYSZ-ISMSEID00000000", "smcr", "1.2", 77, 1000, true, true, "/run/smcr/state-1.yaml", "no space", []string{"no port", "no right"}, "no right", []string{"/etc/smcr/smcr.yaml", "/etc/smcr/smcr.yaml.d/50-services.yaml"}},
 		"TraceAsk":  &TraceRequest{1, true, TraceCDC, 0x100},
 		"TraceHead": &traceHead{1, 1 << 40},
 		"TraceConn": &TraceConn{

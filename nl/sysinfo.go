@@ -26,15 +26,21 @@ type SysInfo struct {
 	// NoWire is why it does not take the connections of programs at the devices of the host although it was to, or "".
 	// It is one of Problems.
 	NoWire string
+	// ConfigFiles are the paths of the configuration files that the stack has read last, in their order, or the first 32 of them. A path
+	// is cut after 256 bytes.
+	ConfigFiles []string
 }
 
-// The limits of StateFile, StateError, NoWire and each of Problems, in bytes, and that of
-// the number of Problems.
+// The limits of StateFile, StateError, NoWire and each of Problems and ConfigFiles, in bytes, and those of
+// the numbers of Problems and ConfigFiles.
 const (
 	maxStateFile  = 4096
 	maxStateError = 256
 	maxProblem    = 512
 	maxProblems   = 8
+
+	maxConfigFile  = 256
+	maxConfigFiles = 32
 )
 
 func (s *SysInfo) encode(ae *attrEncoder) {
@@ -70,6 +76,9 @@ func (s *SysInfo) encode(ae *attrEncoder) {
 		}
 		if s.NoWire != "" {
 			limited(ae, attrSysNoWire, s.NoWire, maxProblem)
+		}
+		for _, f := range s.ConfigFiles[:min(len(s.ConfigFiles), maxConfigFiles)] {
+			limited(ae, attrSysConfigFile, f, maxConfigFile)
 		}
 	}
 }
@@ -110,6 +119,10 @@ func (s *SysInfo) decode(ad *attrDecoder) error {
 			}
 		case attrSysNoWire:
 			s.NoWire = text(ad)
+		case attrSysConfigFile:
+			if f := text(ad); len(s.ConfigFiles) < maxConfigFiles {
+				s.ConfigFiles = append(s.ConfigFiles, f)
+			}
 		}
 	}
 	return ad.Err()

@@ -164,6 +164,7 @@ const (
 	_              // of earlier releases
 	attrSysProblem // may be repeated
 	attrSysNoWire
+	attrSysConfigFile // may be repeated
 )
 
 // Attributes of an SMC-R link group nest.

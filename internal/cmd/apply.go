@@ -3,6 +3,7 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 type applyOptions struct {
 	*cmdutil.Factory
 	path   string
+	files  []config.File // that were read
 	dryRun bool
 	format string
 }
@@ -51,6 +53,8 @@ func newApply(f *cmdutil.Factory, runF func(*applyOptions) error) *cobra.Command
 			"    - cgroup: /system.slice/nginx.service\n\n" +
 			"A section describes its whole table: pnetids that it does not list are\n" +
 			"removed, and \"pnetids: []\" removes all. A missing section changes nothing.\n\n" +
+			"Drop-in files, FILE.d/*.yaml, are read after FILE, in the order of their names.\n" +
+			"Their lists are added to those of FILE: see smcr.yaml(5).\n\n" +
 			"smcr checks the whole file first. --dry-run runs the same checks and needs no\n" +
 			"privileges: it fails if the change itself would fail. If the stack then refuses\n" +
 			"a change, smcr undoes the changes made so far. If a pnetid loses one of its\n" +
@@ -100,6 +104,9 @@ func apply(ctx context.Context, opts *applyOptions) error {
 			}
 		}
 		opts.IO.Printing()
+		if len(opts.files) > 1 {
+			printable.Fprintf(opts.IO.ErrOut, "smcr: read %s\n", strings.Join(config.Paths(opts.files), " "))
+		}
 		for _, s := range plan.Ignored {
 			printable.Fprintf(opts.IO.ErrOut, "smcr: ignored: %s\n", s)
 		}
@@ -131,9 +138,14 @@ func usableNetDev(netdev string) bool {
 	return err == nil && len(dev.HardwareAddr) == 6 && dev.Flags&net.FlagLoopback == 0
 }
 
-// loadConfig reads the file, before any stack is asked.
+// loadConfig reads the file and its drop-in files, before any stack is asked.
 func loadConfig(opts *applyOptions) (*config.Config, error) {
-	name, read := opts.path, func() (*config.Config, error) { return config.Load(opts.path) }
+	name, read := opts.path, func() (c *config.Config, err error) {
+		if opts.files, err = config.Files(opts.path); err != nil {
+			return nil, err
+		}
+		return config.Merge(opts.files)
+	}
 	if opts.path == "-" {
 		name, read = "standard input", func() (*config.Config, error) { return config.Read(opts.IO.In) }
 	}
@@ -143,17 +155,23 @@ func loadConfig(opts *applyOptions) (*config.Config, error) {
 	switch {
 	case errors.As(err, &wrong):
 		said := &cmdutil.Error{Err: err}
+		before := ""
 		for i, e := range wrong {
-			if i == 0 {
-				said.Text = name + ": " + e.Where()
-			} else {
+			file := cmp.Or(e.File, name)
+			switch {
+			case i == 0:
+				said.Text = file + ": " + e.Where()
+			case file != before:
+				said.More = append(said.More, file+": "+e.Where())
+			default:
 				said.More = append(said.More, "      "+e.Where())
 			}
+			before = file
 		}
 		// The command line is right, so this is no usage error.
 		return nil, &cmdutil.StatusError{Code: cmdutil.ExitError, Err: said}
 	case errors.As(err, &perr):
-		return nil, cmdutil.Say(err, "%s: %v", name, perr.Err)
+		return nil, cmdutil.Say(err, "%s: %v", perr.Path, perr.Err)
 	}
 	return c, err
 }

@@ -212,6 +212,7 @@ type infoJSON struct {
 	// Only user-space stacks have the following fields.
 	RoCEVersions []string `json:"roce_versions,omitempty"`
 	Problems     []string `json:"problems,omitempty"`
+	ConfigFiles  []string `json:"config_files,omitempty"`
 	StateFile    string   `json:"state_file,omitempty"`
 	StateError   string   `json:"state_error,omitempty"`
 	DiedLog      string   `json:"died_log,omitempty"`
@@ -261,7 +262,7 @@ func newInfoJSON(r nl.Row[stackInfo]) infoJSON {
 	j := infoJSON{
 		Stack: r.Stack, Name: s.Stack, StackVersion: s.StackVersion, PID: s.PID, UID: s.UID, Version: s.Version, Release: s.Release,
 		LocalHost: s.LocalHost, SEID: s.SEID, ISMv2: s.ISMv2, SMCRv2: s.SMCRv2, UEIDs: s.ueids, RoCEDevices: len(s.devices), SoftwareRoCE: software(s.devices),
-		RoCEVersions: roceVersions(&s.SysInfo), Problems: s.Problems, StateFile: s.StateFile, StateError: s.StateError,
+		RoCEVersions: roceVersions(&s.SysInfo), Problems: s.Problems, ConfigFiles: s.ConfigFiles, StateFile: s.StateFile, StateError: s.StateError,
 	}
 	if s.died != nil {
 		j.DiedLog, j.Died = s.died.Log, s.died.Last.Format(time.RFC3339)
@@ -345,6 +346,9 @@ func describe(b *strings.Builder, r nl.Row[stackInfo]) {
 	}
 	for _, p := range s.Problems {
 		line("Problem", "%s", p)
+	}
+	if s.ConfigFiles != nil {
+		line("Configuration", "%s", strings.Join(s.ConfigFiles, " "))
 	}
 	switch {
 	case s.StateFile != "":

@@ -20,7 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// DefaultPath is the file that services read at their start.
+// DefaultPath is the file that services read at their start, with its drop-in files: see [Files].
 const DefaultPath = "/etc/smcr/smcr.yaml"
 
 // MaxSize is the largest size of a file that Parse accepts, in bytes.
@@ -64,12 +64,18 @@ type entry struct {
 
 // An Error describes an error in a file, and its line. It matches [ErrInvalid].
 type Error struct {
+	File string // its path; "" if [Parse] has found the error, which knows no path
 	Line int    // counted from 1; 0 if the error concerns the whole file
 	Text string // what is wrong
 }
 
-// Error returns "config: line N: TEXT".
-func (e *Error) Error() string { return "config: " + e.Where() }
+// Error returns "config: FILE: line N: TEXT".
+func (e *Error) Error() string {
+	if e.File != "" {
+		return "config: " + e.File + ": " + e.Where()
+	}
+	return "config: " + e.Where()
+}
 
 // Where returns "line N: TEXT", for a message that names the file.
 func (e *Error) Where() string {
@@ -103,16 +109,6 @@ func (e Errors) Unwrap() []error {
 	return errs
 }
 
-// Load parses the file at path.
-func Load(path string) (*Config, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("config: %w", err)
-	}
-	defer f.Close()
-	return Read(f)
-}
-
 // Read parses a file of at most [MaxSize] bytes.
 func Read(r io.Reader) (*Config, error) {
 	b, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
@@ -124,32 +120,35 @@ func Read(r io.Reader) (*Config, error) {
 
 // Parse parses a file. The error is an [Errors] with all errors in the file. An
 // empty file is a Config without sections.
-func Parse(b []byte) (*Config, error) {
+func Parse(b []byte) (*Config, error) { return Merge([]File{{Text: b}}) }
+
+// parseFile parses one of the files of a configuration. It returns the parser, too, for the lines of what the files say together.
+func parseFile(b []byte) (*Config, *parser, error) {
 	if len(b) > MaxSize {
-		return nil, Errors{{Text: fmt.Sprintf("the file is larger than %d KiB", MaxSize>>10)}}
+		return nil, nil, Errors{{Text: fmt.Sprintf("the file is larger than %d KiB", MaxSize>>10)}}
 	}
 	var f file
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
 	switch err := dec.Decode(&f); {
 	case errors.Is(err, io.EOF):
-		return &Config{}, nil
+		return &Config{}, &parser{root: &yaml.Node{}}, nil
 	case err != nil:
-		return nil, wrongKinds(syntax(err), b)
+		return nil, nil, wrongKinds(syntax(err), b)
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, Errors{{Text: "more than one document in the file"}}
+		return nil, nil, Errors{{Text: "more than one document in the file"}}
 	}
 	var root yaml.Node
 	if err := yaml.Unmarshal(b, &root); err != nil {
-		return nil, syntax(err)
+		return nil, nil, syntax(err)
 	}
-	p := parser{root: &root}
+	p := &parser{root: &root}
 	c := p.config(&f)
 	if len(p.errs) > 0 {
-		return nil, p.errs
+		return nil, nil, p.errs
 	}
-	return c, nil
+	return c, p, nil
 }
 
 // syntax converts an error of the YAML decoder into Errors.
@@ -211,6 +210,7 @@ func meant(key string) string {
 
 // A parser checks the content of a file and collects the errors.
 type parser struct {
+	path string // of the file, or ""
 	root *yaml.Node
 	errs Errors
 }
@@ -265,9 +265,6 @@ func (p *parser) config(f *file) *Config {
 	}
 	if f.Programs != nil {
 		c.Programs = p.programs(*f.Programs)
-	}
-	if f.SEID != nil && !*f.SEID && f.UEIDs != nil && len(*f.UEIDs) == 0 {
-		p.fail(p.line("seid", -1), "the system enterprise ID can be disabled only if there is a user-defined one")
 	}
 	return c
 }
@@ -363,6 +360,11 @@ func (c *Config) Complete(ueids ...string) *Config {
 		d.Programs = []Program{}
 	}
 	return &d
+}
+
+// Empty reports whether all sections are missing.
+func (c *Config) Empty() bool {
+	return c.PNETs == nil && c.UEIDs == nil && c.SEID == nil && c.HSLimitation == nil && c.Programs == nil
 }
 
 // AppendYAML appends the YAML form of c. Parse of the result returns c. Characters of names

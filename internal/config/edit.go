@@ -38,6 +38,30 @@ func RemoveProgram(b []byte, cgroup string) ([]byte, error) {
 	})
 }
 
+// Adds reports whether a file has an entry of programs for a cgroup as AddProgram adds it: nothing else is in its line, and no comment
+// above. Then it says nothing that only the file knows.
+func Adds(b []byte, cgroup string) bool {
+	t, err := newText(b)
+	if err != nil {
+		return false
+	}
+	_, list, err := t.programs()
+	if err != nil || list == nil {
+		return false
+	}
+	text, err := entryText(cgroup)
+	if err != nil {
+		return false
+	}
+	for _, entry := range list.Content {
+		line := entry.Line - 1
+		if line == lastLine(entry)-1 && strings.TrimSpace(t.lines[line]) == strings.TrimSpace(text) {
+			return line == 0 || !strings.HasPrefix(strings.TrimSpace(t.lines[line-1]), "#")
+		}
+	}
+	return false
+}
+
 // WithoutPrograms returns the text of a file without programs. It is all of the text if these are in none of the forms that AddProgram
 // adds to.
 func WithoutPrograms(b []byte) []byte {
@@ -126,16 +150,24 @@ func (t *text) indent(entry *yaml.Node) (string, error) {
 	return spaces, nil
 }
 
-func (t *text) add(cgroup string) error {
+// entryText returns the line of an entry, with its end.
+func entryText(cgroup string) (string, error) {
 	name := yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: cgroup}
 	if strings.ContainsAny(cgroup, "\r\n") {
 		name.Style = yaml.DoubleQuotedStyle // in one line
 	}
 	value, err := yaml.Marshal(&name)
 	if err != nil {
-		return fmt.Errorf("config: %w", err)
+		return "", fmt.Errorf("config: %w", err)
 	}
-	entry := "- cgroup: " + string(value) // ends in a newline
+	return "- cgroup: " + string(value), nil
+}
+
+func (t *text) add(cgroup string) error {
+	entry, err := entryText(cgroup)
+	if err != nil {
+		return err
+	}
 	_, list, err := t.programs()
 	if err != nil {
 		return err

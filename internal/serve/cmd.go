@@ -47,9 +47,10 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"eBPF programs. If that is not permitted, it logs this once, and programs use TCP;\n" +
 			"'smcr info' says why.\n\n" +
 			"At start and on SIGHUP, the stack reads " + config.DefaultPath + " if it\n" +
-			"exists, or the file of --config: see 'smcr apply --help'. Devices that are not in\n" +
-			"this network namespace are ignored. If the file has an error, the stack does not\n" +
-			"start; on SIGHUP, it keeps its settings.\n\n" +
+			"exists, or the file of --config, and its drop-in files, FILE.d/*.yaml: see\n" +
+			"'smcr apply --help'. 'smcr info' shows which it has read. Devices that are not in\n" +
+			"this network namespace are ignored. If one of the files has an error, the stack does\n" +
+			"not start; on SIGHUP, it keeps its settings.\n\n" +
 			"Changes by commands, such as 'smcr ueid add', last until the machine restarts.\n" +
 			"The stack keeps them in a file in /run/smcr. The next stack of this network\n" +
 			"namespace applies them on top of the configuration file. If the configuration file\n" +
@@ -176,7 +177,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&o.Config, "config", "", "read this configuration `file` (default "+config.DefaultPath+", if it exists)")
+	fl.StringVar(&o.Config, "config", "", "read this configuration `file` and its drop-in files (default "+config.DefaultPath+", if it exists)")
 	fl.StringArrayVar(&o.NetDevs, "netdev", nil, "use only this `netdev` for RoCE; may be repeated (default: all)")
 	fl.StringVar(&o.Cgroup.Dir, "cgroup", "", "have the programs below this `directory` of a cgroup v2 tree use SMC from the start on (default: only those of 'smcr run', 'smcr attach' and the configuration)")
 	fl.StringVar(&o.Cgroup.PodTree, "pod-cgroup", "", "have the programs of the pod of this container use SMC from the start on; `directory` is where the cgroup v2 tree of the host is mounted")

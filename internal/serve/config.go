@@ -3,17 +3,16 @@
 package serve
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -26,7 +25,7 @@ import (
 // configTimeout is the time limit for applying a configuration file.
 const configTimeout = 10 * time.Second
 
-// A configurator applies the configuration file to the stack, at the start and on
+// A configurator applies the configuration files to the stack, at the start and on
 // SIGHUP.
 type configurator struct {
 	path    string   // "": config.DefaultPath, if it exists
@@ -47,7 +46,7 @@ func (c *configurator) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.control.setBase(ctx, read.digest, read.programs); err != nil {
+	if err := c.control.setBase(ctx, read); err != nil {
 		return err
 	}
 	c.control.restore(ctx, func(file *config.Config) (*config.Config, error) {
@@ -71,10 +70,10 @@ func (c *configurator) reload(ctx context.Context) error {
 		return err
 	}
 	read, err := c.load(ctx, &config.State{Base: c.control.base, Now: now})
-	if err != nil || !read.found {
+	if err != nil || len(read.files) == 0 {
 		return err
 	}
-	if err := c.control.setBase(ctx, read.digest, read.programs); err != nil {
+	if err := c.control.setBase(ctx, read); err != nil {
 		return err
 	}
 	c.control.keep(ctx)
@@ -83,12 +82,12 @@ func (c *configurator) reload(ctx context.Context) error {
 
 // A loaded is what load has applied.
 type loaded struct {
-	found    bool // there is a file
+	files    []string // that were read; none if there is none
 	digest   string
-	programs []config.Program // of the file
+	programs []config.Program // of the files
 }
 
-// load applies the file, if there is one. Missing sections get the values of a stack that was
+// load applies the configuration file and its drop-in files, if there is one of them. Missing sections get the values of a stack that was
 // just started, so that a reload leads to the same state as a restart. before is the state of
 // the stack.
 func (c *configurator) load(ctx context.Context, before *config.State) (read loaded, err error) {
@@ -96,16 +95,22 @@ func (c *configurator) load(ctx context.Context, before *config.State) (read loa
 	if path == "" {
 		path = config.DefaultPath
 	}
-	file, digest, err := readConfig(path)
+	files, err := config.Files(path)
 	if errors.Is(err, fs.ErrNotExist) && c.path == "" {
 		return read, c.addEIDs(ctx)
 	}
-	if err != nil {
-		return read, fmt.Errorf("%s: %w", path, err)
+	var all *config.Config
+	if err == nil {
+		all, err = config.Merge(files)
 	}
-	usable, err := c.usable(ctx, file, path)
 	if err != nil {
-		return read, fmt.Errorf("%s: %w", path, err)
+		return read, err // it names the file
+	}
+	read = loaded{files: config.Paths(files), digest: digest(path, files)}
+	names := strings.Join(read.files, " ")
+	usable, err := c.usable(ctx, all, names)
+	if err != nil {
+		return read, fmt.Errorf("%s: %w", names, err)
 	}
 	for i := range usable.Programs {
 		usable.Programs[i].UID = uint32(os.Geteuid()) // who asks for them
@@ -114,13 +119,14 @@ func (c *configurator) load(ctx context.Context, before *config.State) (read loa
 	target.Programs = before.Attached(target.Programs)
 	changes, err := target.Apply(ctx, c.control.Control)
 	if err != nil {
-		return read, fmt.Errorf("%s: %w", path, err)
+		return read, fmt.Errorf("%s: %w", names, err)
 	}
 	for _, ch := range changes {
 		c.log.Info("configuration", "change", ch.String())
 	}
-	c.log.Info("configuration read", "file", path, "changes", len(changes))
-	return loaded{true, digest, usable.Programs}, nil
+	c.log.Info("configuration read", "file", names, "changes", len(changes))
+	read.programs = usable.Programs
+	return read, nil
 }
 
 // addEIDs adds the enterprise IDs that a stack has without a configuration file.
@@ -133,24 +139,25 @@ func (c *configurator) addEIDs(ctx context.Context) error {
 	return nil
 }
 
-// readConfig returns a configuration file and the digest of its content. Programs do not count: 'smcr service' adds some, and what other
-// commands have changed goes on.
-func readConfig(path string) (*config.Config, string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, "", fmt.Errorf("config: %w", err)
+// digest returns the digest of the content of files that [config.Merge] has accepted, or "" if there is nothing in them. Programs do not
+// count, nor does a drop-in file that has only these: 'smcr service' adds some, and what other commands have changed goes on.
+func digest(main string, files []config.File) string {
+	h, some := sha256.New(), false
+	for _, f := range files {
+		rest := config.WithoutPrograms(f.Text)
+		if c, err := config.Parse(rest); len(rest) == 0 || f.Path != main && err == nil && c.Empty() {
+			continue
+		}
+		if some {
+			fmt.Fprintf(h, "\x00%d\x00", len(rest))
+		}
+		some = true
+		h.Write(rest)
 	}
-	defer f.Close()
-	var b bytes.Buffer
-	file, err := config.Read(io.TeeReader(f, &b))
-	if err != nil {
-		return nil, "", err
+	if !some {
+		return ""
 	}
-	rest := config.WithoutPrograms(b.Bytes())
-	if len(rest) == 0 {
-		return file, "", nil
-	}
-	return file, fmt.Sprintf("%x", sha256.Sum256(rest)), nil
+	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
 // usable returns a configuration without the entries that the stack cannot use, and

@@ -30,12 +30,13 @@ type persistentControl struct {
 
 	file *stateFile // nil: there is no directory for it
 
-	errMu sync.Mutex // held for moments only: SysInfo must not wait for a change
+	notes sync.Mutex // held for moments only: SysInfo must not wait for a change
 	err   error      // why nothing is saved
+	files []string   // the configuration files that were read last
 
 	mu     sync.Mutex // held during a change, while the configuration file is read, and while another process takes over
 	logged string     // the last warning of change
-	// What the stack had from the configuration file, and the file's digest.
+	// What the stack had from the configuration files, and their digest.
 	base   *config.Config
 	digest string
 	over   bool // another process is the stack
@@ -78,7 +79,9 @@ func (p *persistentControl) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 		info.RoCEv2 = info.RoCEv2 && v2
 		info.Problems, info.NoWire = append(info.Problems, all...), p.lacks.noWire()
 	}
-	if err := p.notSaved(); err != nil {
+	err, files := p.noted()
+	info.ConfigFiles = files
+	if err != nil {
 		info.StateError = err.Error()
 	} else {
 		info.StateFile = p.file.path
@@ -86,24 +89,27 @@ func (p *persistentControl) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 	return info, nil
 }
 
-// notSaved returns why nothing is saved, or nil.
-func (p *persistentControl) notSaved() error {
-	p.errMu.Lock()
-	defer p.errMu.Unlock()
-	return p.err
+// noted returns why nothing is saved, or nil, and which configuration files were read.
+func (p *persistentControl) noted() (notSaved error, files []string) {
+	p.notes.Lock()
+	defer p.notes.Unlock()
+	return p.err, p.files
 }
 
-// setBase notes that the stack now has what the configuration file with the digest says, and
-// programs beside those of the file. p.mu is held.
-func (p *persistentControl) setBase(ctx context.Context, digest string, programs []config.Program) error {
+// setBase notes that the stack now has what the configuration files say, and
+// programs beside those of the files. p.mu is held.
+func (p *persistentControl) setBase(ctx context.Context, read loaded) error {
 	base, err := config.Export(ctx, p.Control)
 	if err != nil {
 		return err
 	}
 	base.Programs = slices.DeleteFunc(base.Programs, func(x config.Program) bool {
-		return !slices.ContainsFunc(programs, func(y config.Program) bool { return x.Cgroup == y.Cgroup })
+		return !slices.ContainsFunc(read.programs, func(y config.Program) bool { return x.Cgroup == y.Cgroup })
 	})
-	p.base, p.digest = base, digest
+	p.base, p.digest = base, read.digest
+	p.notes.Lock()
+	defer p.notes.Unlock()
+	p.files = read.files
 	return nil
 }
 
@@ -136,7 +142,7 @@ func (p *persistentControl) restore(ctx context.Context, usable func(*config.Con
 		if len(target.Programs) > len(p.base.Programs) {
 			text += ", but for the cgroups that they have attached"
 		}
-		p.log.Warn("the configuration file has changed since the last change by a command: "+text, "file", p.file.path)
+		p.log.Warn("the configuration has changed since the last change by a command: "+text, "file", p.file.path)
 	default:
 		target, err = usable(s.On(p.base))
 	}
@@ -190,9 +196,9 @@ func (p *persistentControl) change(ctx context.Context, do func() error) error {
 // more. p.mu is held.
 func (p *persistentControl) keep(ctx context.Context) {
 	serr := p.save(context.WithoutCancel(ctx))
-	p.errMu.Lock()
+	p.notes.Lock()
 	p.err = serr
-	p.errMu.Unlock()
+	p.notes.Unlock()
 	text := ""
 	if serr != nil {
 		text = serr.Error()
@@ -206,7 +212,8 @@ func (p *persistentControl) keep(ctx context.Context) {
 // save writes the state of the stack to the file.
 func (p *persistentControl) save(ctx context.Context) error {
 	if p.file == nil {
-		return p.notSaved()
+		notSaved, _ := p.noted()
+		return notSaved
 	}
 	now, err := config.Export(ctx, p.Control)
 	if err != nil {

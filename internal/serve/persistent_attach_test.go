@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -130,36 +131,105 @@ func TestAttachedAndFile(t *testing.T) {
 	}
 }
 
-// TestAttachedAndEdited: what 'smcr service' attaches and writes into the file, or the reverse, leaves the other changes by commands as
-// they are, with and without a file before.
+// TestAttachedAndEdited: what 'smcr service' attaches and writes into a file of the configuration, or the reverse, leaves the other changes
+// by commands as they are, with and without a file before.
 func TestAttachedAndEdited(t *testing.T) {
 	for _, text := range []string{"", "# mine\nueids: [FILE]\nprograms:\n  - cgroup: /file # one\n"} {
-		l, ctx := newLab(t), t.Context()
-		me := uint32(os.Geteuid())
-		want := []nl.Attachment{both("/hand", 1000)}
-		ueids := []string{"HAND"}
-		if text != "" {
-			l.configure(text)
-			want, ueids = append(want, both("/file", me)), []string{"FILE", "HAND"}
-		}
-		k, _ := l.start()
-		l.must(k.AddUEID(ctx, "HAND"), k.Attach(ctx, both("/hand", 1000)), k.Attach(ctx, both("/service", 0)))
-		with, err := config.AddProgram([]byte(text), "/service")
-		l.must(err)
-		l.configure(string(with))
-		for range 2 {
-			k, _ = l.start()
-			l.wantAttached(k, append(slices.Clone(want), both("/service", me))...)
-			l.want(k, ueids)
-		}
-		l.must(k.Detach(ctx, "/service"))
-		l.configure(text)
-		for range 2 {
-			k, _ = l.start()
-			l.wantAttached(k, want...)
-			l.want(k, ueids)
+		for _, dropIn := range []bool{true, false} { // false: what an earlier release does, or a person
+			l, ctx := newLab(t), t.Context()
+			me := uint32(os.Geteuid())
+			want := []nl.Attachment{both("/hand", 1000)}
+			ueids := []string{"HAND"}
+			if text != "" {
+				l.configure(text)
+				want, ueids = append(want, both("/file", me)), []string{"FILE", "HAND"}
+			}
+			k, _ := l.start()
+			l.must(k.AddUEID(ctx, "HAND"), k.Attach(ctx, both("/hand", 1000)), k.Attach(ctx, both("/service", 0)))
+			before := text
+			if dropIn {
+				before = "# a drop-in file\n"
+			}
+			with, err := config.AddProgram([]byte(before), "/service")
+			l.must(err)
+			if dropIn {
+				l.dropIn(string(with))
+			} else {
+				l.configure(string(with))
+			}
+			for range 2 {
+				k, _ = l.start()
+				l.wantAttached(k, append(slices.Clone(want), both("/service", me))...)
+				l.want(k, ueids)
+			}
+			l.must(k.Detach(ctx, "/service"))
+			if dropIn {
+				l.dropIn("")
+			} else {
+				l.configure(text)
+			}
+			for range 2 {
+				k, _ = l.start()
+				l.wantAttached(k, want...)
+				l.want(k, ueids)
+			}
 		}
 	}
+}
+
+// TestDropIns: what a drop-in file says counts together with the configuration file, when the stack starts, and when it reads them again.
+// One that says more than programs is another configuration. One with an error changes nothing.
+func TestDropIns(t *testing.T) {
+	l, ctx := newLab(t), t.Context()
+	l.configure("ueids: [FILE]\nhandshake_limitation: true\n")
+	l.dropIn("programs: [{cgroup: /x}]\n")
+	k, c := l.start()
+	wantFiles := func(want ...string) {
+		t.Helper()
+		info, err := k.SysInfo(ctx)
+		if err != nil || !slices.Equal(info.ConfigFiles, want) {
+			t.Errorf("%v, %q, want %q", err, info.ConfigFiles, want)
+		}
+	}
+	dropIn := filepath.Join(config.DropIns(l.conf), "50-x.yaml")
+	wantFiles(l.conf, dropIn)
+	x := both("/x", uint32(os.Geteuid()))
+	l.wantAttached(k, x)
+	l.must(k.AddUEID(ctx, "HAND"))
+	for _, bad := range []string{"nothing: 1\n", "ueids: [A]\nprograms: [{cgroup: /y}, {cgroup: x}]\n", "programs: [", "ueids: [A, B, C, D]\n"} {
+		l.dropIn(bad)
+		if err := c.reload(ctx); !errors.Is(err, config.ErrInvalid) || !strings.Contains(err.Error(), dropIn+": line ") {
+			t.Errorf("%q: %v", bad, err)
+		}
+		l.want(k, []string{"FILE", "HAND"})
+		l.wantAttached(k, x)
+		wantFiles(l.conf, dropIn)
+	}
+	l.dropIn("ueids: [DROP]\nprograms: [{cgroup: /x}]\nhandshake_limitation: false\n")
+	k, c = l.start()
+	l.want(k, []string{"FILE", "DROP"})
+	l.wantAttached(k, x)
+	if on, err := k.HSLimitation(ctx); err != nil || on {
+		t.Errorf("the last file says false: %v, %v", on, err)
+	}
+	if !strings.Contains(l.log.String(), "all changes by commands are dropped") {
+		t.Errorf("log:\n%s", l.log.String())
+	}
+	l.dropIn("")
+	l.must(c.reload(ctx))
+	l.want(k, []string{"FILE"})
+	wantFiles(l.conf)
+}
+
+// dropIn writes the drop-in file, or removes it if text is "".
+func (l *lab) dropIn(text string) {
+	l.t.Helper()
+	file := filepath.Join(config.DropIns(l.conf), "50-x.yaml")
+	if text == "" {
+		l.must(os.Remove(file))
+		return
+	}
+	l.must(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))
 }
 
 // TestAttachedElsewhere: a stack that takes no connections of cgroups starts with a file and a state that have some, and

@@ -53,7 +53,7 @@ func (l *lab) start() (*persistentControl, *configurator) {
 	}
 	k := newPersistentControl(ctl, l.dir, l.dir, log)
 	c := &configurator{path: l.conf, control: k, log: log}
-	if _, err := os.Stat(l.conf); err != nil {
+	if _, err := config.Files(l.conf); err != nil {
 		c.path = "" // the file of the host, which does not exist
 	}
 	if err := c.start(l.t.Context()); err != nil {

@@ -3,7 +3,6 @@
 package services
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -27,8 +25,8 @@ import (
 //	what             | lasts
 //	-----------------+-------------------------------------------
 //	the attachment   | as long as the stacks, one after the other
-//	the entry in the | from the next boot on
-//	configuration    |
+//	the entry in a   | from the next boot on
+//	drop-in file     |
 //
 // Both are paths of cgroups, so nobody asks systemd when the unit, or a stack, starts.
 
@@ -73,7 +71,7 @@ func enable(ctx context.Context, o *options, a nl.Attacher, name string) error {
 	}
 	c.fresh = above(all, parts[0].cgroup) == nil && !slices.ContainsFunc(all, func(x attached) bool { return x.by != nil && x.cgroup == parts[0].cgroup })
 	o.look(c) // before it is attached: later connections are no old ones
-	undo, err := o.editConfig(u, parts, config.AddProgram)
+	undo, err := o.addEntries(u, parts)
 	if err != nil {
 		return err
 	}
@@ -122,7 +120,7 @@ func disable(ctx context.Context, o *options, a nl.Attacher, name string) error 
 		}
 		return fmt.Errorf("%w: %s was not enabled: see 'smcr service status'", ErrNotFound, u.Name)
 	}
-	if _, err := o.editConfig(u, parts, config.RemoveProgram); err != nil {
+	if err := o.removeEntries(u, parts); err != nil {
 		return err
 	}
 	for _, p := range parts {
@@ -234,43 +232,6 @@ func (o *options) entries(ctx context.Context, a nl.Attacher, u Unit) (all []att
 	return all, nil
 }
 
-// editConfig changes the configuration for each part, and prints how. undo brings the former file back.
-func (o *options) editConfig(u Unit, parts []part, edit func([]byte, string) ([]byte, error)) (undo func() error, err error) {
-	file := configOf(u, o.config)
-	if real, err := filepath.EvalSymlinks(file); err == nil {
-		file = real
-	}
-	before, rerr := os.ReadFile(file)
-	if rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
-		return nil, rerr
-	}
-	after := before
-	for _, p := range parts {
-		if after, err = edit(after, p.cgroup); err != nil {
-			return nil, &cmdutil.Error{
-				Text: fmt.Sprintf("%s: nothing was changed: %v", file, err), Err: err,
-				More: []string{fmt.Sprintf("the entry of programs for %s is 'cgroup: %s'", p.unit, p.cgroup)},
-			}
-		}
-	}
-	if bytes.Equal(before, after) {
-		return func() error { return nil }, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return nil, err
-	}
-	if err := replace(file, after); err != nil {
-		return nil, err
-	}
-	o.printLines(file, string(before), string(after))
-	return func() error {
-		if rerr != nil {
-			return os.Remove(file)
-		}
-		return replace(file, before)
-	}, nil
-}
-
 // dropOld removes a drop-in file of an earlier release, with which the unit is under smcr run.
 func (o *options) dropOld(ctx context.Context, u Unit) error {
 	old, err := os.ReadFile(o.file(u.Name))
@@ -321,7 +282,7 @@ func show(ctx context.Context, o *options, names []string) error {
 				return err
 			}
 		}
-		all = append(all, entry{u.Name, configOf(u, o.config), string(text)})
+		all = append(all, entry{u.Name, ownFile(configOf(u, o.config)), string(text)})
 	}
 	if o.format == cmdutil.FormatJSON {
 		return output.JSON(o.IO.Out, all)

@@ -26,6 +26,7 @@ type bed struct {
 	dir         string
 	stack       *nltest.Fake // nil: there is none
 	conf        string
+	main        string // what the configuration file itself is to be; "": empty, or not there
 	sockets     []socket
 	stackUnit   string                // of this network namespace
 	on          func([]nl.Attachment) // alters what the stack says
@@ -162,7 +163,7 @@ func (b *bed) must(args ...string) {
 	}
 }
 
-// want checks what is attached, and what the configuration is.
+// want checks what is attached, and what the drop-in file is, without its head, or "" if it is not there.
 func (b *bed) want(conf string, attached ...string) {
 	b.t.Helper()
 	var got []string
@@ -178,9 +179,29 @@ func (b *bed) want(conf string, attached ...string) {
 	if fmt.Sprint(got) != fmt.Sprint(attached) {
 		b.t.Errorf("attached: %q, want %q", got, attached)
 	}
-	text, err := os.ReadFile(b.conf)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) || string(text) != conf {
-		b.t.Errorf("%v\n%s\nwant\n%s", err, text, conf)
+	if conf != "" {
+		conf = ownHead + conf
+	}
+	for file, want := range map[string]string{ownFile(b.conf): conf, b.conf: b.main} {
+		text, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) || err == nil && want == "" && file != b.conf || string(text) != want {
+			b.t.Errorf("%s: %v\n%s\nwant\n%s", file, err, text, want)
+		}
+	}
+}
+
+// configure writes the configuration file, and drop-in files by their names.
+func (b *bed) configure(main string, dropIns map[string]string) {
+	b.t.Helper()
+	b.main = main
+	if err := os.MkdirAll(config.DropIns(b.conf), 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	if main != "" {
+		b.write("etc/smcr.yaml", main)
+	}
+	for name, text := range dropIns {
+		b.write("etc/smcr.yaml.d/"+name, text)
 	}
 }
 
@@ -197,7 +218,7 @@ func TestEnable(t *testing.T) {
 	b.unit("other.socket", "Triggers=b.service")
 	b.unit("a.socket", "Triggers=something.service") // not the socket of a
 	b.must("show", "a")
-	if got := b.out.String(); got != "# "+b.conf+"\n"+entryA {
+	if got := b.out.String(); got != "# "+ownFile(b.conf)+"\n"+entryA {
 		t.Errorf("show: %q", got)
 	}
 	b.want("")
@@ -296,16 +317,24 @@ func TestEnableRefuses(t *testing.T) {
 	b.want("")
 	// A file that only a person can change is left alone, and the error says what is to be in it.
 	const byHand = "programs: [{cgroup: /a}]\n"
-	if err := os.MkdirAll(filepath.Dir(b.conf), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	b.write("etc/smcr.yaml", byHand)
-	if err := b.run("enable", "a"); !errors.Is(err, config.ErrByHand) || !strings.Contains(err.Error(), "'cgroup: "+cgroupA+"'") {
+	b.configure("", map[string]string{ownName: byHand})
+	if err := b.run("enable", "a"); !errors.Is(err, config.ErrByHand) || !strings.Contains(err.Error(), ownFile(b.conf)+": nothing was changed") || !strings.Contains(err.Error(), "'cgroup: "+cgroupA+"'") {
 		t.Error(err)
 	}
-	b.want(byHand)
+	if err := os.Remove(ownFile(b.conf)); err != nil {
+		t.Error(err)
+	}
+	b.want("")
+	// An error in any file of the configuration names it.
+	b.configure("ueids: [A]\n", map[string]string{"10-x.yaml": "seid: true\nnothing: 7\n"})
+	for _, command := range []string{"enable", "disable"} {
+		if err := b.run(command, "a"); !errors.Is(err, config.ErrInvalid) || !strings.Contains(err.Error(), "smcr.yaml.d/10-x.yaml: line 2: ") {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+	b.want("")
+	b.write("etc/smcr.yaml.d/10-x.yaml", "")
 	// A socket makes the network of a unit without one.
-	b.write("etc/smcr.yaml", "")
 	b.unit("lonely.service", "PrivateNetwork=yes", "TriggeredBy=lonely.socket")
 	b.unit("lonely.socket", "Triggers=lonely.service")
 	b.must("enable", "lonely")
@@ -319,18 +348,22 @@ func TestEnableUndone(t *testing.T) {
 	b := newBed(t)
 	b.unit("a.service")
 	refused := errors.New("refused")
-	for _, before := range []string{"", "ueids: [A]\n"} {
-		if before != "" {
-			if err := os.MkdirAll(filepath.Dir(b.conf), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			b.write("etc/smcr.yaml", before)
+	for _, before := range []struct{ main, own string }{
+		{"", ""},
+		{"ueids: [A]\n", ""},
+		{"ueids: [A]\n", "programs:\n  - cgroup: /b\n"},
+		{"ueids: [A]\n" + entryA, "programs:\n  - cgroup: /b\n"},
+	} {
+		own := map[string]string{}
+		if before.own != "" {
+			own[ownName] = ownHead + before.own
 		}
+		b.configure(before.main, own)
 		o := &options{Factory: &cmdutil.Factory{IO: &cmdutil.IOStreams{Out: &b.out, ErrOut: &b.errOut}}, systemd: newSystemd(), sockets: b.lists(), config: b.conf}
 		if err := enable(t.Context(), o, refusing{b.stack, refused}, "a"); !errors.Is(err, refused) {
 			t.Error(err)
 		}
-		b.want(before)
+		b.want(before.own)
 	}
 }
 

@@ -44,8 +44,8 @@ func newCmd(o *options) *cobra.Command {
 		Short: "Have services of systemd use SMC-R",
 		Long: "Have the connections of services of systemd use SMC-R. No unit changes, and no service\n" +
 			"restarts. smcr tells the stack the cgroup of the service, and those of its socket units.\n" +
-			"It also writes them to " + config.DefaultPath + ", which the next stack reads. Other lines\n" +
-			"and comments of the file stay.",
+			"It also writes them to a drop-in file beside " + config.DefaultPath + ", which the next\n" +
+			"stack reads. The configuration of the package and your own files stay as they are.",
 		Example: "  smcr service enable redis-server\n  smcr service status\n  smcr service disable redis-server",
 	})
 	change := func(c *cobra.Command, do func(context.Context, *options, nl.Attacher, string) error) *cobra.Command {
@@ -82,12 +82,16 @@ func newCmd(o *options) *cobra.Command {
 			"connection, and says whether that uses SMC-R. Without a new connection, it says how to try\n" +
 			"one, as a host cannot be its own peer. It also says how many open connections stay TCP, and\n" +
 			"what is missing for the next boot.\n\n" +
-			"Earlier releases used a drop-in file of the unit. The command removes it.",
+			"Earlier releases used a drop-in file of the unit, and later ones wrote into\n" +
+			config.DefaultPath + " itself. The command removes the former, and moves the entry\n" +
+			"that the latter made.",
 		Example: "  smcr service enable nginx\n  smcr service enable postgresql@ redis-server ssh.socket\n  smcr service enable --wait 30s system-postgresql.slice",
 	}, enable)
 	enabling.Flags().DurationVar(&o.wait, "wait", o.wait, "how long to wait for a new connection (a `duration` such as 30s; 0: not at all)")
 	disabling := change(&cobra.Command{
-		Use: "disable UNIT...", Short: "Have a service use TCP", Long: "Undo 'smcr service enable': new connections of the unit are TCP. A drop-in file of an earlier\nrelease is removed, too.",
+		Use: "disable UNIT...", Short: "Have a service use TCP", Long: "Undo 'smcr service enable': new connections of the unit are TCP. The entries of the unit are\n" +
+			"removed from all files of the configuration, and other lines and comments stay. A drop-in file\n" +
+			"of the unit, of an earlier release, is removed, too.",
 		Example: "  smcr service disable nginx",
 	}, disable)
 	disabling.ValidArgsFunction = o.completeEnabled

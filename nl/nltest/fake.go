@@ -403,6 +403,7 @@ func SampleState() State {
 		SysInfo: nl.SysInfo{
 			Version: 2, Release: 1, SMCRv2: true, LocalHost: "host-a",
 			Stack: "smcr", StackVersion: "0.1.0", PID: 4711, UID: 0, RoCEv1: true, RoCEv2: true, StateFile: "/run/smcr/state-1.yaml",
+			ConfigFiles: []string{"/etc/smcr/smcr.yaml", "/etc/smcr/smcr.yaml.d/50-services.yaml"},
 		},
 		LinkGroups: []nl.LinkGroup{
 			{

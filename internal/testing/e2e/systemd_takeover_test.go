@@ -149,15 +149,17 @@ func TestSystemdTakeover(t *testing.T) {
 
 	// The new release refuses the configuration.
 	m.install()
-	m.must("bash", "-c", "mkdir -p /etc/smcr && echo 'nothing: valid' >/etc/smcr/smcr.yaml")
-	if out, err := m.run("systemctl", "reload", "smcr.service"); err == nil {
-		t.Errorf("a reload with a broken configuration: %s", out)
+	for _, file := range []string{"/etc/smcr/smcr.yaml", "/etc/smcr/smcr.yaml.d/60-x.yaml"} {
+		m.must("bash", "-c", "mkdir -p $(dirname "+file+") && echo 'nothing: valid' >"+file)
+		if out, err := m.run("systemctl", "reload", "smcr.service"); err == nil {
+			t.Errorf("a reload with a broken %s: %s", file, out)
+		}
+		if now := m.show("MainPID"); now != first || m.show("ActiveState") != "active" {
+			t.Errorf("after the failure: %s, process %s, before %s", m.show("ActiveState"), now, first)
+		}
+		m.wantProcesses(first)
+		m.must("rm", file)
 	}
-	if now := m.show("MainPID"); now != first || m.show("ActiveState") != "active" {
-		t.Errorf("after the failure: %s, process %s, before %s", m.show("ActiveState"), now, first)
-	}
-	m.wantProcesses(first)
-	m.must("rm", "/etc/smcr/smcr.yaml")
 
 	m.must("systemctl", "reload", "smcr.service")
 	second := m.show("MainPID")

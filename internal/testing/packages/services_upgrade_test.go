@@ -7,8 +7,14 @@ import (
 	"testing"
 )
 
+const (
+	configFile   = "/etc/smcr/smcr.yaml"
+	servicesFile = "/etc/smcr/smcr.yaml.d/50-services.yaml"
+)
+
 // TestServiceUpgrade upgrades the Debian package while a unit is enabled and serves a download, removes it and purges it. The unit's
-// processes stay, the download is complete, and new connections use SMC-R until there is no stack any more.
+// processes stay, the download is complete, and new connections use SMC-R until there is no stack any more. dpkg has nothing to ask,
+// because the configuration file is as the package has made it.
 func TestServiceUpgrade(t *testing.T) {
 	need(t, debTools...)
 	a, b, before := bootSystemd(t, "own")
@@ -18,22 +24,29 @@ func TestServiceUpgrade(t *testing.T) {
 	a.must("systemctl enable --now " + strings.Join(stackUnits, " ") + " && systemctl start nginx")
 	a.wantListens(web)
 	main := a.mainPID(web.unit)
+	// An earlier release wrote into the configuration file itself. What it wrote is moved.
+	a.must("cp " + configFile + " /tmp/default && printf 'programs:\n  - cgroup: /system.slice/nginx.service\n' >>" + configFile)
 	a.must("smcr service enable --wait=0 " + web.unit)
+	a.must("cmp /tmp/default " + configFile)
 	sum := a.makeBig()
 	b.download("smcr run -- curl -s", sum)
 	hold := b.slow()
 
-	config, stack := a.must("cat /etc/smcr/smcr.yaml"), a.mainPID(stackUnits[0])
-	// Enter at the question of dpkg keeps the configuration.
-	a.must("echo | dpkg -i " + second)
+	config, stack := a.must("cat "+servicesFile), a.mainPID(stackUnits[0])
+	if out := a.must("dpkg -i " + second + " </dev/null"); strings.Contains(out, "onfiguration file") {
+		t.Errorf("dpkg asks:\n%s", out)
+	}
+	if now := a.must("cat " + configFile); !strings.HasSuffix(now+"\n", newDefault) {
+		t.Errorf("the configuration file is not that of the new release:\n%s", now)
+	}
 	if now := a.mainPID(stackUnits[0]); now == stack || now == "0" {
 		t.Errorf("the stack is process %s after the upgrade, before %s", now, stack)
 	}
 	if out := a.must("systemctl is-active nginx " + stackUnits[0] + "; systemctl show --value --property=NRestarts " + stackUnits[0]); out != "active\nactive\n0" {
 		t.Errorf("after the upgrade: %q", out)
 	}
-	if now := a.must("cat /etc/smcr/smcr.yaml"); now != config || !strings.Contains(now, "cgroup: /system.slice/nginx.service") {
-		t.Errorf("after the upgrade, the configuration is\n%s\nand was\n%s", now, config)
+	if now := a.must("cat " + servicesFile); now != config || !strings.Contains(now, "cgroup: /system.slice/nginx.service") {
+		t.Errorf("after the upgrade, the drop-in file is\n%s\nand was\n%s", now, config)
 	}
 	b.download("smcr run -- curl -s", sum)
 	hold.finish(sum)
