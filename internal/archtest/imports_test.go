@@ -42,6 +42,7 @@ var edges = []struct {
 	{"rdmaverbs", nil},
 	{"userstack/wire", nil},
 	{"internal/cgroup", nil},
+	{"internal/ours", nil},
 	{"internal/place", nil},
 	{"internal/plain", nil},
 	{"internal/printable", nil},

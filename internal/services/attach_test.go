@@ -299,16 +299,21 @@ func TestEnableRefuses(t *testing.T) {
 	b.write("umbrella.service.cat", "[Service]\nExecStart=/bin/true\n")
 	b.unit("smcr.service")
 	b.write("smcr.service.cat", "[Service]\nExecStart=/usr/local/bin/smcr serve\n")
+	b.unit("smcr-run.socket")
+	b.unit("smcr-mine.service")
+	b.write("smcr-mine.service.cat", "[Service]\nExecStart=/opt/smcr exporter\n")
 	b.unit("a.service")
 	for unit, want := range map[string]struct {
 		err  error
 		says string
 	}{
-		"lonely":    {ErrUnfit, "no network"},
-		"elsewhere": {ErrUnfit, "nsenter --net=/dev/null smcr service enable elsewhere"},
-		"umbrella":  {ErrNoProgram, "enable a"},
-		"smcr":      {ErrUnfit, "a stack or a part of smcr"},
-		"nosuch":    {fs.ErrNotExist, "there is no unit nosuch.service"},
+		"lonely":          {ErrUnfit, "no network"},
+		"elsewhere":       {ErrUnfit, "nsenter --net=/dev/null smcr service enable elsewhere"},
+		"umbrella":        {ErrNoProgram, "enable a"},
+		"smcr":            {ErrUnfit, "a stack or a part of smcr"},
+		"smcr-run.socket": {ErrUnfit, "a stack or a part of smcr"},
+		"smcr-mine":       {ErrUnfit, "a stack or a part of smcr"},
+		"nosuch":          {fs.ErrNotExist, "there is no unit nosuch.service"},
 	} {
 		if err := b.run("enable", unit); !errors.Is(err, want.err) || !strings.Contains(err.Error(), want.says) {
 			t.Errorf("%s: %v, want %q", unit, err, want.says)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"smcr/internal/ours"
 	"smcr/internal/printable"
 	"smcr/nl"
 
@@ -71,7 +72,7 @@ func completions(cmd *cobra.Command, args []string, word string, list func(conte
 // listed are the kinds of units that are completed: mount and swap units have no sockets, and scopes come and go.
 const listed = "--type=service,socket,slice"
 
-// unitNames returns the units that have a file, with templates, and those that systemd has loaded, with instances.
+// unitNames returns the units that have a file, with templates, and those that systemd has loaded, with instances, but for those of smcr.
 func (s systemd) unitNames(ctx context.Context) (names []string) {
 	for _, args := range [][]string{{"list-unit-files"}, {"list-units", "--all"}} {
 		out, err := s.ask(ctx, append(args, listed, "--no-legend", "--plain", "--full")...)
@@ -80,7 +81,7 @@ func (s systemd) unitNames(ctx context.Context) (names []string) {
 		}
 		for line := range strings.Lines(out) {
 			f := strings.Fields(line)
-			if len(f) < 2 || !slices.Contains(kinds, path.Ext(f[0])) || slices.Contains([]string{"not-found", "masked"}, f[1]) {
+			if len(f) < 2 || !slices.Contains(kinds, path.Ext(f[0])) || slices.Contains([]string{"not-found", "masked"}, f[1]) || ours.Unit(f[0]) {
 				continue
 			}
 			names = append(names, f[0])

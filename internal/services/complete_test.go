@@ -12,8 +12,8 @@ import (
 // TestComplete: names of services, templates, instances, socket units and slices.
 func TestComplete(t *testing.T) {
 	b := newBed(t)
-	b.write("list-unit-files", "a.service enabled enabled\na@.service static -\ngone.service masked enabled\nx.socket.service static -\nb.socket disabled enabled\n")
-	b.write("list-units", "a.service loaded active running The server a\na@1.service loaded active running Instance\nsystem-a.slice loaded active active Slice\nold.service not-found inactive dead old.service\n")
+	b.write("list-unit-files", "a.service enabled enabled\na@.service static -\ngone.service masked enabled\nx.socket.service static -\nb.socket disabled enabled\nsmcr-exporter.service disabled enabled\nsmcr-run.socket disabled enabled\n")
+	b.write("list-units", "a.service loaded active running The server a\na@1.service loaded active running Instance\nsystem-a.slice loaded active active Slice\nold.service not-found inactive dead old.service\nsmcr@x.service loaded active running A stack\nsystem-smcr.slice loaded active active Slice\n")
 	o := &options{systemd: systemd{}}
 	for _, c := range []struct {
 		args []string

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"smcr/internal/ours"
 )
 
 // Reasons why no connection of a unit would use SMC-R. They are wrapped with what to do.
@@ -105,14 +107,14 @@ func useful(u Unit) error {
 		return err
 	}
 	name, isService := strings.CutSuffix(u.Name, ".service")
-	if isService {
+	if isService && !ours.Unit(u.Name) {
 		if err := something(u); err != nil {
 			return err
 		}
 	}
 	ns := u.Props["NetworkNamespacePath"]
 	switch {
-	case strings.HasPrefix(u.Name, "smcr") && slices.ContainsFunc(u.exec(), func(value string) bool { return path.Base(programOf(value)) == "smcr" }):
+	case ours.Unit(u.Name), ours.Runs(u.Name, u.programs()):
 		return fmt.Errorf("%w: %s is a stack or a part of smcr", ErrUnfit, u.Name)
 	case ns != "" && !here(ns):
 		return fmt.Errorf("%w: %s is in the network namespace %s, which needs a stack of its own: 'nsenter --net=%[3]s smcr service enable %[4]s'", ErrUnfit, u.Name, ns, name)

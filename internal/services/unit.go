@@ -24,6 +24,14 @@ var properties = []string{
 // exec returns the commands that start the program.
 func (u Unit) exec() []string { return u.Settings["ExecStart"] }
 
+// programs returns the programs of these commands.
+func (u Unit) programs() (all []string) {
+	for _, value := range u.exec() {
+		all = append(all, programOf(value))
+	}
+	return all
+}
+
 // parseShow parses the output of systemctl show: a line for each property.
 func parseShow(text string) map[string]string {
 	props := map[string]string{}

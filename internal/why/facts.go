@@ -112,7 +112,12 @@ type Process struct {
 	Container string
 	// IsStack reports whether the process is a stack of smcr.
 	IsStack bool
+	// Part is which part of smcr the process is, such as "smcr exporter", or "".
+	Part string
 }
+
+// ours reports whether the socket is one of smcr itself.
+func (f *Facts) ours() bool { return f.Process != nil && f.Process.Part != "" }
 
 // listens reports whether the socket is a listener.
 func (f *Facts) listens() bool { return f.Conn.State == smc.StateListen }

@@ -47,6 +47,7 @@ func newWorld(t *testing.T) *world {
 		socket(3, 103, "10.0.0.1:80", "10.0.0.3:4002"), // the stack takes it at the device
 		socket(4, 104, "[::ffff:10.0.0.1]:5000", "[::ffff:10.0.0.9]:443"),
 		socket(5, 105, "127.0.0.1:25", ""),
+		socket(6, 106, "0.0.0.0:9790", ""),
 	}}
 	state := nltest.State{
 		Devices: []nl.Device{{Name: "soft-eth0", Provider: "softroce", Ports: []nl.Port{{Valid: true}}, Resent: &nl.Resent{Packets: 70}}},
@@ -71,6 +72,7 @@ func newWorld(t *testing.T) *world {
 		fakeTask{pid: 81, parent: 80, uid: 6, comm: "idle", cmdline: "idle"},
 		fakeTask{pid: 90, parent: 1, comm: "master", cmdline: "master", sockets: []int{105}},
 		fakeTask{pid: 91, parent: 90, comm: "worker", cmdline: "worker", sockets: []int{105}},
+		fakeTask{pid: 95, parent: 1, comm: "smcr", cmdline: "/usr/bin/smcr exporter", cgroup: "0::/system.slice/smcr-exporter.service\n", sockets: []int{106}},
 		fakeTask{pid: 443, comm: "kworker", kernel: true},
 	)
 	return w
@@ -407,5 +409,13 @@ func TestTranslated(t *testing.T) {
 	rows, _, err := w.ask(t, "61")
 	if err != nil || len(rows) != 3 || rows[0].Clients == nil || *rows[0].Clients != (clientsJSON{SMC: 1}) {
 		t.Errorf("of the process: %+v, %v", rows, err)
+	}
+}
+
+// TestPartOfSmcr: the exporter is named, and there is no advice about it.
+func TestPartOfSmcr(t *testing.T) {
+	rows, _, err := newWorld(t).ask(t, ":9790")
+	if err != nil || len(rows) != 1 || rows[0].Process == nil || rows[0].Process.Part != "smcr exporter" || rows[0].Advice != nothing || !strings.Contains(rows[0].Why, "'smcr exporter'") {
+		t.Errorf("%v: %+v", err, rows)
 	}
 }

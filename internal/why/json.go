@@ -42,8 +42,10 @@ type processJSON struct {
 	Unit    string `json:"unit,omitempty"`
 	// Container is the ID of its container.
 	Container string `json:"container,omitempty"`
-	Under     bool   `json:"under_smcr_run"`
-	More      int    `json:"more"` // further processes that have the socket
+	// Part is which part of smcr it is.
+	Part  string `json:"part_of_smcr,omitempty"`
+	Under bool   `json:"under_smcr_run"`
+	More  int    `json:"more"` // further processes that have the socket
 }
 
 type clientsJSON struct {
@@ -81,7 +83,7 @@ func newSocketJSON(f *Facts) socketJSON {
 		j.Remote = plainPort(c.Remote).String()
 	}
 	if p := f.Process; p != nil {
-		j.Process = &processJSON{p.PID, p.UID, p.Command, p.Unit, p.Container, p.Attached, f.More}
+		j.Process = &processJSON{p.PID, p.UID, p.Command, p.Unit, p.Container, p.Part, p.Attached, f.More}
 	}
 	if c.Mode == nl.ModeSMCR && c.Link != nil {
 		j.IBDev = c.Link.IBDev

@@ -17,6 +17,7 @@ import (
 
 	"smcr/internal/cgroup"
 	"smcr/internal/containers"
+	"smcr/internal/ours"
 	"smcr/nl"
 )
 
@@ -187,7 +188,7 @@ func (p *procs) process(pid int) *Process {
 		return nil
 	}
 	does, run := p.attachedBy(t)
-	x := &Process{PID: pid, UID: t.uid, Command: t.comm, Start: startOf(t), Attached: does, Run: run, Unit: unitOf(t.cgroups, p.read(1, "cgroup"))}
+	x := &Process{PID: pid, UID: t.uid, Command: t.comm, Start: startOf(t), Attached: does, Run: run, Unit: unitOf(t.cgroups, p.read(1, "cgroup")), Part: ours.Process(t.comm, t.argv)}
 	_, x.Container = containers.Of(systemdCgroups(t.cgroups)[1])
 	p.described[pid] = x
 	return x

@@ -203,6 +203,8 @@ func processText(f *Facts) string {
 		text += ", container " + p.shortContainer()
 	}
 	switch {
+	case p.Part != "":
+		text += ", a part of smcr"
 	case p.Run:
 		text += ", under smcr run"
 	case p.Attached:

@@ -52,6 +52,8 @@ const (
 func Decide(f *Facts) Verdict {
 	v := f.decide()
 	switch {
+	case f.ours():
+		v.Advice = nothing // whatever it is: nobody can have smcr itself use SMC-R
 	case f.losing() && v.Advice == nothing:
 		v.Advice = losing[1:]
 	case f.losing():
@@ -159,6 +161,8 @@ func (f *Facts) unknown() Verdict {
 	switch {
 	case p != nil && p.IsStack:
 		return Verdict{Carrier: TCP, Why: "it belongs to the SMC stack itself", Advice: nothing}
+	case f.ours():
+		return Verdict{Carrier: TCP, Why: "it belongs to smcr itself: '" + p.Part + "'", Advice: nothing}
 	case local:
 		r, _ := reasons.Of(smc.DiagLocal)
 		v := Verdict{Carrier: TCP, Reason: r.Name, Why: "both ends are on this machine, where smcr uses TCP, too", Advice: nothing}

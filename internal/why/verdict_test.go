@@ -163,6 +163,28 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestOurs: there is no advice about the processes of smcr itself, and a socket that no stack knows is said to be one of them.
+func TestOurs(t *testing.T) {
+	for _, c := range cases {
+		if c.f.Process == nil {
+			continue
+		}
+		f, p := *c.f, *c.f.Process
+		p.Part, p.Unit = "smcr exporter", "smcr-exporter.service"
+		f.Process = &p
+		v := Decide(&f)
+		if v.Carrier != c.carrier || v.Advice != nothing {
+			t.Errorf("%s: %+v", c.name, v)
+		}
+		if f.Stack == "" && !p.IsStack && v.Why != "it belongs to smcr itself: 'smcr exporter'" {
+			t.Errorf("%s: %+v", c.name, v)
+		}
+		if text := processText(&f); !strings.Contains(text, ", smcr-exporter.service") || !strings.HasSuffix(text, ", a part of smcr") {
+			t.Errorf("%s: %s", c.name, text)
+		}
+	}
+}
+
 // TestEachReason: each reason that a stack can give leads to advice.
 func TestEachReason(t *testing.T) {
 	for _, r := range reasons.All() {
