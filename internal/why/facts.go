@@ -24,6 +24,9 @@ type Facts struct {
 	More int
 	// Here reports whether both ends are on this machine, in this network namespace.
 	Here bool
+	// Translated reports whether the peer has an address of this machine, but no socket of this network namespace is the other end. The
+	// host may pass the connection on to another host, or to another network namespace.
+	Translated bool
 	// Accepted reports whether the program accepted the connection.
 	Accepted bool
 	// Clients are those of a listener now, by what carries their connections.

@@ -31,6 +31,7 @@ type snapshot struct {
 	tcp    []network.TCPInfo
 	stacks []*sample.Stack
 	rows   []row
+	ends   ends
 }
 
 // Begin implements sample.Sink.
@@ -146,6 +147,7 @@ func (o *options) gather(ctx context.Context) ([]*Facts, error) {
 	}
 	items := join(first.tcp, first.rows)
 	own := o.env.addresses()
+	first.ends = endsOf(items, own)
 	who := &owners{byInode: map[uint64][]int{}, stacks: map[int]bool{}}
 	for _, st := range first.stacks {
 		if st.Info.PID != 0 {
@@ -286,8 +288,9 @@ func (o *options) facts(it *item, s *snapshot, own map[netip.Addr]bool, w *owner
 			f.Software = d.SoftwareRoCE()
 		}
 	}
-	if remote := plain(f.Conn.Remote.Addr()); f.Conn.Remote.IsValid() {
-		f.Here = remote.IsLoopback() || own[remote]
+	if remote := plain(f.Conn.Remote.Addr()); f.Conn.Remote.IsValid() && (remote.IsLoopback() || own[remote]) {
+		f.Here = s.ends.here(it.own())
+		f.Translated = !f.Here
 	}
 	if pids := w.of(it); len(pids) > 0 {
 		f.Process, f.More = o.env.procs.process(pids[0]), len(pids)-1

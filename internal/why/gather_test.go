@@ -419,3 +419,44 @@ func TestPartOfSmcr(t *testing.T) {
 		t.Errorf("%v: %+v", err, rows)
 	}
 }
+
+// TestOtherEnd: that both ends are on this machine is said only if the other end is one of its sockets.
+func TestOtherEnd(t *testing.T) {
+	const passed, within = "no socket here is the other end", "both ends are on this machine"
+	for _, test := range []struct {
+		name  string
+		more  []network.TCPInfo
+		asked string // the local address of the socket
+		want  string
+	}{
+		{"to the loopback address", []network.TCPInfo{socket(21, 104, "127.0.0.1:6000", "127.0.0.1:25"), socket(22, 0, "127.0.0.1:25", "127.0.0.1:6000")}, "127.0.0.1:6000", within},
+		{"to another host, by the loopback address", []network.TCPInfo{socket(21, 104, "127.0.0.1:6000", "127.0.0.1:25")}, "127.0.0.1:6000", passed},
+		{"beside one that is within", []network.TCPInfo{socket(21, 104, "127.0.0.1:6000", "127.0.0.1:26"), socket(23, 0, "127.0.0.1:6000", "127.0.0.1:25"), socket(22, 0, "127.0.0.1:25", "127.0.0.1:6000")}, "127.0.0.1:6000", passed},
+		{"by the own address", []network.TCPInfo{socket(21, 104, "10.0.0.1:6000", "10.0.0.1:90")}, "10.0.0.1:6000", passed},
+		{"in both forms of an address", []network.TCPInfo{socket(21, 104, "[::ffff:10.0.0.1]:6000", "[::ffff:10.0.0.1]:90"), socket(22, 0, "10.0.0.1:90", "10.0.0.1:6000")}, "10.0.0.1:6000", within},
+		{"redirected, the client", []network.TCPInfo{socket(21, 104, "10.0.0.1:6000", "10.0.0.1:90"), socket(22, 0, "10.0.0.1:8090", "10.0.0.1:6000")}, "10.0.0.1:6000", within},
+		{"redirected, the server", []network.TCPInfo{socket(21, 0, "10.0.0.1:6000", "10.0.0.1:90"), socket(22, 104, "10.0.0.1:8090", "10.0.0.1:6000")}, "10.0.0.1:8090", within},
+		{"with a client of another host at the port", []network.TCPInfo{socket(21, 104, "10.0.0.1:6000", "10.0.0.1:80")}, "10.0.0.1:6000", passed},
+	} {
+		w := newWorld(t)
+		w.tcp = append(w.tcp, test.more...)
+		rows, _, err := w.ask(t, test.asked)
+		if err != nil {
+			t.Errorf("%s: %v", test.name, err)
+			continue
+		}
+		seen := false
+		for _, r := range rows {
+			if r.Process == nil || r.Process.PID != 80 {
+				continue
+			}
+			seen = true
+			if !strings.Contains(r.Why, test.want) || (test.want == passed) != strings.Contains(r.Advice, "'conntrack -L'") {
+				t.Errorf("%s: %s; %s", test.name, r.Why, r.Advice)
+			}
+		}
+		if !seen {
+			t.Errorf("%s: %+v", test.name, rows)
+		}
+	}
+}

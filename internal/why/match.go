@@ -104,6 +104,36 @@ func join(tcp []network.TCPInfo, rows []row) (items []item) {
 	return items
 }
 
+// ends has the sockets that may be the other end of a connection within this network namespace.
+type ends struct {
+	pairs map[pair]bool
+	// from and to are the local and the remote addresses of connections with an address of this machine that no socket has the other way
+	// around: a rule translates one of them.
+	from, to map[netip.AddrPort]bool
+}
+
+func endsOf(items []item, own map[netip.Addr]bool) ends {
+	e := ends{map[pair]bool{}, map[netip.AddrPort]bool{}, map[netip.AddrPort]bool{}}
+	for i := range items {
+		if p := pairOf(items[i].own()); p.remote.IsValid() {
+			e.pairs[p] = true
+		}
+	}
+	for p := range e.pairs {
+		if remote := p.remote.Addr(); !e.pairs[pair{p.remote, p.local}] && (remote.IsLoopback() || own[remote]) {
+			e.from[p.local], e.to[p.remote] = true, true
+		}
+	}
+	return e
+}
+
+// here reports whether the other end of a connection is a socket of this network namespace: one with the same addresses the other way
+// around, or one that has one of them, if a rule translates the other (as REDIRECT does).
+func (e ends) here(c *nl.Connection) bool {
+	p := pairOf(c)
+	return e.pairs[pair{p.remote, p.local}] || e.to[p.local] || e.from[p.remote]
+}
+
 // owners says to which processes sockets belong.
 type owners struct {
 	byInode map[uint64][]int // of sockets in files of processes

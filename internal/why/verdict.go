@@ -5,6 +5,7 @@ package why
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"smcr/internal/reasons"
 	"smcr/nl"
@@ -172,6 +173,8 @@ func (f *Facts) unknown() Verdict {
 		return v
 	case p == nil:
 		return f.hidden()
+	case f.Translated:
+		return f.passedOn()
 	case f.NoWire != "" && !f.KernelStack:
 		r, _ := reasons.Named("no-wire")
 		return Verdict{Carrier: TCP, Reason: r.Name, Why: f.NoWire, Advice: r.Cure[1]}
@@ -185,6 +188,19 @@ func (f *Facts) unknown() Verdict {
 		Carrier: TCP, Why: "the program is under smcr run, or attached, but the connection is older than that, or than the stack",
 		Advice: "The next connections use SMC if their peers do.",
 	}
+}
+
+// passedOn is the verdict on a connection with an address of this machine whose other end is none of its sockets.
+func (f *Facts) passedOn() Verdict {
+	v := Verdict{Carrier: TCP, Advice: "Nothing has to be done if it stays on this machine."}
+	if !f.Process.Attached {
+		v = f.notUnder()
+		v.Why += "; "
+		v.Advice = "If it leaves this machine: " + strings.ToLower(v.Advice[:1]) + v.Advice[1:]
+	}
+	v.Why += "the peer has an address of this machine, but no socket here is the other end: a rule may pass the connection on (DNAT), to another host or to another network namespace"
+	v.Advice = "'conntrack -L', as root, shows where it goes: that is not known here. " + v.Advice
+	return v
 }
 
 // hidden is the verdict on a socket whose process is not visible.
@@ -220,7 +236,7 @@ func (f *Facts) notUnder() Verdict {
 	default:
 		v.Advice = fmt.Sprintf("Start it again with 'smcr run -- %s'.", p.Start)
 	}
-	if !f.listens() && !f.Accepted && f.Conn.Remote.IsValid() {
+	if !f.listens() && !f.Accepted && !f.Translated && f.Conn.Remote.IsValid() {
 		v.Advice += fmt.Sprintf(" Whether the peer speaks SMC: 'smcr check %v'.", plainPort(f.Conn.Remote))
 	}
 	return v

@@ -252,4 +252,19 @@ func TestWhyTranslated(t *testing.T) {
 			t.Errorf("smcr why %s: %s", ask.target, out)
 		}
 	}
+	// Of programs that are not under smcr run, nobody knows the address to which the host takes the connection. So the answer does not
+	// say that it is within the machine, unless the other end is a socket there.
+	inside := l.B.Go(t, "python3", "-c", reader, "127.0.0.1", "7201")
+	if err := inside.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	for port, want := range map[string]string{"7200": "no socket here is the other end", "7201": "both ends are on this machine"} {
+		bare := l.B.Go(t, "python3", "-c", talker, "127.0.0.1", port)
+		if err := bare.WaitPart("hello", startTime); err != nil {
+			t.Fatal(err)
+		}
+		if out := l.smcr(l.B, "why", "-o", "json", "--interval", "0", strconv.Itoa(bare.Pid())); !strings.Contains(out, want) || strings.Count(out, `"kind"`) != 1 {
+			t.Errorf("smcr why of a program at port %s: %s", port, out)
+		}
+	}
 }
