@@ -48,6 +48,8 @@ type Flow struct {
 	first    *frame        // what was held, for the program: let go, it ends its wait
 	outer    *stream
 
+	forgotten bool // guarded by d.mu: see forget
+
 	giving sync.Mutex // for the bytes of first
 
 	mu      sync.Mutex

@@ -161,13 +161,11 @@ func (d *Diverter) forget(flows ...*Flow) {
 	keys, were := make([]bpfTuple, 0, len(flows)), make([]bpfFlow, 0, len(flows))
 	for _, f := range flows {
 		delete(d.ending, f)
+		f.forgotten = true
 		if d.flows[f.Tuple] == f {
 			delete(d.flows, f.Tuple)
 			keys, were = append(keys, f.Tuple.key()), append(were, bpfFlow{Account: f.account, Held: 1})
 		}
-	}
-	if len(flows) == 1 { // perhaps before its time, for a new connection of the tuple
-		d.lingers = slices.DeleteFunc(d.lingers, func(l lingering) bool { return l.f == flows[0] })
 	}
 	removeAll(d.bpf.Ways, keys, nil)
 	d.remove(keys, were)
@@ -204,7 +202,7 @@ func (d *Diverter) live() error {
 }
 
 func (d *Diverter) sweepEnding(now time.Time) {
-	var over, past []*Flow
+	var past []*Flow
 	known := map[uint32]bool{}
 	up := func(dev uint32) bool {
 		is, ok := known[dev]
@@ -229,11 +227,7 @@ func (d *Diverter) sweepEnding(now time.Time) {
 			d.lingers = append(d.lingers, lingering{f, now})
 		}
 	}
-	n := 0
-	for ; n < len(d.lingers) && now.Sub(d.lingers[n].since) >= linger; n++ {
-		over = append(over, d.lingers[n].f)
-	}
-	d.lingers = slices.Delete(d.lingers, 0, n)
+	over := d.lingered(now)
 	d.mu.Unlock()
 	for _, f := range past {
 		if f.program().failed() {
@@ -243,6 +237,19 @@ func (d *Diverter) sweepEnding(now time.Time) {
 	if len(over) > 0 {
 		d.forget(over...)
 	}
+}
+
+// lingered returns the flows that have lingered for their time, but for those that were forgotten before it, for a new connection of the
+// tuple. mu is held.
+func (d *Diverter) lingered(now time.Time) (over []*Flow) {
+	n := 0
+	for ; n < len(d.lingers) && now.Sub(d.lingers[n].since) >= linger; n++ {
+		if f := d.lingers[n].f; !f.forgotten {
+			over = append(over, f)
+		}
+	}
+	d.lingers = slices.Delete(d.lingers, 0, n)
+	return over
 }
 
 // monotonic returns the clock of the programs, which is that of CLOCK_MONOTONIC. Package time has it as well, and needs no system
