@@ -173,11 +173,8 @@ func find(ctx context.Context, ctl nl.Control, local, remote netip.AddrPort) *nl
 	if err != nil {
 		return nil
 	}
-	plain := func(a netip.AddrPort) netip.AddrPort {
-		return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
-	}
 	for i := range conns {
-		if c := &conns[i]; plain(c.Local) == plain(local) && plain(c.Remote) == plain(remote) {
+		if c := &conns[i]; cmdutil.Plain(c.Local) == cmdutil.Plain(local) && cmdutil.Plain(c.Remote) == cmdutil.Plain(remote) {
 			return c
 		}
 	}

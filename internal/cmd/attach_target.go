@@ -59,6 +59,9 @@ func (t *target) check(cmd *cobra.Command) error {
 	return nil
 }
 
+// otherwise is how to name a cgroup that a container or a pod does not say.
+const otherwise = "say which with --cgroup or --pid"
+
 // paths returns the paths of the cgroups. Only an annotation of pods may have several.
 func (t *target) paths(ctx context.Context) (all []string, err error) {
 	one := ""
@@ -69,25 +72,14 @@ func (t *target) paths(ctx context.Context) (all []string, err error) {
 		one, err = pidCgroup(t.pid)
 	case t.container != "":
 		one, err = containers.Container(ctx, t.container)
-		return []string{one}, sayContainer(err)
+		return []string{one}, containers.Explain(err, otherwise)
 	case t.pod != "":
 		all, err = containers.Pods(ctx, t.pod)
-		return all, sayContainer(err)
+		return all, containers.Explain(err, otherwise)
 	default:
 		one, err = namedCgroup(t.cgroup)
 	}
 	return []string{one}, err
-}
-
-// sayContainer gives an error of a container or a pod its exit status.
-func sayContainer(err error) error {
-	switch {
-	case errors.Is(err, containers.ErrNotFound):
-		return cmdutil.Say(errors.Join(fs.ErrNotExist, err), "%v", err)
-	case errors.Is(err, containers.ErrAmbiguous), errors.Is(err, containers.ErrShared):
-		return cmdutil.Say(errors.Join(os.ErrInvalid, err), "%v: say which with --cgroup or --pid", err)
-	}
-	return err
 }
 
 // namedCgroup returns the path of a cgroup that is given by its path or its folder.

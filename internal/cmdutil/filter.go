@@ -75,16 +75,16 @@ func (f *Filter) KeepAddr(a netip.AddrPort, names ...string) bool {
 	if f.Keep(names...) {
 		return true
 	}
-	addr := a.Addr().Unmap().WithZone("")
+	addr := PlainAddr(a.Addr())
 	return addr.IsValid() && slices.ContainsFunc(f.values, func(v string) bool {
 		if p, err := netip.ParsePrefix(v); err == nil {
 			return p.Contains(addr)
 		}
 		if p, err := netip.ParseAddrPort(v); err == nil {
-			return p.Addr().Unmap() == addr && p.Port() == a.Port()
+			return PlainAddr(p.Addr()) == addr && p.Port() == a.Port()
 		}
 		w, err := netip.ParseAddr(v)
-		return err == nil && w.Unmap().WithZone("") == addr
+		return err == nil && PlainAddr(w) == addr
 	})
 }
 

@@ -3,7 +3,6 @@
 package cmdutil
 
 import (
-	"net/netip"
 	"strings"
 
 	"smcr/internal/owner"
@@ -34,9 +33,8 @@ func NameBy(owners func() owner.Lookup) func(stack string, c *nl.Connection) {
 func here(stack string) bool { return stack == "user" || strings.HasPrefix(stack, "ending-") }
 
 func socketOf(c *nl.Connection) owner.Socket {
-	plain := func(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 	if !c.Remote.IsValid() { // it listens: the stack has asked the kernel for it
 		return owner.Socket{Inode: uint32(c.Inode)}
 	}
-	return owner.Socket{Local: plain(c.Local), Remote: plain(c.Remote)}
+	return owner.Socket{Local: Plain(c.Local), Remote: Plain(c.Remote)}
 }

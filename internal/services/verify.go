@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"smcr/internal/cmdutil"
 	"smcr/internal/printable"
 	"smcr/internal/reasons"
 	"smcr/nl"
@@ -158,7 +159,7 @@ func (o *options) announced(ctx context.Context) map[netip.AddrPort]bool {
 	at := map[netip.AddrPort]bool{}
 	for _, c := range all {
 		if c.State == smc.StateListen {
-			at[plain(c.Local)] = true
+			at[cmdutil.Plain(c.Local)] = true
 		}
 	}
 	return at
@@ -172,7 +173,7 @@ func (o *options) sayAnnounced(c *candidate, announced map[netip.AddrPort]bool) 
 	}
 	var does, not []string
 	for _, p := range c.outer() {
-		if announced[plain(p)] {
+		if announced[cmdutil.Plain(p)] {
 			does = append(does, p.String())
 		} else {
 			not = append(not, p.String())
@@ -185,9 +186,6 @@ func (o *options) sayAnnounced(c *candidate, announced map[netip.AddrPort]bool) 
 		o.say("the stack does not announce SMC-R for %s at %s: 'smcr why %s' says why", c.unit.Name, strings.Join(not, ", "), not[0])
 	}
 }
-
-// plain returns an address in the form of its family.
-func plain(p netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(p.Addr().Unmap(), p.Port()) }
 
 // outer returns where a unit listens for other hosts.
 func (c *candidate) outer() []netip.AddrPort {
@@ -226,7 +224,7 @@ func reachable(p netip.AddrPort) string {
 	if name, err := os.Hostname(); err == nil && p.Addr().IsUnspecified() {
 		return fmt.Sprintf("%s:%d", name, p.Port())
 	}
-	return plain(p).String()
+	return cmdutil.Plain(p).String()
 }
 
 // look notes the sockets of a unit: where it listens, and how many of its connections are open.

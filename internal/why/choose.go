@@ -91,7 +91,7 @@ func (o *options) ofHost(ctx context.Context, items []item, own map[netip.Addr]b
 	}
 	var targets []target
 	for _, a := range addrs {
-		if a = plain(a); o.target.hostPort != 0 {
+		if a = cmdutil.PlainAddr(a); o.target.hostPort != 0 {
 			targets = append(targets, target{pair: netip.AddrPortFrom(a, o.target.hostPort)})
 		} else {
 			targets = append(targets, target{addr: a})

@@ -4,7 +4,6 @@ package why
 
 import (
 	"context"
-	"errors"
 	"os"
 	"slices"
 
@@ -36,13 +35,8 @@ func (o *options) ofContainer(ctx context.Context, items []item, w *owners) ([]*
 	} else {
 		paths, err = o.env.pods(ctx, t.pods)
 	}
-	switch {
-	case errors.Is(err, containers.ErrNotFound):
-		return nil, cmdutil.Say(errors.Join(os.ErrNotExist, err), "%v", err)
-	case errors.Is(err, containers.ErrAmbiguous), errors.Is(err, containers.ErrShared):
-		return nil, cmdutil.Say(errors.Join(os.ErrInvalid, err), "%v: give a process", err)
-	case err != nil:
-		return nil, err
+	if err != nil {
+		return nil, containers.Explain(err, "give a process")
 	}
 	pids := o.env.procs.inCgroups(paths)
 	if len(pids) == 0 {

@@ -110,7 +110,7 @@ func ownAddresses() map[netip.Addr]bool {
 	for _, a := range addrs {
 		if n, ok := a.(*net.IPNet); ok {
 			if ip, ok := netip.AddrFromSlice(n.IP); ok {
-				own[plain(ip)] = true
+				own[cmdutil.PlainAddr(ip)] = true
 			}
 		}
 	}
@@ -288,7 +288,7 @@ func (o *options) facts(it *item, s *snapshot, own map[netip.Addr]bool, w *owner
 			f.Software = d.SoftwareRoCE()
 		}
 	}
-	if remote := plain(f.Conn.Remote.Addr()); f.Conn.Remote.IsValid() && (remote.IsLoopback() || own[remote]) {
+	if remote := cmdutil.PlainAddr(f.Conn.Remote.Addr()); f.Conn.Remote.IsValid() && (remote.IsLoopback() || own[remote]) {
 		f.Here = s.ends.here(it.own())
 		f.Translated = !f.Here
 	}

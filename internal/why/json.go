@@ -5,6 +5,7 @@ package why
 import (
 	"fmt"
 
+	"smcr/internal/cmdutil"
 	"smcr/nl"
 )
 
@@ -74,13 +75,13 @@ func newSocketJSON(f *Facts) socketJSON {
 	v := Decide(f)
 	c := &f.Conn
 	j := socketJSON{
-		Kind: "connection", State: c.State.String(), Local: plainPort(c.Local).String(), Accepted: f.Accepted, UID: c.UID,
+		Kind: "connection", State: c.State.String(), Local: cmdutil.Plain(c.Local).String(), Accepted: f.Accepted, UID: c.UID,
 		Carrier: carriers[v.Carrier], Stack: f.Stack, Software: f.Software, Why: v.Why, Reason: v.Reason, Advice: v.Advice,
 	}
 	if f.listens() {
 		j.Kind, j.Clients = "listener", &clientsJSON{f.Clients.SMC, f.Clients.TCP}
 	} else if c.Remote.IsValid() {
-		j.Remote = plainPort(c.Remote).String()
+		j.Remote = cmdutil.Plain(c.Remote).String()
 	}
 	if p := f.Process; p != nil {
 		j.Process = &processJSON{p.PID, p.UID, p.Command, p.Unit, p.Container, p.Part, p.Attached, f.More}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"smcr/internal/cmdutil"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/userstack/network"
@@ -32,9 +33,9 @@ type pair struct{ local, remote netip.AddrPort }
 
 func pairOf(c *nl.Connection) pair {
 	if c.State == smc.StateListen {
-		return pair{local: plainPort(c.Local)}
+		return pair{local: cmdutil.Plain(c.Local)}
 	}
-	return pair{plainPort(c.Local), plainPort(c.Remote)}
+	return pair{cmdutil.Plain(c.Local), cmdutil.Plain(c.Remote)}
 }
 
 // conn returns the socket.
@@ -169,7 +170,7 @@ func (t target) selectsItem(it *item, own map[netip.Addr]bool) bool {
 // selects reports whether a target that is no process selects a socket. own are the addresses of
 // this network namespace.
 func (t target) selects(c *nl.Connection, own map[netip.Addr]bool) bool {
-	local, remote := plainPort(c.Local), plainPort(c.Remote)
+	local, remote := cmdutil.Plain(c.Local), cmdutil.Plain(c.Remote)
 	listens := c.State == smc.StateListen
 	anywhere := listens && local.Addr().IsUnspecified()
 	switch {
@@ -191,7 +192,7 @@ func listeners(items []item) listening {
 	l := listening{}
 	for i := range items {
 		if c := items[i].conn(); c.State == smc.StateListen {
-			l[plainPort(c.Local)] = true
+			l[cmdutil.Plain(c.Local)] = true
 		}
 	}
 	return l
@@ -199,7 +200,7 @@ func listeners(items []item) listening {
 
 // of returns the address of the listener that accepted a connection, or false.
 func (l listening) of(c *nl.Connection) (netip.AddrPort, bool) {
-	local := plainPort(c.Local)
+	local := cmdutil.Plain(c.Local)
 	for _, a := range []netip.Addr{local.Addr(), netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		if p := netip.AddrPortFrom(a, local.Port()); l[p] {
 			return p, true

@@ -111,11 +111,11 @@ func describe(b *strings.Builder, f *Facts, v *Verdict) {
 	}
 	switch {
 	case f.listens():
-		line("Listener", "%s", plainPort(c.Local).String())
+		line("Listener", "%s", cmdutil.Plain(c.Local).String())
 	case f.Accepted:
-		line("Connection", "%s, accepted from %s%s", plainPort(c.Local).String(), plainPort(c.Remote).String(), state)
+		line("Connection", "%s, accepted from %s%s", cmdutil.Plain(c.Local).String(), cmdutil.Plain(c.Remote).String(), state)
 	default:
-		line("Connection", "%s to %s%s", plainPort(c.Local).String(), plainPort(c.Remote).String(), state)
+		line("Connection", "%s to %s%s", cmdutil.Plain(c.Local).String(), cmdutil.Plain(c.Remote).String(), state)
 	}
 	line("Process", "%s", processText(f))
 	switch {

@@ -77,13 +77,13 @@ func parseTarget(arg string) (target, error) {
 		return target{number: int(n)}, nil
 	}
 	if a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(arg, "["), "]")); err == nil && !a.IsUnspecified() {
-		return target{addr: plain(a)}, nil
+		return target{addr: cmdutil.PlainAddr(a)}, nil
 	}
 	if p, err := netip.ParseAddrPort(arg); err == nil && p.Port() != 0 {
 		if p.Addr().IsUnspecified() {
 			return target{port: p.Port()}, nil
 		}
-		return target{pair: plainPort(p)}, nil
+		return target{pair: cmdutil.Plain(p)}, nil
 	}
 	if host, port, err := net.SplitHostPort(arg); err == nil && named.MatchString(host) {
 		if p, err := strconv.ParseUint(port, 10, 16); err == nil && p != 0 {
@@ -138,15 +138,4 @@ func (t target) check() string {
 		return t.addr.String() + ":PORT"
 	}
 	return t.String()
-}
-
-// plain returns an address without what listings do not have alike: the form of IPv4 addresses
-// in IPv6 sockets, and the zone.
-func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
-
-func plainPort(p netip.AddrPort) netip.AddrPort {
-	if !p.IsValid() {
-		return netip.AddrPort{}
-	}
-	return netip.AddrPortFrom(plain(p.Addr()), p.Port())
 }

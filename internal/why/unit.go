@@ -149,7 +149,7 @@ func (o *options) ofSocketUnit(ctx context.Context, items []item, w *owners) ([]
 	}
 	l := listening{}
 	for _, a := range at {
-		l[plainPort(a)] = true
+		l[cmdutil.Plain(a)] = true
 	}
 	var chosen []*item
 	for i := range items {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"smcr/internal/cmdutil"
 	"smcr/internal/reasons"
 	"smcr/nl"
 	"smcr/smc"
@@ -129,7 +130,7 @@ func (f *Facts) fallback() Verdict {
 		if f.Accepted {
 			v.Advice = "Start the client's program with 'smcr run' on its host."
 		} else {
-			v.Advice = fmt.Sprintf("On the host of the server, 'smcr why :%d' says what is missing. Then try 'smcr check %v' here.", f.Conn.Remote.Port(), plainPort(f.Conn.Remote))
+			v.Advice = fmt.Sprintf("On the host of the server, 'smcr why :%d' says what is missing. Then try 'smcr check %v' here.", f.Conn.Remote.Port(), cmdutil.Plain(f.Conn.Remote))
 		}
 	}
 	return v
@@ -237,7 +238,7 @@ func (f *Facts) notUnder() Verdict {
 		v.Advice = fmt.Sprintf("Start it again with 'smcr run -- %s'.", p.Start)
 	}
 	if !f.listens() && !f.Accepted && !f.Translated && f.Conn.Remote.IsValid() {
-		v.Advice += fmt.Sprintf(" Whether the peer speaks SMC: 'smcr check %v'.", plainPort(f.Conn.Remote))
+		v.Advice += fmt.Sprintf(" Whether the peer speaks SMC: 'smcr check %v'.", cmdutil.Plain(f.Conn.Remote))
 	}
 	return v
 }
