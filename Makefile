@@ -45,7 +45,7 @@ PLAN         = env CGO_ENABLED=0 $(GO) run -buildvcs=false ./internal/testing/pl
 SOAK         = $(GO) run -buildvcs=false ./internal/testing/soak
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall deb rpm dist test gate gate-fresh test-all results timing lint plant fuzz soak connections open flood repeat resets faults field test-suites services suite-tools mutants bench bench-plots bench-rdma demo recording dashboard guest generate test-tools test-tools-all bench-tools clean
+.PHONY: all help build install uninstall deb rpm dist test gate gate-fresh test-all results timing lint plant fuzz soak connections open flood rounds repeat resets faults field test-suites services suite-tools mutants bench bench-plots bench-rdma demo recording dashboard guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -76,6 +76,7 @@ help:
 	  'open       10,000 connections open at the same time' \
 	  'flood      FLOODTIME=$(FLOODTIME) of each kind of flood beside connections of others;' \
 	  '           SOAKFLAGS=-table prints losses and delays of these' \
+	  'rounds     what comes and goes, round after round, and what a stack has after each' \
 	  'resets     RESETS=$(RESETS) connections reset by peers in the middle of the handshake' \
 	  'faults     each fault of calls, netdevs and disks, for more than an hour: docs/reliability.md;' \
 	  '           RUN=regexp selects tests' \
@@ -190,6 +191,10 @@ open:
 flood:
 	$(say) 'floods of $(FLOODTIME) each'
 	@$(SOAK) flood -time '$(FLOODTIME)' $(SOAKFLAGS)
+
+rounds:
+	$(say) 'what comes and goes, round after round'
+	@$(SOAK) rounds $(SOAKFLAGS)
 
 repeat:
 	@$(PLAN) repeat -go '$(GO)' -count '$(TIMES)' -load '$(LOAD)' $(if $(RUN)$(PKG),-run '$(RUN)' $(if $(PKG),-pkg '$(PKG)'),-gate) $(REPEATFLAGS)

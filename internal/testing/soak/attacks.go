@@ -143,9 +143,9 @@ func (r *ring) close() {
 	}
 }
 
-// newPeer returns what the hostile host says of itself with a peer ID that no other host has.
-func (f *floodBed) newPeer() adversary.Identity {
-	id := f.hostile.Own
+// newPeer returns what a hostile host says of itself with a peer ID that no other host has.
+func newPeer(h *adversary.Host) adversary.Identity {
+	id := h.Own
 	binary.BigEndian.PutUint64(id.PeerID[:], rand.Uint64())
 	return id
 }
@@ -163,7 +163,7 @@ func proposals(ctx context.Context, f *floodBed, times *atomic.Int64) error {
 		list, err := f.hostile.Dial(ctx, f.target(), perDial)
 		for _, d := range list {
 			open.add(func() { _ = d.Close() })
-			id := f.newPeer()
+			id := newPeer(f.hostile)
 			p, perr := id.Proposal(eid)
 			err = errors.Join(err, perr, d.Send(p))
 		}
@@ -179,7 +179,7 @@ func firstContacts(ctx context.Context, f *floodBed, times *atomic.Int64) error 
 	open := &ring{held: make([]func(), 200)}
 	defer open.close()
 	return f.repeat(ctx, times, func() (int, error) {
-		p, err := f.hostile.Join(ctx, f.target(), eid, f.newPeer())
+		p, err := f.hostile.Join(ctx, f.target(), eid, newPeer(f.hostile))
 		if err != nil {
 			return 0, err
 		}
@@ -243,7 +243,7 @@ func inGroup(ctx context.Context, f *floodBed, times *atomic.Int64, attack func(
 		return err
 	}
 	return f.repeat(ctx, times, func() (int, error) {
-		p, err := f.hostile.Join(ctx, f.target(), eid, f.newPeer())
+		p, err := f.hostile.Join(ctx, f.target(), eid, newPeer(f.hostile))
 		if err != nil {
 			return 0, err
 		}

@@ -17,7 +17,7 @@ import (
 // margins are what a process may have more at the end than after the first connections.
 // The numbers of threads and goroutines depend on how many connections were in the same
 // state at the same time. RSS includes pages of Go that are free. A stack has 16 to 32 sockets in stock.
-var margins = gauge.Sample{Descriptors: 24, Threads: 8, Goroutines: 16, Heap: 2 << 20, RSS: 24 << 20}
+var margins = gauge.Sample{Descriptors: 24, Threads: 8, Goroutines: 16, Heap: 2 << 20, RSS: 24 << 20, Mapped: 512 << 20}
 
 // marginKernel is that of the memory of the kernel in bytes, for the whole machine.
 const marginKernel = 64 << 20
@@ -35,6 +35,8 @@ func grownBeyond(before, now, margins gauge.Sample) (list []string) {
 		{"goroutines", int64(before.Goroutines), int64(now.Goroutines), int64(margins.Goroutines)},
 		{"bytes of heap", before.Heap, now.Heap, margins.Heap},
 		{"bytes of resident memory", before.RSS, now.RSS, margins.RSS},
+		{"mapped bytes", before.Mapped, now.Mapped, margins.Mapped},
+		{"entries of eBPF maps", int64(before.Entries), int64(now.Entries), int64(margins.Entries)},
 	} {
 		if v.is > v.was+v.margin {
 			list = append(list, fmt.Sprintf("%d %s, %d before", v.is, v.what, v.was))

@@ -152,7 +152,7 @@ func proposalsOfMany(ctx context.Context, f *floodBed, times *atomic.Int64) erro
 		list, err := f.hostile.DialFrom(ctx, f.nth(1+int(next.Add(1))%addresses), "", f.target(), 1)
 		for _, d := range list {
 			open.add(func() { _ = d.Close() })
-			id := f.newPeer()
+			id := newPeer(f.hostile)
 			p, perr := id.Proposal(eid)
 			err = errors.Join(err, perr, d.Send(p))
 		}

@@ -7,8 +7,9 @@
 //	soak connections [-n 1000000]       connections that are opened and closed
 //	soak open [-n 10000]                connections that are open at the same time
 //	soak flood [-time 5m] [-run REGEXP] each kind of flood beside connections of others
+//	soak rounds [-n 500] [-run REGEXP]  what comes and goes, round after round: what is left
 //
-// `make soak`, `make connections`, `make open` and `make flood` are the same. The exit
+// `make soak`, `make connections`, `make open`, `make flood` and `make rounds` are the same. The exit
 // status is 1 if anything was found, 2 if the run itself failed. SIGINT ends a run in
 // order, with its summary. Progress and the summary are text on standard error. Each row
 // of the summary is also a JSON line on standard output ([Row]).

@@ -59,6 +59,7 @@ var runs = map[string]func(context.Context, *flag.FlagSet, []string) (bool, erro
 	"connections": runConnections,
 	"open":        runOpen,
 	"flood":       runFlood,
+	"rounds":      runRounds,
 }
 
 func run(ctx context.Context, args []string) (bool, error) {

@@ -46,7 +46,7 @@ type soakRun struct {
 // soakMargins are what a stack may have more at the end of a soak than before the faults.
 // Maps of Go keep the memory of their largest size. What grows with time is found by the run of
 // many connections.
-var soakMargins = gauge.Sample{Descriptors: 16, Threads: 64, Goroutines: 16, Heap: 24 << 20, RSS: 96 << 20}
+var soakMargins = gauge.Sample{Descriptors: 16, Threads: 64, Goroutines: 16, Heap: 24 << 20, RSS: 96 << 20, Mapped: 2 << 30}
 
 // runSoak mixes all of it.
 func runSoak(ctx context.Context, flags *flag.FlagSet, args []string) (bool, error) {
@@ -130,15 +130,7 @@ func (s *soakRun) startStack(h *netnstest.Host) error {
 
 // stackSample returns what the stack of a host has.
 func (s *soakRun) stackSample(h *netnstest.Host) (gauge.Sample, error) {
-	s.bed.mu.Lock()
-	path := ""
-	for _, g := range s.gauges {
-		if g.name == gaugeName("serve", h) {
-			path = g.path // the newest one
-		}
-	}
-	s.bed.mu.Unlock()
-	return gauge.Read(path)
+	return s.newest("serve", h)
 }
 
 // epollProgram is a client in Python.
@@ -410,18 +402,23 @@ func (s *soakRun) end() error {
 // remaining returns the files that the stack of a host has left, but for those that are to
 // stay: its state, and the directory with the lock.
 func remaining(h *netnstest.Host) (list []string) {
-	_ = h.Do(func() error {
-		dir, err := place.Dir()
-		if err != nil {
-			return err
+	entries, _ := files(h)
+	for _, e := range entries {
+		if e.Type()&os.ModeSocket != 0 || strings.HasSuffix(e.Name(), ".tmp") {
+			list = append(list, e.Name())
 		}
-		entries, err := os.ReadDir(dir)
-		for _, e := range entries {
-			if e.Type()&os.ModeSocket != 0 || strings.HasSuffix(e.Name(), ".tmp") {
-				list = append(list, filepath.Join(dir, e.Name()))
-			}
+	}
+	return list
+}
+
+// files returns those of the stacks of a host.
+func files(h *netnstest.Host) (entries []os.DirEntry, err error) {
+	err = h.Do(func() error {
+		dir, err := place.Dir()
+		if err == nil {
+			entries, err = os.ReadDir(dir)
 		}
 		return err
 	})
-	return list
+	return entries, err
 }

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +72,20 @@ func TestFigures(t *testing.T) {
 	find(t, "flood", "-time", "6s", "-table", "-rate", "500", "-run", "nothing|SYN-ACKs|200 addresses")
 }
 
+// TestRounds: of what comes and goes, nothing is left that grows from round to round: connections that carry bytes, are reset,
+// declined, refused or time out, first contacts that are left, and takeovers.
+func TestRounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes")
+	}
+	for _, k := range roundKinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			find(t, "rounds", "-rounds", "4", "-warm", "2", "-run", "^"+regexp.QuoteMeta(k.name)+"$")
+		})
+	}
+}
+
 // TestCells: the cells of the table are those of its head, and say what was counted.
 func TestCells(t *testing.T) {
 	var out strings.Builder
@@ -98,7 +113,7 @@ func TestSoak(t *testing.T) {
 
 // TestGrown: growth beyond a margin is found, and nothing else.
 func TestGrown(t *testing.T) {
-	before := gauge.Sample{Descriptors: 50, Threads: 10, RSS: 40 << 20, Goroutines: 20, Heap: 3 << 20}
+	before := gauge.Sample{Descriptors: 50, Threads: 10, RSS: 40 << 20, Mapped: 200 << 20, Goroutines: 20, Heap: 3 << 20, Entries: 5}
 	if list := grown(before, before); len(list) > 0 {
 		t.Errorf("nothing has grown: %q", list)
 	}
@@ -108,6 +123,8 @@ func TestGrown(t *testing.T) {
 		"goroutines":               func(s *gauge.Sample, n int64) { s.Goroutines += margins.Goroutines + int(n) },
 		"bytes of heap":            func(s *gauge.Sample, n int64) { s.Heap += margins.Heap + n },
 		"bytes of resident memory": func(s *gauge.Sample, n int64) { s.RSS += margins.RSS + n },
+		"mapped bytes":             func(s *gauge.Sample, n int64) { s.Mapped += margins.Mapped + n },
+		"entries of eBPF maps":     func(s *gauge.Sample, n int64) { s.Entries += margins.Entries + int(n) },
 	} {
 		for n := range int64(2) {
 			now := before
@@ -170,7 +187,7 @@ func TestFailedOfFault(t *testing.T) {
 	}
 }
 
-// TestFaultNames: no two faults and no two floods share a row.
+// TestFaultNames: no two faults, no two floods and no two kinds of rounds share a row.
 func TestFaultNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range (&soakRun{}).faults() {
@@ -178,6 +195,13 @@ func TestFaultNames(t *testing.T) {
 			t.Errorf("fault %q is there twice, or does nothing", f.name)
 		}
 		seen[f.name] = true
+	}
+	clear(seen)
+	for _, k := range roundKinds {
+		if seen[k.name] || k.run == nil {
+			t.Errorf("kind %q is there twice, or does nothing", k.name)
+		}
+		seen[k.name] = true
 	}
 	clear(seen)
 	for _, a := range attacks {
@@ -189,7 +213,8 @@ func TestFaultNames(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{{"-time", "x"}, {"-run", "("}, {"flood", "-run", "("}, {"connections", "-n", "x"}, {"open", "-n", "x"}, {"-unknown"}} {
+	for _, args := range [][]string{{"-time", "x"}, {"-run", "("}, {"flood", "-run", "("}, {"connections", "-n", "x"}, {"open", "-n", "x"}, {"-unknown"},
+		{"rounds", "-run", "("}, {"rounds", "-run", "^no such kind$"}, {"rounds", "-rounds", "3", "-warm", "3"}, {"rounds", "-n", "0"}} {
 		flags := flag.NewFlagSet("", flag.ContinueOnError)
 		flags.SetOutput(&strings.Builder{})
 		name := ""
