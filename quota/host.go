@@ -31,6 +31,9 @@ type Origin struct {
 // OriginOfNeighbour returns the origin of all hosts with one Ethernet address.
 func OriginOfNeighbour(mac [6]byte) Origin { return Origin{mac: mac} }
 
+// Neighbour returns the Ethernet address of an origin that is one of the LAN.
+func (o Origin) Neighbour() (mac [6]byte, ok bool) { return o.mac, o.mac != [6]byte{} }
+
 // How many bits of an address are those of a network behind a router: what one owner usually gets.
 const (
 	network4 = 24

@@ -72,6 +72,8 @@ const (
 	DiagNoRoute Diagnosis = 0x030e0000
 	// DiagIndirect: peers disagree on direct or routed RoCE.
 	DiagIndirect Diagnosis = 0x030f0000
+	// DiagSilent: too many connections from the peer, or its network, have said nothing. Linux does not have this code, and it is never sent.
+	DiagSilent Diagnosis = 0x03f90000
 	// DiagCopied: something copies TCP options back, so that of SMC means nothing. Linux does not have this code, and it is never sent.
 	DiagCopied Diagnosis = 0x03fb0000
 	// DiagNoPath: RoCE does not pass between the hosts, although TCP does. Linux does not have this code.
@@ -169,6 +171,8 @@ func (d Diagnosis) Text() string {
 		return "no route to the peer's RNIC"
 	case DiagIndirect:
 		return "peers disagree on direct or routed RoCE"
+	case DiagSilent:
+		return "connections of the peer said nothing"
 	case DiagCopied:
 		return "TCP options are copied back"
 	case DiagNoPath:

@@ -127,7 +127,7 @@ func TestDiagnosisText(t *testing.T) {
 		texts[text] = name
 		return true
 	})
-	if codes != 44 {
+	if codes != 45 {
 		t.Errorf("%d codes", codes)
 	}
 }

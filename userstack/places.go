@@ -4,11 +4,23 @@ package userstack
 
 import (
 	"net/netip"
+	"time"
 
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
 )
+
+// Known implements inside.Stack.
+func (i insideStack) Known() (all []inside.Known) {
+	l := &i.s.limit
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for host, origin := range l.known.All(time.Now()) {
+		all = append(all, inside.Known{Host: host, Origin: origin})
+	}
+	return all
+}
 
 // Places implements inside.Stack. It is canAnnounce for whole networks, so it does not know single routes and peers: what a
 // rendezvous finds out is declined there.
@@ -43,6 +55,7 @@ func (i insideStack) Places() ([]inside.Place, error) {
 		if p.Prefix = netip.PrefixFrom(netip.IPv4Unspecified(), 0); i.s.speaksV2(p.Prefix.Addr()) {
 			all = append(all, p)
 		}
+		p.Near = true
 		for _, a := range netdevs[n].Addrs {
 			p.Prefix = a.Masked()
 			all = append(all, p)

@@ -69,7 +69,7 @@ var edges = []struct {
 	{"userstack/network", []string{"userstack/tcpopt", "nl", "guard", "internal/retry"}},
 	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "guard", "rdmaverbs"}},
 	{"userstack/internal/mempool", []string{"rdmaverbs"}},
-	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "smc", "stats"}},
+	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "quota", "smc", "stats"}},
 	{"userstack/internal/pathmemory", []string{"quota"}},
 	{"userstack/internal/tracing", []string{"nl", "rdmaverbs", "smc"}},
 	{"userstack/internal/bedtest", []string{"userstack/network", "userstack/simfabric", "userstack/linkgroup", "userstack/internal/inside", "smc"}},

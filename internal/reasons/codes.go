@@ -225,6 +225,15 @@ var codes = []Reason{
 		Cure:  []string{"Give the netdevs of both RNICs the same prefix length: see 'ip address'.", "Compare the routes of both hosts: 'ip route get ADDRESS'."},
 	},
 	{
+		Code: smc.DiagSilent, Name: "silent-peer", Text: "connections of the peer said nothing",
+		Cause: "Many connections from this host, or from its network behind a router, announced SMC and then sent no CLC message for 6 s. Such connections keep places that others need, so the next ones from there are TCP: for a minute at first, for 15 minutes at most. Either somebody attacks this host, or something on the path takes the TCP option of SMC off the SYN-ACK, so that the peer does not know of SMC.",
+		Cure: []string{
+			"Nothing has to be done for TCP, nor for other hosts.",
+			"To see whether the option is taken off: capture the SYN-ACK on both hosts with 'tcpdump -v', and look for the experiment id 0xe2d4c3d9.",
+			"'smcr info' lists the peers, with the time that is left.",
+		},
+	},
+	{
 		Code: smc.DiagLocal, Name: "local", Text: "the peer is on this machine",
 		Cause: "Both programs are on this machine, in one network namespace or in two, so their connection is TCP between their own sockets. Within a machine the kernel's TCP is faster than software RoCE.",
 		Cure: []string{

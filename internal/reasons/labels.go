@@ -37,6 +37,7 @@ var labels = map[smc.Diagnosis]string{
 	smc.DiagMaxDMB:          "no_dmb",
 	smc.DiagNoRoute:         "no_route",
 	smc.DiagIndirect:        "routing_mismatch",
+	smc.DiagSilent:          "silent_peer",
 	smc.DiagCopied:          "option_replayed",
 	smc.DiagNoPath:          "roce_blocked",
 	smc.DiagLocal:           "local",

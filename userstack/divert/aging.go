@@ -23,6 +23,13 @@ type waiting struct {
 	flow bpfFlow
 }
 
+// has reports whether the stack has a connection.
+func (d *Diverter) has(t Tuple) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.flows[t] != nil
+}
+
 // expire removes connections that were announced and never came into being, and users without connections.
 func (d *Diverter) expire() {
 	if err := d.setAccounts(); err != nil {
@@ -32,6 +39,9 @@ func (d *Diverter) expire() {
 	var old, some []waiting
 	if err := each(d.bpf.Flows, func(key *bpfTuple, k *bpfFlow) {
 		switch age := now - time.Duration(k.Id>>1); {
+		case k.Held != 0 && age > handshakeMost && k.Server != 0 && !d.has(tupleOf(*key)):
+			// The packet that was held was lost, and no other one came.
+			old = append(old, waiting{*key, *k})
 		case k.Held != 0:
 		case age > handshakeMost:
 			old = append(old, waiting{*key, *k})
@@ -59,15 +69,16 @@ func (d *Diverter) expire() {
 	var were []bpfFlow
 	for _, w := range old {
 		var k bpfFlow
-		if look(d.bpf.Flows, w.key, &k) != nil || k.Id != w.flow.Id || k.Held != 0 {
+		if look(d.bpf.Flows, w.key, &k) != nil || k.Id != w.flow.Id || k.Held != w.flow.Held || d.flows[tupleOf(w.key)] != nil {
 			continue
 		}
 		var is bpfWay
-		if look(d.bpf.Ways, w.key, &is) == nil && is.State == wayProbed {
+		if look(d.bpf.Ways, w.key, &is) == nil && (is.State == wayProbed || k.Held != 0) {
 			_ = drop(d.bpf.Ways, w.key)
 		}
 		keys, were = append(keys, w.key), append(were, k)
 	}
 	d.remove(keys, were)
 	d.forgetUsers()
+	d.forgetSilents(time.Now())
 }

@@ -31,6 +31,8 @@ type bpfFlow struct {
 	Via     bpfHop
 	Isn     uint32
 	PeerIsn uint32
+	From    bpfOrigin
+	Slots   [6]uint32
 	Server  uint8
 	Held    uint8
 	Own     struct {
@@ -61,6 +63,17 @@ type bpfKnown struct {
 	_    structs.HostLayout
 	Peer bpfPeer
 	Is   bpfSilence
+}
+
+type bpfMet struct {
+	_   structs.HostLayout
+	Mac [8]uint8
+}
+
+type bpfOrigin struct {
+	_   structs.HostLayout
+	Net [16]uint8
+	Mac [8]uint8
 }
 
 type bpfOwners struct {
@@ -112,6 +125,12 @@ type bpfScratch struct {
 		_   structs.HostLayout
 		Was [64]uint8
 		Now [68]uint8
+	}
+	Counted struct {
+		_       structs.HostLayout
+		What    uint32
+		Account uint32
+		From    bpfOrigin
 	}
 	_ [4]byte
 }
@@ -194,39 +213,44 @@ type bpfWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	bpfMapAccounts  = "accounts"
-	bpfMapCgroups   = "cgroups"
-	bpfMapEarlier   = "earlier"
-	bpfMapFlows     = "flows"
-	bpfMapHolder    = "holder"
-	bpfMapListeners = "listeners"
-	bpfMapPlaces    = "places"
-	bpfMapPlains    = "plains"
-	bpfMapQuiet     = "quiet"
-	bpfMapRemoved   = "removed"
-	bpfMapScratches = "scratches"
-	bpfMapShifter   = "shifter"
-	bpfMapShifts    = "shifts"
-	bpfMapStates    = "states"
-	bpfMapSyns      = "syns"
-	bpfMapTallies   = "tallies"
-	bpfMapTotal     = "total"
-	bpfMapUsers     = "users"
-	bpfMapWays      = "ways"
-	bpfProgArriving = "arriving"
-	bpfProgLeaving  = "leaving"
-	bpfProgLetGo    = "let_go"
-	bpfProgReceived = "received"
-	bpfProgSent     = "sent"
-	bpfVarHold      = "hold"
-	bpfVarLast      = "last"
-	bpfVarMark      = "mark"
-	bpfVarOfAll     = "of_all"
-	bpfVarOfRoot    = "of_root"
-	bpfVarPerUser   = "per_user"
-	bpfVarPlainSets = "plain_sets"
-	bpfVarQuietSets = "quiet_sets"
-	bpfVarVeth      = "veth"
+	bpfMapAccounts      = "accounts"
+	bpfMapCgroups       = "cgroups"
+	bpfMapEarlier       = "earlier"
+	bpfMapFlows         = "flows"
+	bpfMapHolder        = "holder"
+	bpfMapHosts         = "hosts"
+	bpfMapListeners     = "listeners"
+	bpfMapMutes         = "mutes"
+	bpfMapPlaces        = "places"
+	bpfMapPlains        = "plains"
+	bpfMapQuiet         = "quiet"
+	bpfMapRemoved       = "removed"
+	bpfMapScratches     = "scratches"
+	bpfMapShifter       = "shifter"
+	bpfMapShifts        = "shifts"
+	bpfMapStates        = "states"
+	bpfMapSyns          = "syns"
+	bpfMapTallies       = "tallies"
+	bpfMapTotal         = "total"
+	bpfMapUndecided     = "undecided"
+	bpfMapUsers         = "users"
+	bpfMapWays          = "ways"
+	bpfProgArriving     = "arriving"
+	bpfProgLeaving      = "leaving"
+	bpfProgLetGo        = "let_go"
+	bpfProgReceived     = "received"
+	bpfProgSent         = "sent"
+	bpfVarHold          = "hold"
+	bpfVarLast          = "last"
+	bpfVarMark          = "mark"
+	bpfVarOfAll         = "of_all"
+	bpfVarOfRoot        = "of_root"
+	bpfVarPerUser       = "per_user"
+	bpfVarPlainSets     = "plain_sets"
+	bpfVarQuietSets     = "quiet_sets"
+	bpfVarSeed          = "seed"
+	bpfVarUndecidedMost = "undecided_most"
+	bpfVarVeth          = "veth"
 )
 
 // loadBpf returns the embedded CollectionSpec for bpf.
@@ -287,7 +311,9 @@ type bpfMapSpecs struct {
 	Earlier   *ebpf.MapSpec `ebpf:"earlier"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
 	Holder    *ebpf.MapSpec `ebpf:"holder"`
+	Hosts     *ebpf.MapSpec `ebpf:"hosts"`
 	Listeners *ebpf.MapSpec `ebpf:"listeners"`
+	Mutes     *ebpf.MapSpec `ebpf:"mutes"`
 	Places    *ebpf.MapSpec `ebpf:"places"`
 	Plains    *ebpf.MapSpec `ebpf:"plains"`
 	Quiet     *ebpf.MapSpec `ebpf:"quiet"`
@@ -299,6 +325,7 @@ type bpfMapSpecs struct {
 	Syns      *ebpf.MapSpec `ebpf:"syns"`
 	Tallies   *ebpf.MapSpec `ebpf:"tallies"`
 	Total     *ebpf.MapSpec `ebpf:"total"`
+	Undecided *ebpf.MapSpec `ebpf:"undecided"`
 	Users     *ebpf.MapSpec `ebpf:"users"`
 	Ways      *ebpf.MapSpec `ebpf:"ways"`
 }
@@ -307,15 +334,17 @@ type bpfMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfVariableSpecs struct {
-	Hold      *ebpf.VariableSpec `ebpf:"hold"`
-	Last      *ebpf.VariableSpec `ebpf:"last"`
-	Mark      *ebpf.VariableSpec `ebpf:"mark"`
-	OfAll     *ebpf.VariableSpec `ebpf:"of_all"`
-	OfRoot    *ebpf.VariableSpec `ebpf:"of_root"`
-	PerUser   *ebpf.VariableSpec `ebpf:"per_user"`
-	PlainSets *ebpf.VariableSpec `ebpf:"plain_sets"`
-	QuietSets *ebpf.VariableSpec `ebpf:"quiet_sets"`
-	Veth      *ebpf.VariableSpec `ebpf:"veth"`
+	Hold          *ebpf.VariableSpec `ebpf:"hold"`
+	Last          *ebpf.VariableSpec `ebpf:"last"`
+	Mark          *ebpf.VariableSpec `ebpf:"mark"`
+	OfAll         *ebpf.VariableSpec `ebpf:"of_all"`
+	OfRoot        *ebpf.VariableSpec `ebpf:"of_root"`
+	PerUser       *ebpf.VariableSpec `ebpf:"per_user"`
+	PlainSets     *ebpf.VariableSpec `ebpf:"plain_sets"`
+	QuietSets     *ebpf.VariableSpec `ebpf:"quiet_sets"`
+	Seed          *ebpf.VariableSpec `ebpf:"seed"`
+	UndecidedMost *ebpf.VariableSpec `ebpf:"undecided_most"`
+	Veth          *ebpf.VariableSpec `ebpf:"veth"`
 }
 
 // bpfObjects contains all objects after they have been loaded into the kernel.
@@ -343,7 +372,9 @@ type bpfMaps struct {
 	Earlier   *ebpf.Map `ebpf:"earlier"`
 	Flows     *ebpf.Map `ebpf:"flows"`
 	Holder    *ebpf.Map `ebpf:"holder"`
+	Hosts     *ebpf.Map `ebpf:"hosts"`
 	Listeners *ebpf.Map `ebpf:"listeners"`
+	Mutes     *ebpf.Map `ebpf:"mutes"`
 	Places    *ebpf.Map `ebpf:"places"`
 	Plains    *ebpf.Map `ebpf:"plains"`
 	Quiet     *ebpf.Map `ebpf:"quiet"`
@@ -355,6 +386,7 @@ type bpfMaps struct {
 	Syns      *ebpf.Map `ebpf:"syns"`
 	Tallies   *ebpf.Map `ebpf:"tallies"`
 	Total     *ebpf.Map `ebpf:"total"`
+	Undecided *ebpf.Map `ebpf:"undecided"`
 	Users     *ebpf.Map `ebpf:"users"`
 	Ways      *ebpf.Map `ebpf:"ways"`
 }
@@ -366,7 +398,9 @@ func (m *bpfMaps) Close() error {
 		m.Earlier,
 		m.Flows,
 		m.Holder,
+		m.Hosts,
 		m.Listeners,
+		m.Mutes,
 		m.Places,
 		m.Plains,
 		m.Quiet,
@@ -378,6 +412,7 @@ func (m *bpfMaps) Close() error {
 		m.Syns,
 		m.Tallies,
 		m.Total,
+		m.Undecided,
 		m.Users,
 		m.Ways,
 	)
@@ -387,15 +422,17 @@ func (m *bpfMaps) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfVariables struct {
-	Hold      *ebpf.Variable `ebpf:"hold"`
-	Last      *ebpf.Variable `ebpf:"last"`
-	Mark      *ebpf.Variable `ebpf:"mark"`
-	OfAll     *ebpf.Variable `ebpf:"of_all"`
-	OfRoot    *ebpf.Variable `ebpf:"of_root"`
-	PerUser   *ebpf.Variable `ebpf:"per_user"`
-	PlainSets *ebpf.Variable `ebpf:"plain_sets"`
-	QuietSets *ebpf.Variable `ebpf:"quiet_sets"`
-	Veth      *ebpf.Variable `ebpf:"veth"`
+	Hold          *ebpf.Variable `ebpf:"hold"`
+	Last          *ebpf.Variable `ebpf:"last"`
+	Mark          *ebpf.Variable `ebpf:"mark"`
+	OfAll         *ebpf.Variable `ebpf:"of_all"`
+	OfRoot        *ebpf.Variable `ebpf:"of_root"`
+	PerUser       *ebpf.Variable `ebpf:"per_user"`
+	PlainSets     *ebpf.Variable `ebpf:"plain_sets"`
+	QuietSets     *ebpf.Variable `ebpf:"quiet_sets"`
+	Seed          *ebpf.Variable `ebpf:"seed"`
+	UndecidedMost *ebpf.Variable `ebpf:"undecided_most"`
+	Veth          *ebpf.Variable `ebpf:"veth"`
 }
 
 // bpfPrograms contains all programs after they have been loaded into the kernel.

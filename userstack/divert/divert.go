@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,8 @@ type Config struct {
 	PerUser int
 	// plain, if not 0, is what a user may have in place of userPlain.
 	plain int
+	// undecided, if not 0, is in place of undecidedMost.
+	undecided int
 	// Subordinates returns the users whose connections are charged to another one, as quota.Subordinates does: later there may be more.
 	Subordinates func() []quota.IDs
 	// Log and Guard are those of the stack. Guard may be nil.
@@ -48,13 +51,15 @@ type Config struct {
 // A Diverter stands in the path of the TCP connections of one network namespace. It is safe for
 // concurrent use.
 type Diverter struct {
-	cfg     Config
-	host    *netlink.Handle
-	ns      *namespace
-	veth    int
-	held    *heldEnd
-	bpf     *bpfObjects
-	sockets *sockets // for one goroutine
+	cfg  Config
+	host *netlink.Handle
+	ns   *namespace
+	veth int
+	held *heldEnd
+	bpf  *bpfObjects
+	// undecided counts connections of servers.
+	undecided undecided
+	sockets   *sockets // for one goroutine
 	// neighbours are those of the host.
 	neighbours hostNeighbours
 	// congestion is the name of the host's control of congestion.
@@ -86,11 +91,13 @@ type Diverter struct {
 	attached map[uint64]bool
 	past     map[outcome]uint64
 	places   map[bpfPlace]uint32 // map places
-	removed  uint64              // what stateRemoved says
-	accounts int                 // how many ranges of users map accounts has
-	listened []listened          // the latest one last
-	shifted  quota.Tally[uint32] // connections of users that were let go
-	followed bool                // its programs are at all devices
+	silents  silents
+	known    map[netip.Addr]bpfMet // map hosts
+	removed  uint64                // what stateRemoved says
+	accounts int                   // how many ranges of users map accounts has
+	listened []listened            // the latest one last
+	shifted  quota.Tally[uint32]   // connections of users that were let go
+	followed bool                  // its programs are at all devices
 }
 
 // outcome is of what the sums in Diverter.past are.
@@ -103,7 +110,7 @@ type outcome struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]time.Time{}, given: map[*Flow]*given{}, unsure: map[uint64]reset{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}}
+	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]time.Time{}, given: map[*Flow]*given{}, unsure: map[uint64]reset{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, silents: silents{}, known: map[netip.Addr]bpfMet{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())
@@ -150,7 +157,10 @@ func (d *Diverter) make() (err error) {
 	for _, m := range shared {
 		defer m.Close()
 	}
-	if d.bpf, err = loadPrograms(d.veth, hold, d.mark, d.cfg.Flows, d.cfg.PerUser, d.cfg.plain, shared); err != nil {
+	if d.bpf, err = loadPrograms(d.veth, hold, d.mark, &d.cfg, shared); err != nil {
+		return err
+	}
+	if d.undecided, err = openUndecided(d, d.bpf.Undecided); err != nil {
 		return err
 	}
 	if err := tryRemoveAll(d.bpf.Ways); err != nil {

@@ -62,6 +62,9 @@ func left(d *Diverter) (left string) {
 		left += t.String() + " "
 	}
 	d.mu.Unlock()
+	if n := d.slots(); n != 0 {
+		left += fmt.Sprintf("%d undecided ", n)
+	}
 	var key bpfTuple
 	var k bpfFlow
 	for all := d.bpf.Flows.Iterate(); all.Next(&key, &k); {

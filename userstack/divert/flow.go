@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -42,6 +43,8 @@ type Flow struct {
 	account  uint32 // the user to whom it is charged
 	via      bpfHop // by which it was announced
 	isn      uint32
+	from     bpfOrigin // of a server's peer
+	slots    [6]uint32 // where a server's connection is counted until it is decided
 	innerEnd end
 	began    time.Duration // when this host announced the connection, as monotonic reports it
 	held     time.Duration // when its first packet was held
@@ -50,7 +53,8 @@ type Flow struct {
 
 	forgotten bool // guarded by d.mu: see forget
 
-	giving sync.Mutex // for the bytes of first
+	isDecided atomic.Bool
+	giving    sync.Mutex // for the bytes of first
 
 	mu      sync.Mutex
 	state   int
@@ -89,7 +93,7 @@ func (d *Diverter) newFlow(fr frame) (*Flow, error) {
 	fr.b = slices.Clone(fr.b)
 	var inner, outer end
 	if k.Server != 0 {
-		f.Role = smc.Server
+		f.Role, f.from, f.slots = smc.Server, k.From, k.Slots
 		theirs, _, err := parseSegment(k.Peer.B[:min(int(k.Peer.Len), tcpMost)])
 		if err != nil {
 			return nil, err
@@ -192,6 +196,7 @@ func (f *Flow) Age() time.Duration { return monotonic() - f.began }
 // and then Finish or Reset at the end. Errors: net.ErrClosed after Reset, or one that wraps a
 // syscall.Errno; the connection was reset then.
 func (f *Flow) Split() (fd int, giveBack func(), err error) {
+	f.decided()
 	var dev uint32
 	s := &stream{end: f.innerEnd}
 	s.end.tsAge = monotonic() - f.held
@@ -350,6 +355,7 @@ func (f *Flow) isOver() bool {
 
 // end ends the Flow. It returns inner, which is nil before Split, and whether the caller is the first.
 func (f *Flow) end() (inner *stream, first bool) {
+	f.decided()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	first = !f.over

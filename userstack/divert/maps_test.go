@@ -116,7 +116,7 @@ func TestShiftsSize(t *testing.T) {
 func TestMapsOf(t *testing.T) {
 	testkind.System(t)
 	_ = rlimit.RemoveMemlock()
-	o, err := loadPrograms(1, 2, 3, 16, 0, 0, nil)
+	o, err := loadPrograms(1, 2, 3, &Config{Flows: 16}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,8 @@ type Place struct {
 	Prefix netip.Prefix
 	// Why is the reason why SMC-R is not possible there, or 0 if it may be.
 	Why smc.Diagnosis
+	// Near says that who has these addresses is a neighbour, and not behind a router.
+	Near bool
 }
 
 // devBits and v4Bits are the bits of a key before its address, and those before an IPv4 address in that.
@@ -43,6 +45,17 @@ func (p *Place) key() bpfPlace {
 	return k
 }
 
+// neighbourPlace is the bit NEIGHBOUR of a value of map places.
+const neighbourPlace = 1 << 31
+
+func (p *Place) value() uint32 {
+	v := uint32(p.Why)
+	if p.Near {
+		v |= neighbourPlace
+	}
+	return v
+}
+
 // SetPlaces says where SMC-R is not possible: what goes there is not announced. It replaces what was said before, and says
 // nothing of other devices. There must not be more than the table takes, which is 16384.
 func (d *Diverter) SetPlaces(all []Place) error {
@@ -50,7 +63,7 @@ func (d *Diverter) SetPlaces(all []Place) error {
 	defer d.mu.Unlock()
 	next := make(map[bpfPlace]uint32, len(all))
 	for i := range all {
-		next[all[i].key()] = uint32(all[i].Why)
+		next[all[i].key()] = all[i].value()
 	}
 	var errs []error
 	// First what is gone, so that there is room. Meanwhile, a wider place counts.

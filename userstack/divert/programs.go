@@ -83,17 +83,16 @@ func shareOf(all, perUser int) share {
 	return share{all: all, root: max(all-last, 1), user: max(min(perUser, all/2), 1), last: last}
 }
 
-// loadPrograms loads the programs with their constants. all, perUser and plain are Flows, PerUser and plain of Config. They go on with shared maps
-// of another stack, by their names, if all are alike.
-func loadPrograms(veth, hold int, mark uint32, all, perUser, plain int, shared map[string]*ebpf.Map) (*bpfObjects, error) {
+// loadPrograms loads the programs with their constants. They go on with shared maps of another stack, by their names, if all are alike.
+func loadPrograms(veth, hold int, mark uint32, cfg *Config, shared map[string]*ebpf.Map) (*bpfObjects, error) {
 	spec, err := loadBpf()
 	if err != nil {
 		return nil, fmt.Errorf("divert: %w", err)
 	}
-	most := shareOf(cmp.Or(all, flows(spec)), cmp.Or(perUser, perUserFlows))
+	most := shareOf(cmp.Or(cfg.Flows, flows(spec)), cmp.Or(cfg.PerUser, perUserFlows))
 	spec.Maps[bpfMapFlows].MaxEntries = uint32(most.all)
-	var errs []error
-	for name, value := range map[string]uint32{bpfVarVeth: uint32(veth), bpfVarHold: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(most.user), bpfVarOfRoot: uint32(most.root), bpfVarOfAll: uint32(most.all), bpfVarLast: uint32(most.last), bpfVarQuietSets: userQuiet / seats, bpfVarPlainSets: uint32(cmp.Or(plain, userPlain)) / seats} {
+	errs := []error{spec.Variables[bpfVarSeed].Set(undecidedSeed())}
+	for name, value := range map[string]uint32{bpfVarUndecidedMost: uint32(min(cmp.Or(cfg.undecided, undecidedMost), (most.all+1)/2)), bpfVarVeth: uint32(veth), bpfVarHold: uint32(hold), bpfVarMark: mark, bpfVarPerUser: uint32(most.user), bpfVarOfRoot: uint32(most.root), bpfVarOfAll: uint32(most.all), bpfVarLast: uint32(most.last), bpfVarQuietSets: userQuiet / seats, bpfVarPlainSets: uint32(cmp.Or(cfg.plain, userPlain)) / seats} {
 		errs = append(errs, spec.Variables[name].Set(value))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -18,7 +18,12 @@ import (
 // remove removes connections from the table of the programs; flows says whose they are. mu is held: the count has one writer.
 func (d *Diverter) remove(keys []bpfTuple, flows []bpfFlow) {
 	gone := map[uint32]bpfCount{}
-	removeAll(d.bpf.Flows, keys, func(i int) { add(gone, &flows[i], 1) })
+	removeAll(d.bpf.Flows, keys, func(i int) {
+		if k := &flows[i]; k.Server != 0 { // of which there is no Flow
+			d.undecided.leave(&k.Slots)
+		}
+		add(gone, &flows[i], 1)
+	})
 	d.recount(gone)
 }
 

@@ -3,6 +3,7 @@
 package rendezvous
 
 import (
+	"iter"
 	"net/netip"
 	"time"
 
@@ -46,6 +47,17 @@ func (k *Known) Meet(now time.Time, c Caller) {
 func (k *Known) Knows(now time.Time, c Caller) bool {
 	m, ok := k.hosts[c.host()]
 	return ok && m.origin == c.Origin && now.Sub(m.at) < KnownFor
+}
+
+// All returns the hosts that are known, as they are counted, and their origins.
+func (k *Known) All(now time.Time) iter.Seq2[netip.Addr, quota.Origin] {
+	return func(yield func(netip.Addr, quota.Origin) bool) {
+		for host, m := range k.hosts {
+			if now.Sub(m.at) < KnownFor && !yield(host, m.origin) {
+				return
+			}
+		}
+	}
 }
 
 // makeRoom forgets those that are not known any more, and one more if there is no room for one of an origin.

@@ -4,6 +4,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"smcr/smc"
@@ -102,7 +103,7 @@ func (m *server) looked(now time.Time, ev Event) {
 // nothingSeen is the end of the wait for the first bytes.
 func (m *server) nothingSeen(now time.Time, ev Event) {
 	if m.conf.OptionSeen && !m.headerBegun {
-		m.fail(fmt.Errorf("no PROPOSAL within %v", MessageWait))
+		m.fail(fmt.Errorf("no PROPOSAL within %v: %w", MessageWait, os.ErrDeadlineExceeded))
 		return
 	}
 	m.noCLC(now, ev)

@@ -5,6 +5,7 @@ package service
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"smcr/smc"
@@ -39,6 +40,7 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 	switch {
 	case err == nil:
 		w.tallies.count(f.Cgroup, f.Role, nil)
+		f.Spoke()
 		w.carry(f, tcp, conn)
 	case errors.As(err, &d):
 		w.tallies.count(f.Cgroup, f.Role, d)
@@ -57,6 +59,9 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 		w.quiet(f, divert.Silence{For: s.in.Quiet(f.UID, f.Tuple.Remote), Why: copied.Code})
 		f.Retry()
 	default:
+		if f.Role == smc.Server && errors.Is(err, os.ErrDeadlineExceeded) {
+			f.Silent()
+		}
 		s.log.Info("rendezvous failed", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		f.Reset()
 	}

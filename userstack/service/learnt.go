@@ -4,6 +4,7 @@ package service
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 
 	"smcr/nl"
@@ -27,6 +28,9 @@ func (c continued) Learnt(ctx context.Context) ([]nl.Learnt, error) {
 	quiet, err := c.boundary.d.Silences()
 	for _, q := range quiet {
 		all = append(all, nl.Learnt{UID: q.UID, Remote: q.Peer, Why: uint32(q.Why), Left: q.For})
+	}
+	for _, m := range c.boundary.d.Mutes() {
+		all = append(all, nl.Learnt{Everyone: true, Remote: netip.AddrPortFrom(m.Remote, 0), Why: uint32(smc.DiagSilent), Left: m.Left})
 	}
 	return all, err
 }

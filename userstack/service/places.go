@@ -4,6 +4,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"sync"
 	"time"
@@ -51,7 +52,8 @@ func (p *places) close() {
 	}
 }
 
-// tellPlaces tells the eBPF programs where SMC-R is possible. If that fails, they announce what a rendezvous then declines.
+// tellPlaces tells the eBPF programs where SMC-R is possible, and which hosts are known. If that fails, they announce what a rendezvous then
+// declines.
 func (w *boundary) tellPlaces() {
 	if w == nil {
 		return
@@ -69,8 +71,13 @@ func (w *boundary) tellPlaces() {
 		}
 		err = w.d.SetPlaces(all)
 	}
+	var known []divert.Known
+	for _, k := range w.s.in.Known() {
+		known = append(known, divert.Known(k))
+	}
+	err = errors.Join(err, w.d.SetKnown(known))
 	if err != nil && !w.places.failed {
-		w.s.log.Warn("connections may be announced where SMC-R is not possible", "err", err)
+		w.s.log.Warn("connections may be announced where SMC-R is not possible, or TCP for hosts that are known", "err", err)
 	}
 	w.places.failed = err != nil
 }

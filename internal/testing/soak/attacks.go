@@ -42,6 +42,7 @@ var attacks = []attack{
 	{"host: SYN-ACKs with the option", synacks, false},
 	{"host: connects closed at once", connects, true},
 	{"host: connects, and no CLC message", silent, false},
+	{"host: connects from 200 addresses, and no CLC message", silentOfMany, false},
 	{"host: connects, and no CLC message that is one", noise, false},
 	{"host: PROPOSALs never finished", proposals, true},
 	{"host: PROPOSALs from 200 addresses", proposalsOfMany, false},

@@ -94,6 +94,29 @@ func silent(ctx context.Context, f *floodBed, times *atomic.Int64) error {
 	return f.hold(ctx, times, func(*adversary.Dialog) error { return nil })
 }
 
+// silentOfMany is silent from many addresses of one host, with a byte of CLC on some of the connections later.
+func silentOfMany(ctx context.Context, f *floodBed, times *atomic.Int64) error {
+	if err := f.addresses(ctx); err != nil {
+		return err
+	}
+	open := &ring{held: make([]func(), 4000)}
+	defer open.close()
+	var next atomic.Int64
+	return f.repeat(ctx, times, func() (int, error) {
+		n := int(next.Add(1))
+		list, err := f.hostile.DialFrom(ctx, f.nth(1+n%manyAddresses), "", f.target(), 1)
+		for _, d := range list {
+			open.add(func() {
+				if n%2 == 0 {
+					_, _ = d.Conn.Write([]byte{0xe2})
+				}
+				_ = d.Close()
+			})
+		}
+		return len(list), err
+	})
+}
+
 // noise has the victims read what is no CLC message, or the half of one.
 func noise(ctx context.Context, f *floodBed, times *atomic.Int64) error {
 	const most = 2000
@@ -129,17 +152,27 @@ func (f *floodBed) nth(i int) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// proposalsOfMany has one host propose from many addresses.
-func proposalsOfMany(ctx context.Context, f *floodBed, times *atomic.Int64) error {
-	const addresses = 200
+// manyAddresses is how many the hostile host takes.
+const manyAddresses = 200
+
+// addresses gives the hostile host many addresses: those of nth, from 1 on.
+func (f *floodBed) addresses(ctx context.Context) error {
 	var batch strings.Builder
-	for i := range addresses {
+	for i := range manyAddresses {
 		fmt.Fprintf(&batch, "addr replace %s/24 dev %s\n", f.nth(1+i), f.hostile.Links[0].Name)
 	}
 	cmd := f.hostile.Command(ctx, "ip", "-batch", "-")
 	cmd.Stdin = strings.NewReader(batch.String())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("ip: %w: %s", err, out)
+	}
+	return nil
+}
+
+// proposalsOfMany has one host propose from many addresses.
+func proposalsOfMany(ctx context.Context, f *floodBed, times *atomic.Int64) error {
+	if err := f.addresses(ctx); err != nil {
+		return err
 	}
 	eid, err := ueid()
 	if err != nil {
@@ -149,7 +182,7 @@ func proposalsOfMany(ctx context.Context, f *floodBed, times *atomic.Int64) erro
 	defer open.close()
 	var next atomic.Int64
 	return f.repeat(ctx, times, func() (int, error) {
-		list, err := f.hostile.DialFrom(ctx, f.nth(1+int(next.Add(1))%addresses), "", f.target(), 1)
+		list, err := f.hostile.DialFrom(ctx, f.nth(1+int(next.Add(1))%manyAddresses), "", f.target(), 1)
 		for _, d := range list {
 			open.add(func() { _ = d.Close() })
 			id := newPeer(f.hostile)

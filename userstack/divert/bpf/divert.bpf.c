@@ -30,6 +30,8 @@ volatile const __u32 of_all;	/* how many all may have */
 volatile const __u32 last;	/* how many of these are for users who have few */
 volatile const __u32 quiet_sets;	/* how many sets of seats a user has in map quiet */
 volatile const __u32 plain_sets;	/* and in map plains */
+volatile const __u32 undecided_most;	/* how many connections of servers may be undecided */
+volatile const __u64 seed;	/* of the hash that says where they are counted: nobody knows it */
 
 /*
  * A place in a map that holds so much of each user and no more: the seats of a user come in sets, and what is kept may be in
@@ -64,6 +66,16 @@ struct header {
 	__u8 b[64];
 };
 
+/* From where a peer comes: the Ethernet address of a neighbour, or a network behind a router. The rest is 0. */
+struct origin {
+	__u8 net[16];	/* IPv4 is IPv4-mapped */
+	__u8 mac[8];	/* the last two are 0 */
+};
+
+/* Where a connection of a server is counted while it is undecided: see undecided.h. */
+#define FLOW_SLOTS 6
+#define NO_SLOT 0xffffffff
+
 /* A connection that this host has announced. Programs write it. */
 struct flow {
 	__u64 id;
@@ -74,6 +86,8 @@ struct flow {
 	struct hop via;	/* of the packet that announced it */
 	__u32 isn;	/* sequence numbers of the SYN of this side and of the other one */
 	__u32 peer_isn;	/* of a client: not known */
+	struct origin from;	/* of a server */
+	__u32 slots[FLOW_SLOTS];	/* likewise, or NO_SLOT */
 	__u8 server;
 	__u8 held;
 	struct header own;	/* SYN of a client, SYN-ACK of a server, before the option was added */
@@ -124,6 +138,7 @@ struct peer {
 #define COPIED 0x03fb0000
 #define UNFIT_SOCKET 0x03060000	/* options of TCP that SMC does not go with */
 #define SHORT 0x03fe0000
+#define MUTE 0x03f90000
 struct tally {
 	__u64 cgroup;
 	__u32 why;
@@ -171,6 +186,9 @@ struct place {
 	__u8 addr[16];
 };
 
+/* A bit of what map places says, beside the reason: who has these addresses is a neighbour. */
+#define NEIGHBOUR 0x80000000
+
 /* Until when nothing is announced, as bpf_ktime_get_ns has it, and why. With again, the first connection after that is announced, and the others are not for so long. */
 struct silence {
 	__u64 until;
@@ -208,7 +226,7 @@ struct found {
 };
 
 struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 32768); __type(key, struct seat); __type(value, struct known); } quiet SEC(".maps"); /* both sides write it */
-struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 16384); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct place); __type(value, __u32); } places SEC(".maps"); /* why SMC-R is not possible there, or 0; user space writes it */
+struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 16384); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct place); __type(value, __u32); } places SEC(".maps"); /* why SMC-R is not possible there, or 0, and NEIGHBOUR; user space writes it */
 /* Until when the stack counts as alive, as bpf_ktime_get_ns has it, which it writes again and again; whether it takes new connections; and how many flows it has removed. */
 enum { ALIVE, TAKES, REMOVED, STATES };
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, STATES); __type(key, __u32); __type(value, __u64); } states SEC(".maps");
@@ -217,6 +235,7 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, STATES); __type(k
 struct { __uint(type, BPF_MAP_TYPE_DEVMAP); __uint(max_entries, 1); __uint(key_size, 4); __uint(value_size, 4); } holder SEC(".maps");
 
 #include "shift.h"
+#include "undecided.h"
 
 /* Larger than what the stack of a program should have. */
 struct scratch {
@@ -224,6 +243,7 @@ struct scratch {
 	struct syn syn;
 	struct found found;
 	struct image image;
+	struct counted counted;
 };
 struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct scratch); } scratches SEC(".maps");
 
@@ -718,12 +738,23 @@ static __always_inline int charge(__u32 uid, int server)
 	return may(uid, server) && count_in(uid, server, 1, 1);
 }
 
-/* forget removes a flow that user space has nothing of. */
-static __always_inline void forget(const struct tuple *t, const struct flow *f)
+/* drop removes a flow. With undecided, it was not decided. */
+static __noinline void drop(const struct tuple *t, const struct flow *f, int undecided)
 {
 	__u32 uid = f->account, server = f->server, held = f->held; /* the kernel may use it for another one at once */
-	if (!bpf_map_delete_elem(&flows, t))
-		count_in(uid, server, -1, held ? 0 : -1);
+	__u32 slots[FLOW_SLOTS];
+	__builtin_memcpy(slots, f->slots, sizeof(slots));
+	if (bpf_map_delete_elem(&flows, t))
+		return;
+	count_in(uid, server, -1, held ? 0 : -1);
+	if (undecided && server)
+		weigh(slots, -1);
+}
+
+/* forget removes a flow that user space has nothing of. What was held, that decides. */
+static __always_inline void forget(const struct tuple *t, const struct flow *f)
+{
+	drop(t, f, !f->held);
 }
 
 #define PEER_WORDS (sizeof(struct peer) / sizeof(__u32))
@@ -792,17 +823,18 @@ static __always_inline void silence(const struct flow *f, const struct tuple *t,
 	bpf_map_update_elem(&quiet, &best, &k, BPF_ANY);
 }
 
-/* impossible reports why SMC-R is not possible with a peer by a device, or 0: nothing is known against it. */
-static __always_inline __u32 impossible(__u32 dev, const struct tuple *t)
+/* impossible reports why SMC-R is not possible with a peer by a device, or 0: nothing is known against it; and whether it is a neighbour. */
+static __always_inline __u32 impossible(__u32 dev, const struct tuple *t, int *near)
 {
 	struct place p = { .bits = 8 * (sizeof(p) - sizeof(p.bits)), .dev = dev };
 	__builtin_memcpy(p.addr, t->remote, sizeof(p.addr));
-	__u32 *why = bpf_map_lookup_elem(&places, &p);
-	if (why && *why)
-		return *why;
+	__u32 *why = bpf_map_lookup_elem(&places, &p), is = why ? *why : 0;
+	*near = is & NEIGHBOUR ? 1 : 0;
+	if (is & ~NEIGHBOUR)
+		return is & ~NEIGHBOUR;
 	p.dev = 0;
 	why = bpf_map_lookup_elem(&places, &p);
-	return why ? *why : 0;
+	return why ? *why & ~NEIGHBOUR : 0;
 }
 
 /* elsewhere reports whether a stack before this one has announced the SYN, or SYN-ACK, with a sequence number: the connection is that one's. */
@@ -864,9 +896,20 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		note(f, NO_OPTION); /* or one that it does not go with; not counted: many clients are not meant for SMC */
 		return;
 	}
-	__u32 why = has & UNFIT ? UNFIT_SOCKET : impossible(skb->ifindex, &p->t);
+	int near = 0, met = 0;
+	__u32 why = impossible(skb->ifindex, &p->t, &near);
+	if (has & UNFIT)
+		why = UNFIT_SOCKET;
+	hop(skb, &f->via);
 	if (!why && !server)
 		why = silent(f, &p->t);
+	if (!why && server) {
+		met = originate(&f->from, &p->t, &f->via, p->v6, near);
+		if (mute(&f->from))
+			why = MUTE;
+		else if (!admit(f, &s->counted, met))
+			why = NO_MEMORY;
+	}
 	if (why == SHORT && does & ALWAYS)
 		why = 0;
 	if (!why && !charge(f->account, server))
@@ -877,14 +920,17 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		return;
 	}
 	f->id = bpf_ktime_get_ns() << 1 | server; /* never 0, and another one for the next flow of the tuple */
-	hop(skb, &f->via);
 	f->isn = bpf_ntohl(p->h.seq);
 	if (syn) {
 		f->peer_isn = syn->seq;
 		f->peer = syn->h;
 	}
+	if (server)
+		weigh(f->slots, 1);
 	if (bpf_map_update_elem(&flows, &p->t, f, BPF_NOEXIST)) {
 		count_in(f->account, server, -1, -1);
+		if (server)
+			weigh(f->slots, -1);
 		count(f, NO_MEMORY);
 		stays_plain(syn);
 		return;
@@ -976,7 +1022,7 @@ int leaving(struct __sk_buff *skb)
 		if (f && f->server && p.h.syn && bpf_ntohl(p.h.seq) == f->isn)
 			reject(skb, &p);
 		if (f)
-			forget(&p.t, f);
+			drop(&p.t, f, 1);
 		return TC_ACT_UNSPEC;
 	}
 	if (w) {
@@ -1051,7 +1097,7 @@ static __always_inline int came_syn(struct __sk_buff *skb, const struct packet *
 		if (announces || !f || !f->server || f->peer_isn != seq)
 			return 0;
 		bpf_map_delete_elem(&ways, &p->t);
-		forget(&p->t, f);
+		drop(&p->t, f, 1);
 		return 1;
 	}
 	if (f && !f->server) { /* both connect at once */

@@ -11,6 +11,7 @@ import (
 
 	"smcr/guard"
 	"smcr/nl"
+	"smcr/quota"
 	"smcr/smc"
 	"smcr/userstack/engine"
 	"smcr/userstack/network"
@@ -53,6 +54,8 @@ type Stack[C any] interface {
 	// Places returns where SMC must not be announced, without opening a device. Of the places that have a peer,
 	// the one with the longest prefix counts.
 	Places() ([]Place, error)
+	// Known returns the hosts with which there was a connection not long ago, and whose part of what a server has under way is theirs.
+	Known() []Known
 	// NoAnswer returns why a connection of a user must be made again, without announcing SMC, after the
 	// rendezvous with remote has ended with err, and remembers that. It is nil if err is not
 	// userstack.ErrNoAnswer.
@@ -81,11 +84,18 @@ type Stack[C any] interface {
 }
 
 // Place is a part of the network: peers with addresses of Prefix, or with any if that is the zero Prefix, by the netdev with
-// this index. Why is the reason why SMC must not be announced there, or 0.
+// this index. Why is the reason why SMC must not be announced there, or 0. Near says that they are neighbours.
 type Place struct {
 	Dev    int
 	Prefix netip.Prefix
 	Why    smc.Diagnosis
+	Near   bool
+}
+
+// Known is a host, as it is counted, and from where it comes.
+type Known struct {
+	Host   netip.Addr
+	Origin quota.Origin
 }
 
 // TCPSocket is a TCP socket of a program that the stack does not carry: of a
