@@ -167,6 +167,8 @@ var transitionTests = []struct{ who, events, want string }{
 	{"looking, option", "+6s", "Over = reset"},
 	{"looking, option", "FirstBytes, few; +100ms", "Over = TCP, the peer does not speak SMC"},
 	{"looking", "FirstBytes, CLC; Prepared", "AwaitProposal"},
+	{"looking", "+5900ms; FirstBytes, CLC; Prepared; +100ms; +49ms; PROPOSAL", "Admitting: Admit"},
+	{"looking, option", "+5900ms; FirstBytes, CLC; Prepared; +100ms; +50ms", "Over = reset"},
 	// Server: PROPOSAL.
 	{"server", "", "Preparing: Prepare"},
 	{"server", "Prepared", "AwaitProposal"},

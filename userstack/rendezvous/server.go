@@ -20,7 +20,7 @@ var serverTable = newTable(&anyState, []transition{
 	{Looking, EvReadFailed, to(Over), asServer((*server).noCLC)},
 	{Looking, EvDeadline, to(Over), asServer((*server).nothingSeen)},
 	// PROPOSAL, and what this host has.
-	{Preparing, EvPrepared, to(AwaitProposal), func(m *Machine, now time.Time, _ Event) { m.await(AwaitProposal, now.Add(MessageWait)) }},
+	{Preparing, EvPrepared, to(AwaitProposal), asServer((*server).prepared)},
 	{Preparing, EvFailed, to(Over), (*Machine).broken},
 	{AwaitProposal, EvProposal, to(Admitting), asServer((*server).proposed)},
 	{AwaitProposal, EvDecline, to(Over), (*Machine).peerDeclined},
@@ -63,6 +63,7 @@ type server struct {
 	hasTurn     bool          // no other first contact with the client is under way
 	unwanted    error         // why nobody wants the connection any more, though the client may use SMC-R
 	headerBegun bool          // Looking: a part of a CLC header has come
+	until       time.Time     // with Look: when PROPOSAL must be there
 }
 
 // NewServer returns the machine of a server, which begins at now. Its first actions are
@@ -74,7 +75,8 @@ func NewServer(now time.Time, c Config) *Machine {
 		m.prepare()
 		return m
 	}
-	m.await(Looking, now.Add(MessageWait))
+	m.server.until = now.Add(MessageWait)
+	m.await(Looking, m.server.until)
 	m.do(Look{})
 	return m
 }
@@ -82,6 +84,14 @@ func NewServer(now time.Time, c Config) *Machine {
 func (m *Machine) prepare() {
 	m.enter(Preparing)
 	m.do(Prepare{})
+}
+
+// prepared waits for PROPOSAL. That its header was seen gives the peer no more time.
+func (m *server) prepared(now time.Time, _ Event) {
+	if !m.conf.Look {
+		m.until = now.Add(MessageWait)
+	}
+	m.await(AwaitProposal, m.until)
 }
 
 // looked takes the first bytes of the peer.
