@@ -42,6 +42,7 @@ var edges = []struct {
 	{"rdmaverbs", nil},
 	{"userstack/wire", nil},
 	{"internal/cgroup", nil},
+	{"internal/inetdiag", nil},
 	{"internal/ours", nil},
 	{"internal/place", nil},
 	{"internal/plain", nil},
@@ -60,13 +61,13 @@ var edges = []struct {
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/rounds", "guard"}},
 	{"userstack/tcpopt", []string{"userstack/wire", "internal/cgroup"}},
-	{"userstack/divert", []string{"smc", "guard", "quota", "internal/retry"}},
+	{"userstack/divert", []string{"smc", "guard", "quota", "internal/inetdiag", "internal/retry"}},
 	{"userstack/attach", []string{"userstack/divert", "guard", "quota", "internal/cgroup", "internal/place", "internal/retry"}},
 	{"userstack/conn", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "userstack/conn", "rdmaverbs"}},
 	{"userstack/rendezvous", []string{"userstack/wire", "quota"}},
 	{"userstack/simfabric", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
-	{"userstack/network", []string{"userstack/tcpopt", "nl", "guard", "internal/retry"}},
+	{"userstack/network", []string{"userstack/tcpopt", "nl", "guard", "internal/inetdiag", "internal/retry"}},
 	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "guard", "rdmaverbs"}},
 	{"userstack/internal/mempool", []string{"rdmaverbs"}},
 	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "quota", "smc", "stats"}},
@@ -92,7 +93,7 @@ var edges = []struct {
 	{"internal/testing/...", []string{"internal/...", "userstack", "userstack/...", "nl", "nl/...", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 
 	// The program may import everything above, but nothing of internal/testing.
-	{"internal/httpserver", []string{"quota", "guard"}},
+	{"internal/httpserver", []string{"quota", "guard", "internal/inetdiag"}},
 	{"internal/oplog", []string{"internal/plain", "quota"}},
 	{"internal/serve", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "guard", "rdmaverbs", "rdmaverbs/..."}},
 	{"internal/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "guard", "rdmaverbs", "rdmaverbs/..."}},
@@ -230,9 +231,9 @@ func TestImportEdges(t *testing.T) {
 }
 
 // leaves are the internal packages that public packages may import: the one that knows where
-// the stack of a network namespace is, the one that makes text of others printable, and the
-// one that repeats calls.
-var leaves = []string{"internal/cgroup", "internal/place", "internal/plain", "internal/printable", "internal/retry"}
+// the stack of a network namespace is, the one that makes text of others printable, the
+// one that repeats calls, and the codec of sock_diag.
+var leaves = []string{"internal/cgroup", "internal/inetdiag", "internal/place", "internal/plain", "internal/printable", "internal/retry"}
 
 // TestRoof checks that what ships imports nothing that is for tests and benches
 // alone. The examples do not ship.

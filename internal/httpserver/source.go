@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/inetdiag"
 	"smcr/quota"
 )
 
@@ -44,16 +45,8 @@ func sourceOf(c net.Conn) source {
 	return source{host: quota.Host(at)}
 }
 
-// What sock_diag(7) asks and says of a TCP socket: the sizes of struct inet_diag_req_v2 and of struct inet_diag_msg, each behind
-// a header of netlink, and offsets in the second one.
-const (
-	diagRequest, diagMessage           = 56, 72
-	diagState, diagPort, diagID        = 1, 6, 4
-	diagUser, diagInode                = 64, 68
-	diagSockets                 uint16 = 20 // SOCK_DIAG_BY_FAMILY
-	// loopbackIndex is the index of the loopback device of each network namespace.
-	loopbackIndex = 1
-)
+// loopbackIndex is the index of the loopback device of each network namespace.
+const loopbackIndex = 1
 
 // open are the states of a socket whose user is known: not those of one that listens, or that nobody has any more.
 var open = []uint8{unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_FIN_WAIT2, unix.BPF_TCP_CLOSE_WAIT}
@@ -76,40 +69,31 @@ func userOf(local, remote netip.AddrPort) (uid uint32, ok bool) {
 // askFor asks for one socket, which may be bound to a device. The kernel has answered when the request is sent.
 func askFor(fd int, local, remote netip.AddrPort, dev uint32) (uid uint32, ok bool) {
 	ne := binary.NativeEndian
-	b := make([]byte, unix.NLMSG_HDRLEN+diagRequest)
-	ne.PutUint32(b, uint32(len(b)))
-	ne.PutUint16(b[4:], diagSockets)
+	q := inetdiag.One(inetdiag.ID{Local: local, Remote: remote, Dev: dev, Cookie: inetdiag.AnyCookie}).Serialize()
+	b := make([]byte, unix.NLMSG_HDRLEN, unix.NLMSG_HDRLEN+len(q))
+	ne.PutUint32(b, uint32(cap(b)))
+	ne.PutUint16(b[4:], inetdiag.ByFamily)
 	ne.PutUint16(b[6:], unix.NLM_F_REQUEST)
-	q := b[unix.NLMSG_HDRLEN:]
-	q[0], q[1] = unix.AF_INET, unix.IPPROTO_TCP
-	from, to := local.Addr().Unmap(), remote.Addr().Unmap()
-	if from.Is6() {
-		q[0] = unix.AF_INET6
-	}
-	ne.PutUint32(q[4:], ^uint32(0)) // all states
-	binary.BigEndian.PutUint16(q[8:], local.Port())
-	binary.BigEndian.PutUint16(q[10:], remote.Port())
-	copy(q[12:28], from.AsSlice())
-	copy(q[28:44], to.AsSlice())
-	ne.PutUint32(q[44:], dev)
-	ne.PutUint64(q[48:], ^uint64(0)) // any cookie
-	if err := unix.Sendto(fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(fd, append(b, q...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return 0, false
 	}
 	in := make([]byte, 1024)
 	n, _, err := unix.Recvfrom(fd, in, unix.MSG_DONTWAIT)
-	if err != nil || n < unix.NLMSG_HDRLEN+diagMessage || ne.Uint16(in[4:]) != diagSockets {
+	if err != nil || n < unix.NLMSG_HDRLEN || ne.Uint16(in[4:]) != inetdiag.ByFamily {
 		return 0, false
 	}
-	return readUser(in[unix.NLMSG_HDRLEN:n], remote.Port())
+	m, ok := inetdiag.Parse(in[unix.NLMSG_HDRLEN:n])
+	if !ok {
+		return 0, false
+	}
+	return userAt(m, remote.Port())
 }
 
-// readUser reads the user of a socket that is connected to a port. The kernel also says root for a socket that has no owner any more, and
+// userAt returns the user of a socket that is connected to a port. The kernel also says root for a socket that has no owner any more, and
 // finds those that listen at an address.
-func readUser(m []byte, port uint16) (uid uint32, ok bool) {
-	ne := binary.NativeEndian
-	if !slices.Contains(open, m[diagState]) || binary.BigEndian.Uint16(m[diagPort:]) != port || ne.Uint32(m[diagInode:]) == 0 {
+func userAt(m inetdiag.Message, port uint16) (uid uint32, ok bool) {
+	if !slices.Contains(open, m.State) || m.ID.Remote.Port() != port || m.Inode == 0 {
 		return 0, false
 	}
-	return ne.Uint32(m[diagUser:]), true
+	return m.UID, true
 }

@@ -5,7 +5,6 @@ package httpserver
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -19,21 +18,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/inetdiag"
 	"smcr/internal/testing/testkind"
 )
 
-// TestReadUser: the kernel says root where nobody is known, and finds listening sockets.
-func TestReadUser(t *testing.T) {
-	message := func(state uint8, port uint16, uid, inode uint32) []byte {
-		m := make([]byte, diagMessage)
-		m[diagState] = state
-		binary.BigEndian.PutUint16(m[diagPort:], port)
-		binary.NativeEndian.PutUint32(m[diagUser:], uid)
-		binary.NativeEndian.PutUint32(m[diagInode:], inode)
-		return m
+// TestUserAt: the kernel says root where nobody is known, and finds listening sockets.
+func TestUserAt(t *testing.T) {
+	message := func(state uint8, port uint16, uid, inode uint32) inetdiag.Message {
+		return inetdiag.Message{State: state, ID: inetdiag.ID{Remote: netip.AddrPortFrom(netip.IPv6Loopback(), port)}, UID: uid, Inode: inode}
 	}
 	for name, tt := range map[string]struct {
-		m  []byte
+		m  inetdiag.Message
 		ok bool
 	}{
 		"connected":                  {message(unix.BPF_TCP_ESTABLISHED, 9791, 1000, 5), true},
@@ -43,7 +38,7 @@ func TestReadUser(t *testing.T) {
 		"listens at the same port":   {message(unix.BPF_TCP_LISTEN, 0, 0, 5), false},
 		"is connected to other port": {message(unix.BPF_TCP_ESTABLISHED, 80, 0, 5), false},
 	} {
-		if uid, ok := readUser(tt.m, 9791); ok != tt.ok || ok && uid != 1000 {
+		if uid, ok := userAt(tt.m, 9791); ok != tt.ok || ok && uid != 1000 {
 			t.Errorf("%s: user %d, %v", name, uid, ok)
 		}
 	}

@@ -3,12 +3,13 @@
 package divert
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/inetdiag"
 )
 
 // sockets are the TCP sockets of the host, by sock_diag. One goroutine has it.
@@ -25,14 +26,7 @@ type socketID struct {
 	dev    uint32
 }
 
-const anyCookie = ^uint64(0)
-
-// Of linux/inet_diag.h and linux/sock_diag.h.
-const (
-	inetDiagRequest = 56 // bytes of struct inet_diag_req_v2
-	inetDiagAnswer  = 72 // of struct inet_diag_msg
-	sockDestroy     = 21
-)
+const anyCookie = inetdiag.AnyCookie
 
 // openSockets opens sock_diag of the network namespace of the calling thread.
 func openSockets() (*sockets, error) {
@@ -66,19 +60,23 @@ func (s *sockets) close() {
 
 // state returns the TCP state of a socket. The error matches unix.ENOENT if there is none, and unix.ESTALE if it has another cookie.
 func (s *sockets) state(id socketID) (state uint8, err error) {
-	out, err := s.ask(vnl.SOCK_DIAG_BY_FAMILY, 0, id)
+	out, err := s.ask(inetdiag.ByFamily, 0, id)
 	if err != nil {
 		return 0, fmt.Errorf("divert: look for a TCP socket: %w", err)
 	}
-	if len(out) != 1 || len(out[0]) < inetDiagAnswer {
+	if len(out) != 1 {
 		return 0, fmt.Errorf("divert: look for a TCP socket: %w", unix.EBADMSG)
 	}
-	return out[0][1], nil
+	m, ok := inetdiag.Parse(out[0])
+	if !ok {
+		return 0, fmt.Errorf("divert: look for a TCP socket: %w", unix.EBADMSG)
+	}
+	return m.State, nil
 }
 
 // abort ends the connection of a socket: its program sees ECONNABORTED. Errors are those of state.
 func (s *sockets) abort(id socketID) error {
-	if _, err := s.ask(sockDestroy, unix.NLM_F_ACK, id); err != nil {
+	if _, err := s.ask(inetdiag.Destroy, unix.NLM_F_ACK, id); err != nil {
 		return fmt.Errorf("divert: abort a TCP connection: %w", err)
 	}
 	return nil
@@ -88,31 +86,19 @@ func (s *sockets) ask(what uint16, flags int, id socketID) ([][]byte, error) {
 	if s.diag == nil {
 		return nil, errors.ErrUnsupported
 	}
-	b := make(diagRequest, inetDiagRequest)
-	b[0], b[1] = unix.AF_INET, unix.IPPROTO_TCP
-	if id.tuple.Local.Addr().Is6() {
-		b[0] = unix.AF_INET6
-	}
-	ne := binary.NativeEndian
-	ne.PutUint32(b[4:], ^uint32(0)) // all states
-	binary.BigEndian.PutUint16(b[8:], id.tuple.Local.Port())
-	binary.BigEndian.PutUint16(b[10:], id.tuple.Remote.Port())
-	copy(b[12:28], id.tuple.Local.Addr().AsSlice())
-	copy(b[28:44], id.tuple.Remote.Addr().AsSlice())
-	ne.PutUint32(b[44:], id.dev)
-	ne.PutUint32(b[48:], uint32(id.cookie))
-	ne.PutUint32(b[52:], uint32(id.cookie>>32))
-	req := vnl.NewNetlinkRequest(int(what), flags)
-	req.AddData(b)
-	req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_INET_DIAG: s.diag}
-	return req.Execute(unix.NETLINK_INET_DIAG, vnl.SOCK_DIAG_BY_FAMILY)
+	return s.send(what, flags, inetdiag.One(inetdiag.ID{Local: id.tuple.Local, Remote: id.tuple.Remote, Dev: id.dev, Cookie: id.cookie}))
 }
 
-// Bits of the states of sockets whose handshake has not ended, and where a cookie is in struct inet_diag_msg.
-const (
-	handshakeStates = 1<<unix.BPF_TCP_SYN_SENT | 1<<unix.BPF_TCP_SYN_RECV | 1<<unix.BPF_TCP_NEW_SYN_RECV
-	diagCookie      = 44
-)
+// send sends a request, and returns the answers.
+func (s *sockets) send(what uint16, flags int, r inetdiag.Request) ([][]byte, error) {
+	req := vnl.NewNetlinkRequest(int(what), flags)
+	req.AddData(r)
+	req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_INET_DIAG: s.diag}
+	return req.Execute(unix.NETLINK_INET_DIAG, inetdiag.ByFamily)
+}
+
+// handshakeStates are the bits of the states of sockets whose handshake has not ended.
+const handshakeStates = 1<<unix.BPF_TCP_SYN_SENT | 1<<unix.BPF_TCP_SYN_RECV | 1<<unix.BPF_TCP_NEW_SYN_RECV
 
 // handshakes returns the cookies of the sockets whose handshake has not ended. The kernel looks at all sockets.
 func (s *sockets) handshakes() (map[uint64]bool, error) {
@@ -120,14 +106,14 @@ func (s *sockets) handshakes() (map[uint64]bool, error) {
 		return nil, fmt.Errorf("divert: list TCP sockets: %w", errors.ErrUnsupported)
 	}
 	all := map[uint64]bool{}
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+	for _, family := range []byte{inetdiag.IPv4, inetdiag.IPv6} {
 		out, err := s.dump(family, unix.IPPROTO_TCP, handshakeStates)
 		if err != nil {
 			return nil, fmt.Errorf("divert: list TCP sockets: %w", err)
 		}
-		for _, m := range out {
-			if len(m) >= inetDiagAnswer {
-				all[binary.NativeEndian.Uint64(m[diagCookie:])] = true
+		for _, b := range out {
+			if m, ok := inetdiag.Parse(b); ok {
+				all[m.ID.Cookie] = true
 			}
 		}
 	}
@@ -136,20 +122,5 @@ func (s *sockets) handshakes() (map[uint64]bool, error) {
 
 // dump returns the sockets of a family and protocol whose states are some of these. The error is ENOENT if the kernel cannot tell.
 func (s *sockets) dump(family, protocol byte, states uint32) ([][]byte, error) {
-	b := make(diagRequest, inetDiagRequest)
-	b[0], b[1] = family, protocol
-	binary.NativeEndian.PutUint32(b[4:], states)
-	req := vnl.NewNetlinkRequest(vnl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-	req.AddData(b)
-	req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_INET_DIAG: s.diag}
-	return req.Execute(unix.NETLINK_INET_DIAG, vnl.SOCK_DIAG_BY_FAMILY)
+	return s.send(inetdiag.ByFamily, unix.NLM_F_DUMP, inetdiag.Request{Family: family, Protocol: protocol, States: states})
 }
-
-// diagRequest is an encoded request.
-type diagRequest []byte
-
-// Len implements vnl.NetlinkRequestData.
-func (r diagRequest) Len() int { return len(r) }
-
-// Serialize implements vnl.NetlinkRequestData.
-func (r diagRequest) Serialize() []byte { return r }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/inetdiag"
 	"smcr/internal/testing/testkind"
 	"smcr/nl"
 	"smcr/smc"
@@ -82,9 +83,9 @@ func TestSockDiag(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, m := range [][]byte{nil, make([]byte, inetDiagMessageLen-1), make([]byte, inetDiagMessageLen)} {
-		if _, c, ok := parseInetDiag(m); ok {
-			t.Errorf("%d bytes: %+v", len(m), c)
+	for _, m := range []inetdiag.Message{{}, {State: unix.BPF_TCP_ESTABLISHED}, {State: unix.BPF_TCP_TIME_WAIT, Inode: 1}} {
+		if c, ok := connectionOf(m); ok {
+			t.Errorf("%+v: %+v", m, c)
 		}
 	}
 }

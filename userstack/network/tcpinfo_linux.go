@@ -5,8 +5,7 @@ package network
 import (
 	"encoding/binary"
 
-	vnl "github.com/vishvananda/netlink/nl"
-
+	"smcr/internal/inetdiag"
 	"smcr/nl"
 )
 
@@ -19,9 +18,6 @@ type TCPInfo struct {
 	Retransmits uint64 // segments that were sent again
 }
 
-// inetDiagInfo is INET_DIAG_INFO of linux/inet_diag.h: the attribute with struct tcp_info.
-const inetDiagInfo = 2
-
 // Offsets in bytes of fields in struct tcp_info.
 const (
 	tcpInfoTotalRetrans = 100 // tcpi_total_retrans, 4 bytes
@@ -33,37 +29,29 @@ const (
 
 // EachInfo calls found for each TCP socket that a process has, with its counters.
 func (d SockDiag) EachInfo(found func(TCPInfo)) error {
-	return d.dump(1<<(inetDiagInfo-1), func(m []byte) {
-		if s, ok := parseInetDiagInfo(m); ok {
+	return d.dump(1<<(inetdiag.AttrInfo-1), func(m inetdiag.Message) {
+		if s, ok := tcpInfoOf(m); ok {
 			found(s)
 		}
 	})
 }
 
-// parseInetDiagInfo reads a struct inet_diag_msg with its attributes. It is not ok for a socket
-// that no process has.
-func parseInetDiagInfo(m []byte) (s TCPInfo, ok bool) {
-	cookie, c, ok := parseInetDiag(m)
-	if !ok {
+// tcpInfoOf returns a socket with its counters. It is not ok for one that no process has.
+func tcpInfoOf(m inetdiag.Message) (s TCPInfo, ok bool) {
+	if s.Connection, ok = connectionOf(m); !ok {
 		return s, false
 	}
-	s.Connection, s.Cookie = c, cookie
-	attrs, err := vnl.ParseRouteAttr(m[inetDiagMessageLen:])
-	if err != nil || !s.Remote.IsValid() {
+	s.Cookie = m.ID.Cookie
+	b := m.Attr(inetdiag.AttrInfo)
+	if !s.Remote.IsValid() || len(b) < tcpInfoReceived+8 {
 		return s, true
 	}
 	ne := binary.NativeEndian
-	for _, a := range attrs {
-		b := a.Value
-		if a.Attr.Type != inetDiagInfo || len(b) < tcpInfoReceived+8 {
-			continue
-		}
-		s.Counted, s.Retransmits = true, uint64(ne.Uint32(b[tcpInfoTotalRetrans:]))
-		s.Received, s.Sent = ne.Uint64(b[tcpInfoReceived:]), ne.Uint64(b[tcpInfoAcked:])
-		if len(b) >= tcpInfoResent+8 {
-			sent, again := ne.Uint64(b[tcpInfoSent:]), ne.Uint64(b[tcpInfoResent:])
-			s.Sent = sent - min(again, sent)
-		}
+	s.Counted, s.Retransmits = true, uint64(ne.Uint32(b[tcpInfoTotalRetrans:]))
+	s.Received, s.Sent = ne.Uint64(b[tcpInfoReceived:]), ne.Uint64(b[tcpInfoAcked:])
+	if len(b) >= tcpInfoResent+8 {
+		sent, again := ne.Uint64(b[tcpInfoSent:]), ne.Uint64(b[tcpInfoResent:])
+		s.Sent = sent - min(again, sent)
 	}
 	return s, true
 }

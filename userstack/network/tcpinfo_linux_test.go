@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/inetdiag"
 	"smcr/internal/testing/testkind"
 	"smcr/smc"
 )
@@ -70,7 +71,7 @@ func TestTCPInfo(t *testing.T) {
 			t.Errorf("server: %+v", listener)
 		}
 	}
-	if _, ok := parseInetDiagInfo(make([]byte, inetDiagMessageLen)); ok {
+	if _, ok := tcpInfoOf(inetdiag.Message{State: unix.BPF_TCP_ESTABLISHED}); ok {
 		t.Error("a socket that no process has")
 	}
 }
