@@ -41,6 +41,7 @@ var edges = []struct {
 	{"guard", nil},
 	{"rdmaverbs", nil},
 	{"userstack/wire", nil},
+	{"internal/atonce", nil},
 	{"internal/cgroup", nil},
 	{"internal/inetdiag", nil},
 	{"internal/ours", nil},
@@ -57,17 +58,17 @@ var edges = []struct {
 	{"nl/nltest", []string{"nl", "pnet", "stats"}},
 	{"userstack/internal/bounded", []string{"internal/retry"}},
 	{"userstack/internal/takeover", []string{"userstack/internal/bounded", "stats", "internal/retry"}},
-	{"userstack/relay", []string{"guard", "internal/retry"}},
+	{"userstack/relay", []string{"guard", "internal/atonce", "internal/retry"}},
 	{"userstack/internal/rounds", nil},
-	{"userstack/engine", []string{"userstack/internal/rounds", "guard"}},
+	{"userstack/engine", []string{"userstack/internal/rounds", "guard", "internal/atonce"}},
 	{"userstack/tcpopt", []string{"userstack/wire", "internal/cgroup"}},
-	{"userstack/divert", []string{"smc", "guard", "quota", "internal/inetdiag", "internal/retry"}},
+	{"userstack/divert", []string{"smc", "guard", "quota", "internal/atonce", "internal/inetdiag", "internal/retry"}},
 	{"userstack/attach", []string{"userstack/divert", "guard", "quota", "internal/cgroup", "internal/place", "internal/retry"}},
 	{"userstack/conn", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "userstack/conn", "rdmaverbs"}},
 	{"userstack/rendezvous", []string{"userstack/wire", "quota"}},
 	{"userstack/simfabric", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
-	{"userstack/network", []string{"userstack/tcpopt", "nl", "guard", "internal/inetdiag", "internal/retry"}},
+	{"userstack/network", []string{"userstack/tcpopt", "nl", "guard", "internal/atonce", "internal/inetdiag", "internal/retry"}},
 	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "guard", "rdmaverbs"}},
 	{"userstack/internal/mempool", []string{"rdmaverbs"}},
 	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "quota", "smc", "stats"}},
@@ -232,8 +233,8 @@ func TestImportEdges(t *testing.T) {
 
 // leaves are the internal packages that public packages may import: the one that knows where
 // the stack of a network namespace is, the one that makes text of others printable, the
-// one that repeats calls, and the codec of sock_diag.
-var leaves = []string{"internal/cgroup", "internal/inetdiag", "internal/place", "internal/plain", "internal/printable", "internal/retry"}
+// ones that repeat calls and make quick ones, and the codec of sock_diag.
+var leaves = []string{"internal/atonce", "internal/cgroup", "internal/inetdiag", "internal/place", "internal/plain", "internal/printable", "internal/retry"}
 
 // TestRoof checks that what ships imports nothing that is for tests and benches
 // alone. The examples do not ship.

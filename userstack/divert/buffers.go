@@ -2,7 +2,11 @@
 
 package divert
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/atonce"
+)
 
 // What a program has written waits in these places if its peer does not read. Two of them are those of the stack's
 // sockets, and without a bound, TCP would let each of them grow to megabytes:
@@ -33,7 +37,7 @@ func limitReceive(fd int) { setReceive(fd, innerReceive) }
 func setReceive(fd, bytes int) {
 	// The kernel takes twice the value, and counts the memory of packets: of the usual large ones, most is payload.
 	value := bytes / 2
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, value) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, value) // in a user namespace: at most net.core.rmem_max
+	if atonce.SetInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, value) != nil {
+		_ = atonce.SetInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, value) // in a user namespace: at most net.core.rmem_max
 	}
 }

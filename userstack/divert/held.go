@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"syscall"
 	"unsafe"
 
 	"github.com/vishvananda/netlink"
@@ -24,6 +25,7 @@ type heldEnd struct {
 	ns     *os.File
 	host   *netlink.Handle // in ns
 	socket *os.File        // has all packets of the device, once it is bound
+	raw    syscall.RawConn // of socket
 }
 
 func newHeldEnd() (e *heldEnd, err error) {
@@ -63,12 +65,11 @@ func (e *heldEnd) open(name string) error {
 	if err != nil {
 		return err
 	}
-	raw, err := e.socket.SyscallConn()
-	if err != nil {
+	if e.raw, err = e.socket.SyscallConn(); err != nil {
 		return fmt.Errorf("divert: %w", err)
 	}
 	var serr error
-	if err := raw.Control(func(fd uintptr) {
+	if err := e.raw.Control(func(fd uintptr) {
 		s := setter{fd: int(fd)}
 		s.int(unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
 		s.int(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, heldBuffer)

@@ -43,7 +43,7 @@ func newHeldReader() *heldReader {
 func (r *heldReader) read(fd uintptr, f func(b []byte)) error {
 	for n := heldMost; n == heldMost; {
 		err := retry.Interrupted(func() error {
-			k, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.msgs)), heldMost, unix.MSG_DONTWAIT, 0, 0)
+			k, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.msgs)), heldMost, unix.MSG_DONTWAIT, 0, 0)
 			if n = int(k); errno != 0 {
 				return os.NewSyscallError("recvmmsg", errno)
 			}

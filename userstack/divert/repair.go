@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/atonce"
 )
 
 // What unix does not have of TCP_REPAIR (linux/tcp.h).
@@ -40,7 +42,7 @@ func (n *namespace) connectAs(t Tuple, e end) (fd int, err error) {
 	set, made := setter{fd: fd}, fd
 	defer func() {
 		if err != nil {
-			unix.Close(made)
+			atonce.Close(made)
 			fd = -1
 		}
 	}()
@@ -85,16 +87,16 @@ func (n *namespace) connectAs(t Tuple, e end) (fd int, err error) {
 	set.bytes(unix.IPPROTO_TCP, tcpRepairWin, unsafe.Slice((*byte)(unsafe.Pointer(&w)), unsafe.Sizeof(w)))
 	set.int(unix.IPPROTO_TCP, unix.TCP_REPAIR, repairOff)
 	if set.err == nil {
-		set.err = os.NewSyscallError("setsockopt", unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
+		set.err = os.NewSyscallError("setsockopt", atonce.SetLinger(fd, true))
 	}
 	return fd, set.err
 }
 
 // waitsForAnswers has outer not acknowledge at once: a message is answered by the next one, or by the end of the connection.
-func waitsForAnswers(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) }
+func waitsForAnswers(fd int) { _ = atonce.SetInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) }
 
 // keepsAlive has outer keep the connection alive while it is idle.
-func keepsAlive(fd int) { _ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1) }
+func keepsAlive(fd int) { _ = atonce.SetInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1) }
 
 // setter sets options of a socket until one fails.
 type setter struct {

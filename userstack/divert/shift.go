@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/atonce"
 	"smcr/quota"
 )
 
@@ -149,7 +150,7 @@ type position struct{ sent, received uint32 }
 // rests returns the position of a socket of which all that was sent is acknowledged, and all that came was read.
 func (s *stream) rests() (at position, rests bool) {
 	s.control(func(fd int) {
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // the acknowledgement that it still delays
+		_ = atonce.SetInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // the acknowledgement that it still delays
 		in, err1 := unix.IoctlGetInt(fd, unix.SIOCINQ)
 		out, err2 := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
 		info, err3 := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)

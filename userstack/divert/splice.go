@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/atonce"
 	"smcr/internal/retry"
 )
 
@@ -38,7 +39,7 @@ func (f *Flow) Splice() error {
 	}
 	f.outer.control(func(fd int) {
 		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, f.d.congestion)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+		_ = atonce.SetInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 	})
 	var p pipes
 	done := make(chan struct{})
@@ -117,7 +118,7 @@ func carry(mu *sync.Mutex, to, from *net.TCPConn) error {
 	}
 	// An urgent byte is read in its place.
 	var set error
-	err = src.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) })
+	err = src.Control(func(fd uintptr) { set = atonce.SetInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) })
 	if err := errors.Join(err, set); err != nil {
 		return os.NewSyscallError("setsockopt", err)
 	}

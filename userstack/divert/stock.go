@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/atonce"
 )
 
 // stockSize is how many sockets of each address family are kept that nothing uses yet.
@@ -79,7 +81,7 @@ func (s *stock) fill(family int) {
 func (s *stock) close() {
 	for _, of := range []chan int{s.v4, s.v6} {
 		for len(of) > 0 {
-			unix.Close(<-of)
+			atonce.Close(<-of)
 		}
 	}
 }

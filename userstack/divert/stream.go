@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/atonce"
 )
 
 // A stream is a socket of the stack. The methods of a nil stream do nothing.
@@ -33,7 +35,7 @@ func (s *stream) connect(ns *namespace, t Tuple) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fd < 0 { // or nobody would close it
-		unix.Close(fd)
+		atonce.Close(fd)
 		return fmt.Errorf("divert: %w", net.ErrClosed)
 	}
 	s.fd = fd
@@ -55,7 +57,7 @@ func (s *stream) giveBack() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.owed {
-		unix.Close(s.lent)
+		atonce.Close(s.lent)
 	}
 	s.lent, s.revoke, s.owed = 0, nil, false
 }
@@ -110,7 +112,7 @@ func (s *stream) close() {
 	case s.lent != 0:
 		s.owed = true
 	default:
-		unix.Close(s.fd)
+		atonce.Close(s.fd)
 	}
 	s.fd = -1
 	if s.conn != nil {
@@ -125,8 +127,8 @@ func (s *stream) close() {
 // finish ends the connection in order from now on.
 func (s *stream) finish() {
 	s.control(func(fd int) {
-		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
-		_ = unix.Shutdown(fd, unix.SHUT_WR)
+		_ = atonce.SetLinger(fd, false)
+		_ = atonce.Shutdown(fd, unix.SHUT_WR)
 	})
 }
 
@@ -192,7 +194,7 @@ func (s *stream) over() bool {
 // failed reports whether the connection has ended by an error that nobody has seen, such as that of too many repetitions.
 func (s *stream) failed() (failed bool) {
 	s.control(func(fd int) {
-		code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		code, err := atonce.GetInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 		failed = err == nil && code != 0
 	})
 	return failed

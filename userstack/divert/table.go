@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/atonce"
 )
 
 const (
@@ -36,25 +38,24 @@ func (d *Diverter) readFrames() {
 			d.frame(fr)
 		}
 	}
-	raw, err := d.held.socket.SyscallConn()
-	if err == nil {
-		var failed error
-		err = raw.Read(func(fd uintptr) bool {
-			failed = r.read(fd, take)
-			if errors.Is(failed, unix.EAGAIN) {
-				failed = nil
-			}
-			return failed != nil // or the next packet is an event
-		})
-		err = errors.Join(err, failed)
-	}
+	var failed error
+	err := d.held.raw.Read(func(fd uintptr) bool {
+		failed = r.read(fd, take)
+		if errors.Is(failed, unix.EAGAIN) {
+			failed = nil
+		}
+		return failed != nil // or the next packet is an event
+	})
+	err = errors.Join(err, failed)
 	if d.ctx.Err() == nil {
 		d.cfg.Log.Error("cannot read held packets: no connection uses SMC-R any more", "err", err)
 	}
 }
 
 // write sends a frame by the device of held packets. One that is lost comes again.
-func (d *Diverter) write(b []byte) { _, _ = d.held.socket.Write(b) }
+func (d *Diverter) write(b []byte) {
+	_ = d.held.raw.Control(func(fd uintptr) { _, _ = atonce.Write(int(fd), b) })
+}
 
 // frame takes one held packet.
 func (d *Diverter) frame(fr frame) {

@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/atonce"
 )
 
 // maxEvents is how many events one round takes from epoll.
@@ -186,7 +188,7 @@ func (p *epoll) watch(fd int, events uint32, f func(events uint32)) (*Watch, err
 	w := &Watch{p: p, id: p.nextID, fd: fd, f: f}
 	ev := unix.EpollEvent{Events: events}
 	setID(&ev, w.id)
-	if err := unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+	if err := atonce.Watch(p.fd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		return nil, fmt.Errorf("engine: %w", os.NewSyscallError("epoll_ctl", err))
 	}
 	p.watches[w.id] = w
@@ -202,7 +204,7 @@ func (w *Watch) change(fd int, events uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.watches[w.id] == w && !p.closed {
-		_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, fd, &ev)
+		_ = atonce.Watch(p.fd, unix.EPOLL_CTL_MOD, fd, &ev)
 	}
 }
 
@@ -217,7 +219,7 @@ func (w *Watch) Stop(fd int) {
 	}
 	delete(p.watches, w.id)
 	if !p.closed {
-		_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, fd, nil)
+		_ = atonce.Watch(p.fd, unix.EPOLL_CTL_DEL, fd, nil)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/atonce"
 	"smcr/userstack/internal/rounds"
 )
 
@@ -193,7 +194,7 @@ func (s *Socket) free() {
 		if s.gone != nil {
 			s.gone()
 		} else {
-			_ = unix.Close(s.fd)
+			_ = atonce.Close(s.fd)
 		}
 		s.fd = -1
 	}
@@ -226,7 +227,7 @@ func (s *Socket) CloseWrite() error {
 	if s.sim != nil {
 		return s.sim.CloseWrite()
 	}
-	return os.NewSyscallError("shutdown", unix.Shutdown(fd, unix.SHUT_WR))
+	return os.NewSyscallError("shutdown", atonce.Shutdown(fd, unix.SHUT_WR))
 }
 
 // SetReadDeadline ends current and later calls that wait to read with

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/atonce"
 )
 
 // Message is memory that [Socket.Recv] and [Socket.Send] need for a system call. Their
@@ -84,7 +86,7 @@ func (s *Socket) Pending() (readable, mark, plain bool) {
 	if s.sim != nil {
 		return s.sim.Pending()
 	}
-	revents := pollNow(s.fd, unix.POLLIN|unix.POLLPRI|unix.POLLRDHUP)
+	revents := atonce.Ready(s.fd, unix.POLLIN|unix.POLLPRI|unix.POLLRDHUP)
 	if revents&unix.POLLPRI != 0 {
 		at, err := unix.IoctlGetInt(s.fd, unix.SIOCATMARK)
 		mark = err == nil && at != 0
@@ -119,19 +121,6 @@ func (s *Socket) HungUp() (up, failed bool) {
 	if s.sim != nil {
 		return s.sim.HungUp()
 	}
-	revents := pollNow(s.fd, 0) // these events are always looked for
+	revents := atonce.Ready(s.fd, 0) // these events are always looked for
 	return revents&(unix.POLLHUP|unix.POLLERR) != 0, revents&unix.POLLERR != 0
-}
-
-// pollNow returns which of the events are true for fd now.
-func pollNow(fd int, events int16) int16 {
-	p := unix.PollFd{Fd: int32(fd), Events: events}
-	var zero unix.Timespec
-	for {
-		_, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&zero)), 0, 0, 0)
-		if errno == unix.EINTR {
-			continue
-		}
-		return p.Revents
-	}
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/atonce"
 )
 
 // A watch knows whether something has changed in the kernel since it was last asked. The kernel has put its report into
@@ -45,7 +47,7 @@ const mostReports = 4096
 func (w watch) reports(changed func(typ uint16)) {
 	var b [unix.NLMSG_HDRLEN]byte // the rest of a report is dropped
 	for range mostReports {
-		n, err := unix.Read(w.fd, b[:])
+		n, err := atonce.Read(w.fd, b[:])
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return

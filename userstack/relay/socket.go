@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/atonce"
 	"smcr/internal/retry"
 )
 
@@ -56,7 +57,7 @@ func NewSocket(c Conn) (*Socket, error) {
 	s.read, s.write = s.tryRead, s.tryWrite
 	var serr error
 	if err := rc.Control(func(fd uintptr) {
-		serr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
+		serr = atonce.SetInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
 	}); err != nil {
 		return nil, err
 	}
@@ -91,7 +92,7 @@ func (s *Socket) CloseWrite() error {
 		return c.CloseWrite()
 	}
 	var serr error
-	if err := s.rc.Control(func(fd uintptr) { serr = unix.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
+	if err := s.rc.Control(func(fd uintptr) { serr = atonce.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
 		return err
 	}
 	return os.NewSyscallError("shutdown", serr)
@@ -105,9 +106,7 @@ func (s *Socket) HungUp() bool {
 }
 
 func pollHup(fd int) bool {
-	p := []unix.PollFd{{Fd: int32(fd)}}
-	_, err := unix.Poll(p, 0)
-	return err == nil && p[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
+	return atonce.Ready(fd, 0)&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
 }
 
 // Peek implements [End]. After a reset behind the end of its stream, a read of TCP reports that
@@ -121,7 +120,7 @@ func (s *Socket) Peek() (int, error) {
 		if got.n, got.err = peek(int(fd)); got.n > 0 || got.err != nil {
 			return
 		}
-		if code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); err == nil && code != 0 {
+		if code, err := atonce.GetInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); err == nil && code != 0 {
 			got.err = os.NewSyscallError("read", unix.ECONNRESET)
 		}
 	}); err != nil {
@@ -131,12 +130,8 @@ func (s *Socket) Peek() (int, error) {
 }
 
 func peek(fd int) (n int, err error) {
-	var b [1]byte
-	err = retry.Interrupted(func() (err error) {
-		n, _, err = unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		return err
-	})
-	return max(n, 0), err
+	err = retry.Interrupted(func() (err error) { n, err = atonce.Peek(fd); return err })
+	return n, err
 }
 
 // Unread implements [End].
