@@ -16,14 +16,19 @@ import (
 )
 
 // handshake drives the machine of one side of a rendezvous: it carries out the actions of the
-// machine and passes events to it. One goroutine uses it.
+// machine and passes events to it. One goroutine uses it at a time: see attended.
 type handshake struct {
+	attended
 	s     *Stack
 	ctx   context.Context
 	tcp   TCPConn
 	owner inside.Owner
 	role  smc.Role
 	m     *rendezvous.Machine
+
+	actions []rendezvous.Action // memory of todo
+	todo    []rendezvous.Action // what the machine has asked for, not carried out yet
+	unsent  []byte              // the rest of a message for which there was no room
 
 	recvBuf int // the receive buffer of the TCP connection in bytes
 	reader  tcpReader
@@ -88,6 +93,7 @@ func (s *hostSide) ports(t *rendezvous.Terms) []*devices.Port {
 func newHandshake(ctx context.Context, s *Stack, tcp TCPConn, role smc.Role, conf rendezvous.Config) *handshake {
 	h := &handshake{s: s, ctx: ctx, tcp: tcp, owner: inside.OwnerFrom(ctx), role: role, canceled: ctx.Done()}
 	h.reader = tcpReader{tcp: tcp, guard: &s.guard}
+	_ = tcp.SetDeadline(time.Time{})
 	h.writes = tcpWrites{tcp: tcp, ends: [2]context.Context{ctx, s.ctx}}
 	h.path = pathUse{s: s, role: role, began: time.Now()}
 	conf.PeerID, conf.Hostname, conf.ConfirmWait = s.peerIDNow(), s.cfg.Hostname, linkgroup.ConfirmWait
@@ -101,6 +107,7 @@ func newHandshake(ctx context.Context, s *Stack, tcp TCPConn, role smc.Role, con
 
 // end releases what only the rendezvous needs.
 func (h *handshake) end() {
+	h.unwatch()
 	h.reader.close()
 	h.writes.close()
 	if h.timer != nil {

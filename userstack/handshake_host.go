@@ -80,7 +80,12 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 		return rendezvous.Host{}, err
 	}
 	var pnetID string
-	if h.host.ports1, pnetID, err = s.devices.For(rt); err != nil {
+	if h.mayWait {
+		h.host.ports1, pnetID, err = s.devices.For(rt)
+	} else if h.host.ports1, pnetID = s.devices.ForAtOnce(rt); h.host.ports1 == nil {
+		err = errLater
+	}
+	if err != nil {
 		return rendezvous.Host{}, err
 	}
 	h.host.lan = driver.LAN{Route: rt, Local: local.Addr(), Remote: remote.Addr(), PNETID: pnetID, Origin: h.with.Origin}

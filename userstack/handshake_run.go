@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"smcr/smc"
-	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
 )
@@ -36,7 +35,11 @@ func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
 // bytes before it reads them. If they are data, they stay unread, and the error is a
 // *DeclineError made of notCLC. announced says that the peer announced SMC in the TCP handshake.
 func (s *Stack) serverLook(ctx context.Context, tcp TCPConn, announced bool, notCLC rendezvous.Refusal) (*Conn, error) {
-	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{Look: true, OptionSeen: announced, NotCLC: notCLC})
+	return s.handshake(ctx, tcp, smc.Server, lookConfig(announced, notCLC))
+}
+
+func lookConfig(announced bool, notCLC rendezvous.Refusal) rendezvous.Config {
+	return rendezvous.Config{Look: true, OptionSeen: announced, NotCLC: notCLC}
 }
 
 // handshake drives one side of the rendezvous on tcp, and counts how it ended.
@@ -44,48 +47,74 @@ func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf 
 	if err := s.reg.enter(); err != nil {
 		return nil, err
 	}
-	defer s.reg.wg.Done()
-	began := time.Now()
 	h := newHandshake(ctx, s, tcp, role, conf)
-	var c *Conn
-	var err error
-	if perr := s.guard.Do("a rendezvous as "+role.String(), func() { c, err = h.run() }); perr != nil {
-		h.giveUp()
-		c, err = nil, fmt.Errorf("userstack: %w", perr)
-	}
-	if d, ok := errors.AsType[*DeclineError](err); role == smc.Client && (err == nil || ok && d.Remote) {
-		s.copies.answered(inside.OwnerFrom(ctx).UID, addrPort(tcp.RemoteAddr()))
-	}
-	if err != nil {
-		s.account(role, 0, err)
-		return nil, err
-	}
-	s.account(role, c.d.Group().Version(), nil)
-	s.stats.HandshakeTime(role, time.Since(began))
-	return c, nil
+	h.mayWait = true
+	_, c, err := h.run()
+	return c, err
 }
 
-// run drives the machine to its end.
-func (h *handshake) run() (*Conn, error) {
-	defer h.end()
-	_ = h.tcp.SetDeadline(time.Time{})
-	var actions []rendezvous.Action
-	for h.m.State() != rendezvous.Over {
-		actions = h.m.TakeActions(actions[:0])
-		for _, a := range actions {
-			if ev := h.carryOut(a); ev != nil {
-				h.m.Handle(time.Now(), ev)
+// run drives the machine to its end, and counts how that was. Unless it may wait, it returns where it would have to, and says for what.
+func (h *handshake) run() (p pause, c *Conn, err error) {
+	what := "a rendezvous as client"
+	if h.role == smc.Server {
+		what = "a rendezvous as server"
+	}
+	if perr := h.s.guard.Do(what, func() {
+		if p = h.advance(); p == over {
+			c, err = h.outcome()
+		}
+	}); perr != nil {
+		h.end()
+		h.giveUp()
+		p, c, err = over, nil, fmt.Errorf("userstack: %w", perr)
+	}
+	if p != over {
+		return p, nil, nil
+	}
+	defer h.s.reg.wg.Done()
+	if d, ok := errors.AsType[*DeclineError](err); h.role == smc.Client && (err == nil || ok && d.Remote) {
+		h.s.copies.answered(h.owner.UID, addrPort(h.tcp.RemoteAddr()))
+	}
+	if err != nil {
+		h.s.account(h.role, 0, err)
+		return over, nil, err
+	}
+	h.s.account(h.role, c.d.Group().Version(), nil)
+	h.s.stats.HandshakeTime(h.role, time.Since(h.path.began))
+	return over, c, nil
+}
+
+// advance drives the machine to its end, or until it has to wait and may not.
+func (h *handshake) advance() pause {
+	for len(h.todo) > 0 || h.m.State() != rendezvous.Over {
+		if len(h.todo) == 0 {
+			h.actions = h.m.TakeActions(h.actions[:0])
+			h.todo = h.actions
+		}
+		var ev rendezvous.Event
+		switch {
+		case len(h.todo) > 0:
+			if ev = h.carryOut(h.todo[0]); ev == later {
+				return forOthers
+			}
+			h.todo = h.todo[1:]
+		case h.mayWait:
+			ev = h.next()
+		default:
+			var p pause
+			if ev, p = h.come(); ev == nil {
+				return p
 			}
 		}
-		if len(actions) == 0 {
-			h.m.Handle(time.Now(), h.next())
+		if ev != nil {
+			h.m.Handle(time.Now(), ev)
 		}
 	}
-	for _, a := range h.m.TakeActions(actions[:0]) {
+	for _, a := range h.m.TakeActions(h.actions[:0]) {
 		h.carryOut(a)
 	}
 	h.end()
-	return h.outcome()
+	return over
 }
 
 // outcome converts the outcome of the machine to the results of the rendezvous.
@@ -158,6 +187,9 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 		if ev := h.interrupted(); ev != nil {
 			return ev
 		}
+		if !h.mayWait && takesTime(a) {
+			return later
+		}
 		return h.answer(a)
 	}
 	return nil
@@ -178,6 +210,9 @@ func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 		return h.admit()
 	case rendezvous.Survey:
 		host, err := h.survey(a.PeerGID)
+		if err == errLater {
+			return later
+		}
 		return answerOf(rendezvous.Surveyed{Host: host}, err)
 	case rendezvous.FindPath:
 		routed, err := h.s.routed(a.Local, a.PeerGID)

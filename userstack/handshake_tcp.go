@@ -65,10 +65,21 @@ func (h *handshake) drained(b []byte) {
 
 // send writes a message.
 func (h *handshake) send(m wire.CLC) rendezvous.Event {
-	b, err := m.AppendBinary(nil)
-	if err == nil {
-		h.traceCLC(b, true)
+	b, err := h.unsent, error(nil)
+	if h.unsent = nil; b == nil {
+		if b, err = m.AppendBinary(nil); err == nil {
+			h.traceCLC(b, true)
+		}
+	}
+	switch {
+	case err != nil:
+	case h.mayWait:
 		err = h.writes.send(b, time.Now().Add(rendezvous.MessageWait))
+	default:
+		if b, err = h.writes.try(b); err == nil && len(b) > 0 {
+			h.unsent = b
+			return later
+		}
 	}
 	if err != nil {
 		if ev := h.interrupted(); ev != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/guard"
+	"smcr/smc"
 	"smcr/userstack/driver"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
@@ -47,9 +48,13 @@ func noCLC() rendezvous.Refusal {
 	return rendezvous.Refusal{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
 }
 
-// ServeUnsure implements inside.Stack.
-func (i insideStack) ServeUnsure(ctx context.Context, tcp inside.TCPConn) (*Conn, error) {
-	return i.s.serverLook(ctx, tcp, true, noCLC())
+// Agree implements inside.Stack.
+func (i insideStack) Agree(ctx context.Context, role smc.Role, tcp inside.TCPConn, done func(*Conn, error)) {
+	conf := rendezvous.Config{}
+	if role == smc.Server {
+		conf = lookConfig(true, noCLC())
+	}
+	i.s.attend(ctx, tcp, role, conf, done)
 }
 
 // StaysTCP implements inside.Stack.

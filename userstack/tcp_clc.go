@@ -37,8 +37,9 @@ type tcpReader struct {
 	have    int              // bytes of the message that is being read
 	ask     chan readRequest // for the goroutine; nil without
 	got     chan readResult
-	pending bool // a request is without a result
-	took    int  // bytes read from tcp in all
+	pending bool   // a request is without a result
+	took    int    // bytes read from tcp in all
+	ready   func() // called when an event has given the request a result; nil if somebody waits at got
 
 	of   inside.Notifier // nil: no engine watches tcp
 	rc   syscall.RawConn // of tcp, with of
@@ -127,15 +128,18 @@ func (r *tcpReader) begin() {
 // event is called by the engine.
 func (r *tcpReader) event() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.some = true
-	r.step()
+	done := r.step()
+	r.mu.Unlock()
+	if done && r.ready != nil {
+		r.ready()
+	}
 }
 
-// step goes on with the request that has no result. mu is held.
-func (r *tcpReader) step() {
+// step goes on with the request that has no result, and reports whether it has one now. mu is held.
+func (r *tcpReader) step() bool {
 	if !r.want || !r.some && !r.now.now {
-		return
+		return false
 	}
 	var res readResult
 	done := true
@@ -146,6 +150,7 @@ func (r *tcpReader) step() {
 		r.want = false
 		r.got <- res
 	}
+	return done
 }
 
 // try reads what there is. It returns false if the request has to wait for an event. mu is held.

@@ -24,18 +24,26 @@ type tryWriter interface {
 	TryWrite(b []byte) (n int, err error)
 }
 
+// try writes as much of b as there is room for, if tcp can do so without waiting, and returns the rest. A message mostly has room at once:
+// nothing that ends a wait is needed then.
+func (w *tcpWrites) try(b []byte) (rest []byte, err error) {
+	c, ok := w.tcp.(tryWriter)
+	if !ok {
+		return b, nil
+	}
+	n, err := c.TryWrite(b)
+	return b[n:], err
+}
+
 // send writes b, until the deadline at most.
 func (w *tcpWrites) send(b []byte, deadline time.Time) error {
-	// A message mostly has room at once: nothing that ends a wait is needed then.
-	if c, ok := w.tcp.(tryWriter); ok {
-		n, err := c.TryWrite(b)
-		if b = b[n:]; err != nil || len(b) == 0 {
-			return err
-		}
+	b, err := w.try(b)
+	if err != nil || len(b) == 0 {
+		return err
 	}
 	w.begin(deadline)
 	defer w.finish()
-	_, err := w.tcp.Write(b)
+	_, err = w.tcp.Write(b)
 	return err
 }
 

@@ -72,6 +72,27 @@ func (s *Set) For(rt network.Route) ([]*Port, string, error) {
 	return out, id, nil
 }
 
+// ForAtOnce is For where the preferred port of each netdev is that of an open device, and is active. Otherwise it returns no ports: For
+// may have to open a device, which takes its time.
+func (s *Set) ForAtOnce(rt network.Route) ([]*Port, string) {
+	places, id, err := s.places(rt)
+	if err != nil || len(places) == 0 {
+		return nil, ""
+	}
+	out := make([]*Port, 0, len(places))
+	for _, pl := range places {
+		if len(pl.ports) == 0 {
+			return nil, ""
+		}
+		p := s.isOpen(pl.ports[0])
+		if p == nil || !p.Active() {
+			return nil, ""
+		}
+		out = append(out, p)
+	}
+	return out, id
+}
+
 // Offers reports whether there are devices that may serve a connection over rt. It opens none, so one that cannot be
 // opened, or is down, counts.
 func (s *Set) Offers(rt network.Route) (bool, error) {

@@ -57,6 +57,8 @@ type Set struct {
 	listMu sync.Mutex // one listing at a time; before mu
 	listed listing
 
+	// opening is held while a device is opened, which may wait for the round of an engine. That may want mu, which is only held for a moment.
+	opening  sync.Mutex // taken before mu
 	mu       sync.Mutex
 	open     map[key]*Device
 	lastPort int
@@ -116,12 +118,14 @@ func (s *Set) sorted() []*Device {
 
 // port returns the port of a candidate, and opens its device if necessary.
 func (s *Set) port(c candidate) (*Port, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if d := s.open[c.key]; d != nil {
+	if d, _ := s.opened(c); d != nil {
 		return d.port(c)
 	}
-	if s.closed {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	if d, closed := s.opened(c); d != nil {
+		return d.port(c)
+	} else if closed {
 		return nil, ErrClosed
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
@@ -131,6 +135,8 @@ func (s *Set) port(c candidate) (*Port, error) {
 		return nil, err
 	}
 	d := &Device{key: c.key, rdma: rdma, attr: rdma.Attr(), done: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for num := 1; num <= max(1, d.attr.NumPorts); num++ {
 		s.lastPort++
 		d.ports = append(d.ports, &Port{id: s.lastPort, num: num, dev: d})
@@ -142,11 +148,16 @@ func (s *Set) port(c candidate) (*Port, error) {
 	return d.port(c)
 }
 
-// isOpen returns the port of a candidate if its device is open, or nil.
-func (s *Set) isOpen(c candidate) *Port {
+// opened returns the device of a candidate, or nil if it is not open, and whether the set is closed.
+func (s *Set) opened(c candidate) (d *Device, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d := s.open[c.key]; d != nil {
+	return s.open[c.key], s.closed
+}
+
+// isOpen returns the port of a candidate if its device is open, or nil.
+func (s *Set) isOpen(c candidate) *Port {
+	if d, _ := s.opened(c); d != nil {
 		p, _ := d.port(c)
 		return p
 	}
@@ -231,11 +242,13 @@ func (s *Set) discard(d *Device) {
 
 // Close closes all devices and returns when nothing is reported any more.
 func (s *Set) Close() error {
+	s.opening.Lock()
 	s.mu.Lock()
 	s.closed = true
 	devs := s.sorted()
 	s.open = map[key]*Device{}
 	s.mu.Unlock()
+	s.opening.Unlock()
 	var errs []error
 	for _, d := range devs {
 		errs = append(errs, d.rdma.Close())

@@ -25,10 +25,10 @@ import (
 
 // Config is what a Diverter is made with.
 type Config struct {
-	// Handle is called in a goroutine for each connection of which both ends announce SMC. It
-	// talks with the peer over [Flow.Outer], and must call one of [Flow.Split] and [Flow.Reset].
-	// The context ends when the Diverter is closed.
-	Handle func(context.Context, *Flow)
+	// Handle is called for each connection of which both ends announce SMC, one after the other. It must not wait. It has somebody
+	// talk with the peer over [Flow.Outer], and then call one of [Flow.Split] and [Flow.Reset], and handled. The context ends when the
+	// Diverter is closed, which waits for handled.
+	Handle func(ctx context.Context, f *Flow, handled func())
 	// Drained has it begin as after [Diverter.Drain]: another stack still takes the new connections.
 	Drained bool
 	// Flows bounds the connections that are announced or taken. Beyond it, a connection is TCP. 0 means as many as the
@@ -75,7 +75,6 @@ type Diverter struct {
 	stop    context.CancelFunc
 	close   sync.Once
 	running sync.WaitGroup
-	next    chan *Flow // to a goroutine that waits for one
 
 	quieting sync.Mutex // by who writes map quiet
 
@@ -110,7 +109,7 @@ type outcome struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, next: make(chan *Flow), flows: map[Tuple]*Flow{}, ending: map[*Flow]time.Time{}, given: map[*Flow]*given{}, unsure: map[uint64]reset{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, silents: silents{}, known: map[netip.Addr]bpfMet{}}
+	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]time.Time{}, given: map[*Flow]*given{}, unsure: map[uint64]reset{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, silents: silents{}, known: map[netip.Addr]bpfMet{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())
@@ -320,7 +319,7 @@ func outcomeOf(k bpfTally) outcome {
 	return of
 }
 
-// Close resets the connections that are left, and ends everything. Handle has returned then. Later
+// Close resets the connections that are left, and ends everything. All are handled then. Later
 // calls do nothing.
 func (d *Diverter) Close() (err error) {
 	d.close.Do(func() {

@@ -73,9 +73,12 @@ func newBedOf(t *testing.T, o netnstest.Options, handle func(*bed, *Flow), tune 
 	b := &bed{Pair: netnstest.New(t, o), t: t}
 	for i, h := range []*netnstest.Host{b.A, b.B} {
 		b.must(h.Do(func() (err error) {
-			cfg := Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Handle: func(_ context.Context, f *Flow) {
+			cfg := Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Handle: func(_ context.Context, f *Flow, handled func()) {
 				b.taken[i].Add(1)
-				handle(b, f)
+				go func() {
+					defer handled()
+					handle(b, f)
+				}()
 			}}
 			tune(&cfg)
 			b.d[i], err = New(cfg)

@@ -51,7 +51,8 @@ type Flow struct {
 	first    *frame        // what was held, for the program: let go, it ends its wait
 	outer    *stream
 
-	forgotten bool // guarded by d.mu: see forget
+	forgotten  bool        // guarded by d.mu: see forget
+	wasHandled atomic.Bool // see handled
 
 	isDecided atomic.Bool
 	giving    sync.Mutex // for the bytes of first
@@ -65,6 +66,13 @@ type Flow struct {
 	unheard bool // the program is to be reset, and its device takes nothing
 	renewed bool // a new connection of the tuple waits for the end of this one
 	own     own
+}
+
+// handled ends what frame has begun: Close waits for it no longer. Later calls do nothing.
+func (f *Flow) handled() {
+	if !f.wasHandled.Swap(true) {
+		f.d.running.Done()
+	}
 }
 
 // own is the device by which a program has sent last, and that by which its packets come since the stack has moved them.

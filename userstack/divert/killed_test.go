@@ -40,19 +40,22 @@ func child(cgroup string) error {
 	if err != nil {
 		return err
 	}
-	d, err := New(Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Handle: func(_ context.Context, f *Flow) {
-		if f.Tuple.Remote.Port() == 9999 || f.Tuple.Local.Port() == 9999 {
-			fmt.Println("holds")
-			return
-		}
-		if err := agree(f); err != nil {
-			return
-		}
-		if os.Getenv(splicesVariable) != "" {
-			_ = f.Splice()
-		} else if _, _, err := f.Split(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
+	d, err := New(Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Handle: func(_ context.Context, f *Flow, handled func()) {
+		go func() {
+			defer handled()
+			if f.Tuple.Remote.Port() == 9999 || f.Tuple.Local.Port() == 9999 {
+				fmt.Println("holds")
+				return
+			}
+			if err := agree(f); err != nil {
+				return
+			}
+			if os.Getenv(splicesVariable) != "" {
+				_ = f.Splice()
+			} else if _, _, err := f.Split(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}()
 	}})
 	if err != nil {
 		return err

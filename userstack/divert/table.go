@@ -91,51 +91,24 @@ func (d *Diverter) frame(fr frame) {
 	if closed {
 		return
 	}
-	select {
-	case d.next <- f: // a goroutine waits for it
-	default:
-		d.run("connections", func() { d.handleAll(f) })
-	}
-}
-
-// idleMost is how long a goroutine that has handled a Flow waits for the next one. Its stack has grown already, which is
-// a part of what a connection costs.
-const idleMost = time.Second
-
-// handleAll handles a Flow, and then those that come soon.
-func (d *Diverter) handleAll(f *Flow) {
-	idle := time.NewTimer(idleMost)
-	defer idle.Stop()
-	for {
-		d.handle(f)
-		idle.Reset(idleMost)
-		select {
-		case f = <-d.next:
-		case <-idle.C:
-			return
-		case <-d.ctx.Done():
-			return
-		}
+	d.running.Add(1)
+	if d.cfg.Guard.Do("a connection", func() { d.handle(f) }) != nil {
+		f.Reset()
+		f.handled()
 	}
 }
 
 // handle has the user of the Diverter handle a Flow.
 func (d *Diverter) handle(f *Flow) {
-	returned := false
-	defer func() {
-		if !returned { // a panic
-			f.Reset()
-		}
-	}()
 	if err := f.open(); err != nil {
+		defer f.handled()
 		if !errors.Is(err, net.ErrClosed) { // it has ended meanwhile
 			d.cfg.Log.Warn("cannot take a connection", "connection", f.Tuple, "err", err)
 		}
 		f.Reset()
-	} else {
-		d.cfg.Handle(d.ctx, f)
+		return
 	}
-	returned = true
+	d.cfg.Handle(d.ctx, f, f.handled)
 }
 
 // ends has f forgotten when the kernel has nothing more to do for it.

@@ -31,9 +31,12 @@ func (b *bed) succeed(i int, older bool) *successor {
 	}
 	cfg := b.d[i].cfg
 	cfg.Drained = true
-	cfg.Handle = func(_ context.Context, f *Flow) {
+	cfg.Handle = func(_ context.Context, f *Flow, handled func()) {
 		s.taken.Add(1)
-		splice(b, f)
+		go func() {
+			defer handled()
+			splice(b, f)
+		}()
 	}
 	b.must(host.Do(func() (err error) {
 		s.Diverter, err = New(cfg)

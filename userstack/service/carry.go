@@ -61,7 +61,7 @@ func (w *boundary) carry(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
 		ride(r, conn, carriage, s.ending, over)
 		return
 	}
-	over(r.Run(s.ending.Done()), nil)
+	go w.guarded(f, func() {}, func() { over(r.Run(s.ending.Done()), nil) })
 }
 
 // learn learns from the end of a connection that began at a time, after it took made to make, whether the next ones are

@@ -15,33 +15,49 @@ import (
 	"smcr/userstack/internal/inside"
 )
 
-// handle finds out with the peer whether a connection uses SMC-R, and begins to carry it.
-func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
+// handle finds out with the peer whether a connection uses SMC-R, and begins to carry it. It does not wait for the peer, and calls handled
+// at the end.
+func (w *boundary) handle(ctx context.Context, f *divert.Flow, handled func()) {
 	s := w.s
-	owner := inside.Owner{UID: f.UID, Cookie: f.Cookie}
-	peer, err := nearOf(f, w.loop())
+	peer, err := nearOf(f, w.loop(f))
 	if err != nil {
 		s.log.Info("connection lost", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		f.Reset()
+		handled()
 		return
 	}
 	tcp := &outer{TCPConn: peer, b: w, over: make(chan struct{})}
-	ctx = inside.WithOwner(ctx, owner)
-	var conn *userstack.Conn
-	if f.Role == smc.Client {
-		conn, err = s.stack.Client(ctx, tcp)
-	} else {
-		conn, err = s.in.ServeUnsure(ctx, tcp)
-	}
-	if err != nil {
+	ctx = inside.WithOwner(ctx, inside.Owner{UID: f.UID, Cookie: f.Cookie})
+	s.in.Agree(ctx, f.Role, tcp, func(conn *userstack.Conn, err error) {
+		if err == nil {
+			w.guarded(f, handled, func() { w.agreed(f, tcp, conn) })
+			return
+		}
 		_ = tcp.Close() // what follows is up to the Flow
+		go w.guarded(f, handled, func() { w.disagreed(f, err) })
+	})
+}
+
+// guarded calls do, which takes care of a Flow unless it panics, and then handled.
+func (w *boundary) guarded(f *divert.Flow, handled, do func()) {
+	defer handled()
+	if w.s.in.Guard().Do("a connection", do) != nil {
+		f.Reset()
 	}
+}
+
+// agreed begins to carry a connection over SMC-R. It waits for nothing, because it may be called by an engine.
+func (w *boundary) agreed(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
+	w.tallies.count(f.Cgroup, f.Role, nil)
+	f.Spoke()
+	w.carry(f, tcp, conn)
+}
+
+// disagreed does what follows from the error of a rendezvous. It returns when the stack has nothing more to do with the connection.
+func (w *boundary) disagreed(f *divert.Flow, err error) {
+	s, owner := w.s, inside.Owner{UID: f.UID, Cookie: f.Cookie}
 	var d, copied *userstack.DeclineError
 	switch {
-	case err == nil:
-		w.tallies.count(f.Cgroup, f.Role, nil)
-		f.Spoke()
-		w.carry(f, tcp, conn)
 	case errors.As(err, &d):
 		w.tallies.count(f.Cgroup, f.Role, d)
 		s.log.Debug("connection stays TCP", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
@@ -67,12 +83,13 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow) {
 	}
 }
 
-// loop returns the engine that watches connections with peers, or nil without one.
-func (w *boundary) loop() *engine.Loop {
-	if len(w.s.cfg.Engines) == 0 {
+// loop returns the engine that watches the connection of a Flow with the peer, and agrees with that; or nil without one.
+func (w *boundary) loop(f *divert.Flow) *engine.Loop {
+	n := len(w.s.cfg.Engines)
+	if n == 0 {
 		return nil
 	}
-	return w.s.cfg.Engines[0]
+	return w.s.cfg.Engines[int(f.Tuple.Local.Port()^f.Tuple.Remote.Port())%n]
 }
 
 // How long the connections of a user to a port are TCP from the start, after one that was declined: those cost a handshake and

@@ -62,12 +62,14 @@ type Stack[C any] interface {
 	NoAnswer(uid uint32, remote netip.AddrPort, err error) error
 	// Quiet returns for how long nothing must be announced to remote for a user, because of NoAnswer.
 	Quiet(uid uint32, remote netip.AddrPort) time.Duration
-	// ServeUnsure is Stack.Server for a connection whose peer has announced SMC and may not know that
-	// this end does, if something on the path took the option off the SYN-ACK. It looks at the first
-	// bytes before it reads any. If they are data, the error is a *userstack.DeclineError.
-	ServeUnsure(ctx context.Context, tcp TCPConn) (C, error)
+	// Agree runs the rendezvous of a role, as Stack.Client and Stack.Server do, for a connection of which both ends have announced SMC.
+	// It calls done with the result, before it returns, or later on any thread, such as that of an engine, which done must not keep.
+	//
+	// The peer of a server may not know that this end has announced SMC, if something on the path took the option off the SYN-ACK: so
+	// that looks at the first bytes before it reads any. If they are data, the error is a *userstack.DeclineError.
+	Agree(ctx context.Context, role smc.Role, tcp TCPConn, done func(C, error))
 	// StaysTCP counts a connection that stays TCP because of err, and notes its socket for listings,
-	// which has this cookie. A *userstack.DeclineError of Stack.Client or ServeUnsure is counted
+	// which has this cookie. A *userstack.DeclineError of Agree is counted
 	// already.
 	StaysTCP(o Owner, cookie uint64, client bool, err error)
 	// ListAlso has listings of connections include TCP sockets that were not noted.
