@@ -9,11 +9,17 @@ import (
 )
 
 // TestEnded: where the stream has carried both directions to their ends, a relay only closes, and resets if the program has
-// reset the connection behind the end of its stream.
+// reset the connection behind the end of its stream. An end in order needs nobody who may wait.
 func TestEnded(t *testing.T) {
 	testkind.System(t)
-	for name, rough := range map[string]bool{"in order": false, "reset": true} {
-		t.Run(name, func(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		rough, end bool
+	}{
+		{"in order", false, false}, {"reset", true, false}, {"in order, at once", false, true}, {"reset, at once", true, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			rough := test.rough
 			p, app, _ := connect(t)
 			p.shutdown()
 			if n, err := app.AwaitInput(); n != 0 || err != nil {
@@ -29,8 +35,17 @@ func TestEnded(t *testing.T) {
 			}
 			net := newFakeStream()
 			r := &Relay{App: app, Net: net, Ended: func() bool { return true }}
-			if reset := r.Run(nil); reset != rough {
-				t.Errorf("a reset: %v", reset)
+			ended := test.end && r.End()
+			if ended && rough {
+				t.Error("End has closed a connection that was reset")
+			}
+			if test.end && !ended && (!rough || net.closed) {
+				t.Errorf("End has returned false; network side closed: %v", net.closed)
+			}
+			if !ended {
+				if reset := r.Run(nil); reset != rough {
+					t.Errorf("a reset: %v", reset)
+				}
 			}
 			if !net.closed || net.aborted != rough {
 				t.Errorf("network side closed: %v, reset: %v", net.closed, net.aborted)

@@ -108,6 +108,7 @@ type Relay struct {
 	once        sync.Once
 	appHungUp   atomic.Bool   // the program closed its end, or both sides shut down writing
 	reset       atomic.Bool   // the connection was reset, not closed
+	resetBehind atomic.Bool   // the program has reset the connection behind the end of its stream
 	undelivered atomic.Bool   // data came after the program had closed its end
 	upRead      chan struct{} // closed when up does not read from the program any more
 	downOver    chan struct{} // closed when down has returned
@@ -121,6 +122,18 @@ func (r *Relay) Run(stop <-chan struct{}) (reset bool) {
 	r.Carry(stop)
 	return r.Finish()
 }
+
+// End closes both sides in place of Carry and Finish, without waiting for anything, if the stream has carried both directions to their
+// ends in order, and the program has not reset the connection behind that. Otherwise it does nothing and returns false.
+func (r *Relay) End() bool {
+	if !r.ended() || r.undelivered.Load() || r.resetAfterEnd() {
+		return false
+	}
+	r.Finish()
+	return true
+}
+
+func (r *Relay) ended() bool { return r.Ended != nil && r.Ended() }
 
 // Finish closes both sides after the last call of Carry has returned. It reports whether
 // the connection was reset rather than closed.
@@ -146,7 +159,7 @@ func (r *Relay) detach() {
 // The connection is reset when stop is closed.
 func (r *Relay) Carry(stop <-chan struct{}) (rides bool) {
 	r.rides.Store(false)
-	if r.Ended != nil && r.Ended() {
+	if r.ended() {
 		r.guarded("the end of a relay", func() { r.reset.Store(r.close()) })
 		return false
 	}
@@ -311,10 +324,12 @@ func (r *Relay) awaitSent() {
 }
 
 // resetAfterEnd reports whether the program has reset the connection behind the end of its
-// stream, by a close with unread data for example.
+// stream, by a close with unread data for example. The socket tells it once.
 func (r *Relay) resetAfterEnd() bool {
-	_, err := r.App.Peek()
-	return errors.Is(err, syscall.ECONNRESET)
+	if _, err := r.App.Peek(); errors.Is(err, syscall.ECONNRESET) {
+		r.resetBehind.Store(true)
+	}
+	return r.resetBehind.Load()
 }
 
 // down moves what the peer sends to the program. It reports whether the connection was

@@ -42,19 +42,28 @@ func (w *boundary) carry(f *divert.Flow, tcp *outer, conn *userstack.Conn) {
 	began, made, carried := time.Now(), f.Age(), uint64(0)
 	r.Carried = func() { carried = carriage.Bytes() }
 	over := func(reset bool, err error) {
-		defer leave()
 		w.learn(f, began, made, carried)
 		w.tallies.reset(f.Cgroup, carriage.ResetReason())
 		if err != nil { // a panic
 			f.Reset()
+			leave()
 			return
 		}
-		<-tcp.over // soon: nobody uses the connection any more
-		if tcp.reset.Load() {
-			f.Reset()
-		} else {
-			f.Finish(reset)
-		}
+		tcp.whenClosed(func() { // soon: nobody uses the connection any more
+			end := func() {
+				defer leave()
+				if tcp.reset.Load() {
+					f.Reset()
+				} else {
+					f.Finish(reset)
+				}
+			}
+			if reset || tcp.reset.Load() { // which may wait for the program
+				go s.in.Guard().Func("the end of a connection", end)()
+				return
+			}
+			_ = s.in.Guard().Do("the end of a connection", end)
+		})
 	}
 	if sock, ok := app.(*engine.Socket); ok {
 		carriage.Attach(sock)

@@ -26,7 +26,7 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow, handled func()) {
 		handled()
 		return
 	}
-	tcp := &outer{TCPConn: peer, b: w, over: make(chan struct{})}
+	tcp := &outer{TCPConn: peer, b: w}
 	ctx = inside.WithOwner(ctx, inside.Owner{UID: f.UID, Cookie: f.Cookie})
 	s.in.Agree(ctx, f.Role, tcp, func(conn *userstack.Conn, err error) {
 		if err == nil {

@@ -16,8 +16,10 @@ type outer struct {
 	inside.TCPConn
 	b     *boundary
 	reset atomic.Bool
-	over  chan struct{}
-	once  sync.Once
+
+	mu     sync.Mutex
+	closed bool
+	then   func() // called when it is closed; may be nil
 }
 
 // SetLinger implements inside.TCPConn. The socket resets the connection until the Flow ends in order.
@@ -28,13 +30,30 @@ func (o *outer) SetLinger(sec int) error {
 
 // Close implements inside.TCPConn.
 func (o *outer) Close() error {
-	o.once.Do(func() {
-		if n, ok := o.TCPConn.(*near); ok {
-			_ = n.Close()
-		}
-		close(o.over)
-	})
+	if n, ok := o.TCPConn.(*near); ok {
+		_ = n.Close()
+	}
+	o.mu.Lock()
+	then := o.then
+	o.closed, o.then = true, nil
+	o.mu.Unlock()
+	if then != nil {
+		then()
+	}
 	return nil
+}
+
+// whenClosed has f called once the stack has closed the connection, which may be at once. f must not wait.
+func (o *outer) whenClosed(f func()) {
+	o.mu.Lock()
+	closed := o.closed
+	if !closed {
+		o.then = f
+	}
+	o.mu.Unlock()
+	if closed {
+		f()
+	}
 }
 
 // RecvBuf returns the receive buffer that the handshake goes by. It is that of all sockets of the stack's namespace, so one is asked.

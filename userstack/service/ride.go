@@ -15,7 +15,8 @@ import (
 // the table of the relay, and end if the connection can ride again:
 //
 //	rides, and                                      | then
-//	both streams have ended                         | a goroutine, which closes both sides
+//	both streams have ended                         | the engine closes both sides, or a goroutine if
+//	                                                | the program has reset the connection behind that
 //	the engine hands a direction back: urgent byte, | goroutines; after an urgent byte the
 //	error, reset, end of the connection             | connection rides again
 //	the service ends                                | goroutines, which end the connection;
@@ -28,7 +29,15 @@ import (
 func ride(r *relay.Relay, conn *userstack.Conn, k inside.Carriage, ending context.Context, over func(reset bool, err error)) {
 	forget := context.AfterFunc(ending, r.Guard.Func("the end of a ride", k.Recall))
 	var work func()
-	begin := func() { go r.Guard.Func("the end of a relay", work)() }
+	begin := k.Loop().Task(func() {
+		ended := false
+		if err := r.Guard.Do("the end of a relay", func() { ended = r.End() }); err != nil || !ended {
+			go r.Guard.Func("the end of a relay", work)()
+			return
+		}
+		forget()
+		over(false, nil)
+	}).Schedule
 	work = func() {
 		rides := false
 		err := r.Guard.Do("a relay", func() { rides = r.Carry(ending.Done()) })
