@@ -3,8 +3,6 @@
 package suites
 
 import (
-	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -50,7 +48,7 @@ func reason(s *Suite, j *Job, m Mode, test string) string {
 
 // All returns the suites.
 func All() []Suite {
-	return []Suite{cpython(), goNet(), stunnel(), apache(), memcached(), redisUnits(), sockperf(), libuv(), libevent(), curlTests(), liburing(), node()}
+	return []Suite{cpython(), goNet(), stunnel(), apache(), memcached(), redisUnits(), sockperf(), libuv(), libevent(), curlTests(), liburing(), node(), nginx(), tornado(), twisted(), goModules()}
 }
 
 func cpython() Suite {
@@ -84,32 +82,6 @@ func cpython() Suite {
 			module("test_xmlrpc", 2*time.Minute), module("test_asyncore", 2*time.Minute), module("test_asynchat", 2*time.Minute), module("test_telnetlib", 2*time.Minute),
 		},
 	}
-}
-
-func goNet() Suite {
-	var jobs []Job
-	var build strings.Builder
-	for _, p := range []string{"net", "crypto/tls", "net/http", "net/http/httptest", "net/http/httputil", "net/rpc", "net/textproto", "net/smtp"} {
-		file := strings.ReplaceAll(p, "/", "_") + ".test"
-		fmt.Fprintf(&build, "go test -c -o %s %s\n", file, p)
-		jobs = append(jobs, Job{
-			Name: p, Limit: 6 * time.Minute, Parse: golang, Dir: "$GOROOT/src/" + p,
-			Argv: []string{"$SOURCE/" + file, "-test.v=test2json", "-test.short", "-test.timeout=${TIMEOUT}s"},
-			Only: func(tests []string) []string {
-				top := map[string]bool{}
-				var names []string
-				for _, t := range tests {
-					t, _, _ = strings.Cut(t, "/")
-					if !top[t] {
-						top[t] = true
-						names = append(names, regexp.QuoteMeta(t))
-					}
-				}
-				return []string{"-test.run", "^(" + strings.Join(names, "|") + ")$"}
-			},
-		})
-	}
-	return Suite{Name: "go", Build: build.String(), Version: "go version", Jobs: jobs}
 }
 
 // script is a job whose both sides are a script of testdata.

@@ -4,6 +4,7 @@ package suites
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -52,6 +53,30 @@ fi`,
 		{"http2", "test-http2-*"},
 	} {
 		s.Jobs = append(s.Jobs, each(part.name, "node", part.patterns, time.Minute, 10*time.Minute))
+	}
+	return s
+}
+
+// nginx has the tests of its authors, of the time of Debian's version, with all modules of Debian.
+func nginx() Suite {
+	s := Suite{
+		Name: "nginx", Version: "nginx -v 2>&1",
+		Packages: []Package{{"/usr/sbin/nginx", "nginx"}, {"/usr/bin/git", "git"}, {"/usr/share/perl5/IO/Socket/SSL.pm", "libio-socket-ssl-perl"}},
+		// Debian has no package of them.
+		Build: "git clone -q https://github.com/nginx/nginx-tests .\ngit checkout -q fd399c8cfbd730679aa99258564abdb49a3c29bf",
+	}
+	// A module that the program was built with, and that is not there, keeps it from starting.
+	for _, m := range []string{"http-geoip", "http-image-filter", "http-perl", "http-xslt-filter", "mail", "stream", "stream-geoip"} {
+		s.Packages = append(s.Packages, Package{"/usr/lib/nginx/modules/ngx_" + strings.ReplaceAll(m, "-", "_") + "_module.so", "libnginx-mod-" + m})
+	}
+	for _, part := range []struct{ name, patterns string }{
+		{"h2 and grpc", "h2* grpc*"}, {"ssl and mail", "ssl* mail*"}, {"stream", "stream_[a-i]* stream_[k-z]*"},
+		{"proxy a to n", "proxy proxy_[a-n]*"}, {"proxy o to z", "proxy_[o-z]*"},
+		{"upstreams", "upstream* fastcgi* memcached* scgi* uwsgi*"},
+		{"a to gzip", "[a-e]* geo* gu* gz*"}, {"headers to post", "h[a-z]* i* l* map* merge* mirror* mp4* msie* not* perl* post*"},
+		{"r to z", "r* se* slice* sp* ssi* stub* sub* sys* t* userid* w* x*"},
+	} {
+		s.Jobs = append(s.Jobs, each(part.name, "nginx", part.patterns, time.Minute, 10*time.Minute))
 	}
 	return s
 }

@@ -103,6 +103,24 @@ func python(output, results string) (Tests, error) {
 	return unittest(output, results)
 }
 
+var trialRE = regexp.MustCompile(`([A-Za-z_]\w*(?:\.\w+)+) \.\.\. \[(OK|SKIPPED|TODO|FAIL|ERROR|SUCCESS!\?!)\]`)
+
+// trial reads the output of Twisted's trial --reporter=bwverbose. A test that left something behind has ended twice.
+func trial(output, _ string) (Tests, error) {
+	t := Tests{}
+	for _, m := range trialRE.FindAllStringSubmatch(output, -1) {
+		switch m[2] {
+		case "OK", "TODO":
+			t.set(m[1], OK)
+		case "SKIPPED":
+			t.set(m[1], Skipped)
+		default:
+			t.set(m[1], Failed)
+		}
+	}
+	return t, nil
+}
+
 // golang reads the output of a test binary with -test.v=test2json as `go tool test2json`
 // writes it.
 func golang(output, _ string) (Tests, error) {

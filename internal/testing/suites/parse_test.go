@@ -37,6 +37,17 @@ testD (test.test_socket.A.testD) ... FAIL
 testE (test.test_socket.A.testE) ... `, "/does/not/exist", Tests{
 			"test.test_socket.A.testA": OK, "test.test_socket.A.testB": Failed, "test.test_socket.A.testC": Skipped, "test.test_socket.A.testD": Failed,
 		}},
+		"trial": {trial, `twisted.test.test_tcp.A.test_ok ... [OK]
+twisted.internet.test.test_tcp.A_Gtk2ReactorTests.test_none ... [SKIPPED]
+Some warning
+twisted.test.test_tcp.A.test_bad ... [FAIL]
+twisted.test.test_tcp.A.test_left ... [ERROR]
+                                                                 [ERROR]
+twisted.test.test_tcp.A.test_later ... [TODO]
+twisted.test.test_tcp.A.test_hangs ... `, "", Tests{
+			"twisted.test.test_tcp.A.test_ok": OK, "twisted.internet.test.test_tcp.A_Gtk2ReactorTests.test_none": Skipped, "twisted.test.test_tcp.A.test_bad": Failed,
+			"twisted.test.test_tcp.A.test_left": Failed, "twisted.test.test_tcp.A.test_later": OK,
+		}},
 		"go": {golang, `{"Action":"start"}
 {"Action":"run","Test":"TestA"}
 {"Action":"run","Test":"TestA/sub"}
