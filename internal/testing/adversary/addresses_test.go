@@ -135,7 +135,7 @@ func TestManyMachines(t *testing.T) {
 	callers := l.machines(strangers + 10)
 	begun := time.Now()
 	accepted := l.halfOpen(callers, 1)
-	// On a slow machine the first ones have ended, for want of a CONFIRM, before the last ones begin.
+	// Real time: on a slow machine the first ones have ended, for want of a CONFIRM, before the last ones begin.
 	if slow := time.Since(begun) >= rendezvous.MessageWait; accepted < strangers || accepted > strangers && !slow {
 		t.Errorf("B has accepted %d first contacts, want %d", accepted, strangers)
 	}
