@@ -79,7 +79,7 @@ func (p *persistentControl) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 		info.RoCEv2 = info.RoCEv2 && v2
 		info.Problems, info.NoWire = append(info.Problems, all...), p.lacks.noWire()
 	}
-	err, files := p.noted()
+	files, err := p.noted()
 	info.ConfigFiles = files
 	if err != nil {
 		info.StateError = err.Error()
@@ -89,11 +89,11 @@ func (p *persistentControl) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 	return info, nil
 }
 
-// noted returns why nothing is saved, or nil, and which configuration files were read.
-func (p *persistentControl) noted() (notSaved error, files []string) {
+// noted returns which configuration files were read, and why nothing is saved, or nil.
+func (p *persistentControl) noted() (files []string, notSaved error) {
 	p.notes.Lock()
 	defer p.notes.Unlock()
-	return p.err, p.files
+	return p.files, p.err
 }
 
 // setBase notes that the stack now has what the configuration files say, and
@@ -212,7 +212,7 @@ func (p *persistentControl) keep(ctx context.Context) {
 // save writes the state of the stack to the file.
 func (p *persistentControl) save(ctx context.Context) error {
 	if p.file == nil {
-		notSaved, _ := p.noted()
+		_, notSaved := p.noted()
 		return notSaved
 	}
 	now, err := config.Export(ctx, p.Control)
