@@ -34,6 +34,8 @@ var loopReasons = map[string]string{
 	"libevent select http/data_length_constraints":                                              "3 MiB must not be buffered before the server closes",
 	"cpython test_epoll test.test_epoll.TestEPoll.test_fromfd":                                  "connect must have returned when accept has",
 	"liburing sockets recv-multishot":                                                           "the end of a stream must be there within a millisecond",
+	"tornado tests tornado.test.iostream_test.TestIOStreamSSL.test_inline_read_error":           "the client's last message of the handshake must be there when the client has its end",
+	"tornado tests tornado.test.iostream_test.TestIOStreamSSLContext.test_inline_read_error":    "the client's last message of the handshake must be there when the client has its end",
 	"liburing sockets shutdown":                                                                 "connect must have returned when accept has",
 }
 
