@@ -103,7 +103,7 @@ func python(output, results string) (Tests, error) {
 	return unittest(output, results)
 }
 
-var trialRE = regexp.MustCompile(`([A-Za-z_]\w*(?:\.\w+)+) \.\.\. \[(OK|SKIPPED|TODO|FAIL|ERROR|SUCCESS!\?!)\]`)
+var trialRE = regexp.MustCompile(`([A-Za-z_]\w*(?:\.\w+)+) \.\.\. \[(OK|SKIPPED|TODO|FAIL|FAILURE|ERROR|SUCCESS!\?!)\]`)
 
 // trial reads the output of Twisted's trial --reporter=bwverbose. A test that left something behind has ended twice.
 func trial(output, _ string) (Tests, error) {

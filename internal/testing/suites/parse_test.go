@@ -40,7 +40,7 @@ testE (test.test_socket.A.testE) ... `, "/does/not/exist", Tests{
 		"trial": {trial, `twisted.test.test_tcp.A.test_ok ... [OK]
 twisted.internet.test.test_tcp.A_Gtk2ReactorTests.test_none ... [SKIPPED]
 Some warning
-twisted.test.test_tcp.A.test_bad ... [FAIL]
+twisted.test.test_tcp.A.test_bad ... [FAILURE]
 twisted.test.test_tcp.A.test_left ... [ERROR]
                                                                  [ERROR]
 twisted.test.test_tcp.A.test_later ... [TODO]

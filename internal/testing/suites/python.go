@@ -29,7 +29,7 @@ func twisted() Suite {
 	}
 	// Of twisted.internet.test, those with sockets: those with processes hang with some reactors.
 	const internet = "test_core test_default test_endpoints test_epollreactor test_fdset test_newtls test_posixbase test_protocol test_resolver test_socket test_tcp test_threads test_tls test_udp test_unix"
-	const old = "test_tcp test_tcp_internals test_ssl test_internet test_protocols test_ftp test_factories test_loopback test_stateful test_pb test_policies test_iutils test_threads"
+	const old = "test_tcp test_tcp_internals test_ssl test_internet test_protocols test_ftp test_factories test_loopback test_stateful test_policies test_iutils test_threads"
 	in := func(pkg, modules string) string {
 		return pkg + "." + strings.Join(strings.Fields(modules), " "+pkg+".")
 	}
