@@ -99,6 +99,7 @@ var notReasons = map[string]string{
 	"userstack.ErrUrgentMark":             "an open connection",
 	"userstack.ErrNotReserved":            "an open connection",
 	"userstack.ErrControlTaken":           "start of a stack",
+	"userstack.errLater":                  "a goroutine goes on with the rendezvous",
 	"userstack/service.ErrRunning":        "start of a stack",
 	"userstack/service.ErrCannotTakeOver": "start of a stack", "userstack/service.ErrPredecessorEnded": "start of a stack",
 	"userstack/service.errOld":         "start of a stack",
