@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/testkind"
 )
 
 // A containerHost is host A with container runtimes: their folders, and a command with the names of theirs.
@@ -272,6 +274,22 @@ func TestMainProcessCrun(t *testing.T) {
 	server.Kill()
 }
 
+// processesWith returns the command lines in which a text stands.
+func processesWith(t *testing.T, text string) (lines []string) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		// A process may have ended since.
+		if b, err := os.ReadFile(name); err == nil && bytes.Contains(b, []byte(text)) {
+			lines = append(lines, string(bytes.ReplaceAll(b, []byte{0}, []byte{' '})))
+		}
+	}
+	return lines
+}
+
 // TestAttachPodman is TestAttachContainer with containers of a real podman.
 func TestAttachPodman(t *testing.T) {
 	if _, err := exec.LookPath("podman"); err != nil {
@@ -296,6 +314,11 @@ func TestAttachPodman(t *testing.T) {
 		if out, err := run("rm", "--force", "--time", "0", "--all"); err != nil {
 			t.Error(err, out)
 		}
+		// What a container has run when it ended, in the background, still writes there.
+		testkind.Eventually(t, "no process of podman is left", func() (any, bool) {
+			left := processesWith(t, filepath.Join(c.dir, "store"))
+			return left, len(left) == 0
+		})
 	})
 	start := func(name, network string, program ...string) {
 		t.Helper()
