@@ -256,13 +256,18 @@ func (r *Runner) killAfterWaiter(over <-chan struct{}) {
 // maxFDs is how many descriptors come with a message: a pidfd, and two sockets.
 const maxFDs = 3
 
+// memoryTime is how long a message is received again while the kernel has no memory for that.
+const memoryTime = time.Second
+
 // receive receives a message.
 func receive(sock int, b []byte) (n int, oob []byte, err error) {
 	oob = make([]byte, unix.CmsgSpace(4*maxFDs))
 	oobn := 0
-	err = retry.Interrupted(func() (err error) {
-		n, oobn, _, _, err = unix.Recvmsg(sock, b, oob, unix.MSG_CMSG_CLOEXEC)
-		return err
+	err = retry.While(retry.NoMemory, memoryTime, func() error {
+		return retry.Interrupted(func() (err error) {
+			n, oobn, _, _, err = unix.Recvmsg(sock, b, oob, unix.MSG_CMSG_CLOEXEC)
+			return err
+		})
 	})
 	return n, oob[:max(oobn, 0)], err
 }
