@@ -43,9 +43,11 @@ func (b *bed) announce(uid int, to netip.AddrPort) (fd int) {
 	return fd
 }
 
-// fillTable has a user connect until no more is announced, and returns how many were, and their sockets.
-func (b *bed) fillTable(uid int, most int) (n int, fds []int) {
+// fillTable has a user connect until no more is announced, and returns how many were. The sockets are closed at the end of the test.
+func (b *bed) fillTable(uid int, most int) (n int) {
 	b.t.Helper()
+	var fds []int
+	b.t.Cleanup(func() { closeAll(fds) })
 	to := b.nowhere(9)
 	for n < most {
 		was := b.d[0].halfOpen()
@@ -55,9 +57,7 @@ func (b *bed) fillTable(uid int, most int) (n int, fds []int) {
 		}
 		n++
 	}
-	fd := fds
-	b.t.Cleanup(func() { closeAll(fd) })
-	return n, fds
+	return n
 }
 
 // chowned has sockets be those of a user.
@@ -91,12 +91,12 @@ func TestSharesOfUsers(t *testing.T) {
 	t.Parallel()
 	const flows = 128 // 8 of them for those who have few
 	b := newBedWith(t, splice, func(c *Config) { c.Flows = flows })
-	if n, _ := b.fillTable(0, flows); n != flows*15/16/2 {
+	if n := b.fillTable(0, flows); n != flows*15/16/2 {
 		t.Errorf("root has announced %d, want half of what it may have", n)
 	}
 	all := flows * 15 / 16 / 2
 	for i := range 10 {
-		n, _ := b.fillTable(50000+i, flows)
+		n := b.fillTable(50000+i, flows)
 		if n == 0 {
 			t.Errorf("user %d gets nothing", i)
 		}
@@ -121,7 +121,7 @@ func TestSharesOfMany(t *testing.T) {
 	b := newBedWith(t, splice, func(c *Config) { c.Flows = flows })
 	users := 0
 	for ; users < flows && b.d[0].halfOpen() < flows; users++ {
-		if n, _ := b.fillTable(50000+users, flows); n == 0 {
+		if n := b.fillTable(50000+users, flows); n == 0 {
 			t.Fatalf("user %d gets nothing, and %d of %d places are taken", users, b.d[0].halfOpen(), flows)
 		}
 	}
@@ -141,16 +141,14 @@ func TestSharesOfSubordinates(t *testing.T) {
 	b := newBedWith(t, splice, func(c *Config) {
 		c.PerUser, c.Subordinates = perUser, func() []quota.IDs { return []quota.IDs{{First: 100001, Last: 165536, Owner: 60001}} }
 	})
-	var all []int
 	for i, uid := range []int{60001, 100001, 165536, 131072} {
-		n, fds := b.fillTable(uid, perUser)
+		n := b.fillTable(uid, perUser)
 		if want := map[int]int{0: perUser / 2}[i]; n != want {
 			t.Errorf("user %d has announced %d, want %d", uid, n, want)
 		}
-		all = append(all, fds...)
 	}
 	for _, uid := range []int{100000, 165537} {
-		if n, _ := b.fillTable(uid, perUser); n != perUser/2 {
+		if n := b.fillTable(uid, perUser); n != perUser/2 {
 			t.Errorf("user %d has announced %d, want %d", uid, n, perUser/2)
 		}
 	}
@@ -159,7 +157,6 @@ func TestSharesOfSubordinates(t *testing.T) {
 	l := b.listen(b.B.Addr())
 	b.connect(l)
 	b.wantTaken(0, 0) // all that may wait for an answer do
-	closeAll(all)
 }
 
 // TestAnnouncedApart has a user whose listening sockets are flooded with handshakes that nobody ends: the user still connects. And the
@@ -171,7 +168,7 @@ func TestAnnouncedApart(t *testing.T) {
 	b := newBedWith(t, splice, func(c *Config) { c.PerUser = perUser })
 	const uid = 60002
 	b.control = chowned(uid)
-	if n, _ := b.fillTable(uid, perUser); n != perUser/2 {
+	if n := b.fillTable(uid, perUser); n != perUser/2 {
 		t.Errorf("the user has announced %d, want %d", n, perUser/2)
 	}
 	back := &bed{Pair: &netnstest.Pair{A: b.B, B: b.A}, t: t, control: chowned(60003)}
