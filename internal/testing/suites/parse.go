@@ -80,19 +80,22 @@ func junit(_, results string) (Tests, error) {
 var unittestRE = regexp.MustCompile(`(?m)^\w+ \(([\w.]+)\)(?:.*?)(?:\n(?:[^\n]*?))?? \.\.\. (ok|FAIL|ERROR|skipped|expected failure|unexpected success)`)
 
 // unittest reads the output of a verbose unittest, for a job that did not come to its end.
-func unittest(output, _ string) (Tests, error) {
+func unittest(output, _ string) (Tests, error) { return lines(unittestRE, output), nil }
+
+// lines returns the tests that an expression finds, by name and outcome, in the words of unittest or trial.
+func lines(re *regexp.Regexp, output string) Tests {
 	t := Tests{}
-	for _, m := range unittestRE.FindAllStringSubmatch(output, -1) {
+	for _, m := range re.FindAllStringSubmatch(output, -1) {
 		switch m[2] {
-		case "ok", "expected failure":
+		case "ok", "expected failure", "OK", "TODO": // trial's TODO is a failure that is expected
 			t.set(m[1], OK)
-		case "skipped":
+		case "skipped", "SKIPPED":
 			t.set(m[1], Skipped)
 		default:
 			t.set(m[1], Failed)
 		}
 	}
-	return t, nil
+	return t
 }
 
 // python is junit, or unittest for a job that was ended before it wrote its file.
@@ -106,20 +109,7 @@ func python(output, results string) (Tests, error) {
 var trialRE = regexp.MustCompile(`([A-Za-z_]\w*(?:\.\w+)+) \.\.\. \[(OK|SKIPPED|TODO|FAIL|FAILURE|ERROR|SUCCESS!\?!)\]`)
 
 // trial reads the output of Twisted's trial --reporter=bwverbose. A test that left something behind has ended twice.
-func trial(output, _ string) (Tests, error) {
-	t := Tests{}
-	for _, m := range trialRE.FindAllStringSubmatch(output, -1) {
-		switch m[2] {
-		case "OK", "TODO":
-			t.set(m[1], OK)
-		case "SKIPPED":
-			t.set(m[1], Skipped)
-		default:
-			t.set(m[1], Failed)
-		}
-	}
-	return t, nil
-}
+func trial(output, _ string) (Tests, error) { return lines(trialRE, output), nil }
 
 // golang reads the output of a test binary with -test.v=test2json as `go tool test2json`
 // writes it.
