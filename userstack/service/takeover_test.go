@@ -65,6 +65,7 @@ func wantWorks(t *testing.T, when string, s *Service, before []string) {
 	}
 }
 
+// namesIn lists a folder, but for the file that is being written at the moment.
 func namesIn(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -72,7 +73,9 @@ func namesIn(t *testing.T, dir string) (names []string) {
 		t.Error(err)
 	}
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, e.Name())
+		}
 	}
 	return names
 }
