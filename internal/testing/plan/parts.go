@@ -72,16 +72,15 @@ var longPackages = []string{
 	"internal/testing/doctest", "userstack/tcpopt", "internal/cli", "internal/smctools", "userstack/service", soak, "internal/serve", "internal/page",
 }
 
-// longestFirst sorts import paths by longPackages.
-func longestFirst(paths []string) []string {
-	rank := func(p string) int {
-		if i := slices.Index(longPackages, strings.TrimPrefix(p, module+"/")); i >= 0 {
+// longestFirst sorts packages by longPackages.
+func longestFirst(packages []selected) {
+	rank := func(p selected) int {
+		if i := slices.Index(longPackages, strings.TrimPrefix(p.path, module+"/")); i >= 0 {
 			return i
 		}
 		return len(longPackages)
 	}
-	slices.SortStableFunc(paths, func(a, b string) int { return rank(a) - rank(b) })
-	return paths
+	slices.SortStableFunc(packages, func(a, b selected) int { return rank(a) - rank(b) })
 }
 
 // allParts are the parts of `make test-all`, in their order: what is soonest red comes first.

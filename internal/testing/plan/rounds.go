@@ -86,30 +86,24 @@ func (r repetition) rounds(ctx context.Context, o options, out io.Writer) (faile
 
 // suites builds the test binaries of the gate, one after the other.
 func (r repetition) suites(ctx context.Context, o options, dir string) ([]*suite, error) {
-	all, err := o.selected(ctx, func(string) bool { return true })
+	all, err := o.selectPackages(ctx, func(string) bool { return true })
 	if err != nil {
 		return nil, err
 	}
 	var suites []*suite
 	for i, pkg := range all {
-		s := &suite{pkg: pkg, binary: filepath.Join(dir, fmt.Sprint(i), path.Base(pkg)+".test"), run: "."}
-		switch strings.TrimPrefix(pkg, module+"/") {
+		s := &suite{pkg: pkg.path, dir: pkg.dir, binary: filepath.Join(dir, fmt.Sprint(i), path.Base(pkg.path)+".test"), run: "."}
+		switch strings.TrimPrefix(pkg.path, module+"/") {
 		case e2eFolder:
 			s.run = featurePattern()
 			s.took = time.Hour // nothing takes longer: the first
 		case interop:
 			s.run = peerPattern
 		}
-		list := exec.CommandContext(ctx, o.goTool, "list", "-f", "{{.Dir}}", pkg)
-		where, err := list.Output()
-		if err != nil {
-			return nil, fmt.Errorf("go list %s: %w", pkg, err)
-		}
-		s.dir = strings.TrimSpace(string(where))
-		build := exec.CommandContext(ctx, o.goTool, "test", "-c", "-vet=off", "-o", s.binary, pkg)
+		build := exec.CommandContext(ctx, o.goTool, "test", "-c", "-vet=off", "-o", s.binary, s.pkg)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if b, err := build.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build the tests of %s: %w\n%s", pkg, err, b)
+			return nil, fmt.Errorf("build the tests of %s: %w\n%s", s.pkg, err, b)
 		}
 		suites = append(suites, s)
 	}

@@ -117,11 +117,15 @@ const (
 // goTest returns a step that runs tests.
 func (o options) goTest(name string, g goTest) step {
 	return step{name, func(ctx context.Context, r *running) error {
-		packages, err := o.selected(ctx, g.packages)
+		packages, err := o.selectPackages(ctx, g.packages)
 		if err != nil {
 			return err
 		}
-		return o.runTests(ctx, r, g, packages)
+		var paths []string
+		for _, p := range packages {
+			paths = append(paths, p.path)
+		}
+		return o.runTests(ctx, r, g, paths)
 	}}
 }
 
@@ -180,8 +184,15 @@ func (o options) toolsMod() string {
 	return "tools/go.mod"
 }
 
-// selected returns the import paths of the selected packages that have tests.
-func (o options) selected(ctx context.Context, want func(path string) bool) ([]string, error) {
+// A selected package has tests that were chosen.
+type selected struct {
+	path string // of import
+	dir  string
+}
+
+// selectPackages returns the packages that are wanted and have tests that were chosen, the longest
+// first.
+func (o options) selectPackages(ctx context.Context, want func(path string) bool) ([]selected, error) {
 	cmd := exec.CommandContext(ctx, o.goTool, "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}", "./...")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stderr = os.Stderr
@@ -189,7 +200,7 @@ func (o options) selected(ctx context.Context, want func(path string) bool) ([]s
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
-	var packages []string
+	var packages []selected
 	for line := range strings.Lines(string(out)) {
 		p, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if p == "" || !want(strings.TrimPrefix(p, module+"/")) {
@@ -200,13 +211,14 @@ func (o options) selected(ctx context.Context, want func(path string) bool) ([]s
 			return nil, err
 		}
 		if has {
-			packages = append(packages, p)
+			packages = append(packages, selected{p, dir})
 		}
 	}
 	if len(packages) == 0 {
 		return nil, errors.New("no package is selected")
 	}
-	return longestFirst(packages), nil
+	longestFirst(packages)
+	return packages, nil
 }
 
 // testFunction matches the line in which a test begins.
