@@ -4,6 +4,8 @@ package divert
 
 import (
 	"time"
+
+	"github.com/cilium/ebpf"
 )
 
 // A connection that was announced, and of which nothing is held, is remembered while it can still come into being: the answer may
@@ -68,17 +70,35 @@ func (d *Diverter) expire() {
 	var keys []bpfTuple
 	var were []bpfFlow
 	for _, w := range old {
-		var k bpfFlow
-		if look(d.bpf.Flows, w.key, &k) != nil || k.Id != w.flow.Id || k.Held != w.flow.Held || d.flows[tupleOf(w.key)] != nil {
-			continue
+		if d.flows[tupleOf(w.key)] == nil && d.guard(w) {
+			keys, were = append(keys, w.key), append(were, w.flow)
 		}
-		var is bpfWay
-		if look(d.bpf.Ways, w.key, &is) == nil && (is.State == wayProbed || k.Held != 0) {
-			_ = drop(d.bpf.Ways, w.key)
-		}
-		keys, were = append(keys, w.key), append(were, k)
 	}
-	d.remove(keys, were)
+	d.withdraw(keys, were)
 	d.forgetUsers()
 	d.forgetSilents(time.Now())
+}
+
+// guard keeps the programs from beginning a connection of a tuple until withdraw, by a way that leads nowhere. It reports whether what
+// waits there is still what it was. mu is held.
+func (d *Diverter) guard(w waiting) bool {
+	t := tupleOf(w.key)
+	nowhere := bpfWay{State: waySplit, Isn: w.flow.Isn, Via: w.flow.Via}
+	made := put(d.bpf.Ways, w.key, &nowhere, ebpf.UpdateNoExist) == nil
+	var is bpfWay
+	if !made && look(d.bpf.Ways, w.key, &is) == nil && is.State == wayProbed {
+		if put(d.bpf.Ways, w.key, &nowhere, ebpf.UpdateExist) != nil {
+			return false // the program has gone on
+		}
+		made = true
+	}
+	var k bpfFlow
+	if look(d.bpf.Flows, w.key, &k) == nil && k.Id == w.flow.Id && k.Held == w.flow.Held {
+		d.gone[0][t] = &Flow{Tuple: t, d: d, via: k.Via}
+		return true
+	}
+	if made {
+		_ = drop(d.bpf.Ways, w.key)
+	}
+	return false
 }

@@ -82,6 +82,7 @@ type Diverter struct {
 	flows   map[Tuple]*Flow
 	ending  map[*Flow]time.Time // since when flows are over for both programs, for which the kernel has something to do
 	lingers []lingering         // those for which it has nothing more to do, in order
+	gone    [2]map[Tuple]*Flow  // those that were forgotten since the last sweep, and since the one before
 	given   map[*Flow]*given    // flows that were let go, and have not heard of their programs
 	unsure  map[uint64]reset    // by the cookies of sockets that may not have heard
 	devices map[int]bool
@@ -109,7 +110,7 @@ type outcome struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]time.Time{}, given: map[*Flow]*given{}, unsure: map[uint64]reset{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, silents: silents{}, known: map[netip.Addr]bpfMet{}}
+	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]time.Time{}, gone: [2]map[Tuple]*Flow{{}, {}}, given: map[*Flow]*given{}, unsure: map[uint64]reset{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, silents: silents{}, known: map[netip.Addr]bpfMet{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())

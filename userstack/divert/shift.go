@@ -186,16 +186,19 @@ func (f *Flow) letRest(p *pipes) bool {
 		return false
 	}
 	defer p.goOn()
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.over {
+	if f.over || f.d.flows[f.Tuple] != f {
 		return false
 	}
 	outer, ok1 := f.outer.rests()
 	inner, ok2 := f.inner.rests()
 	key := f.Tuple.key()
 	var w bpfWay
-	if !ok1 || !ok2 || look(f.d.bpf.Ways, key, &w) != nil {
+	var k bpfFlow
+	if !ok1 || !ok2 || look(f.d.bpf.Ways, key, &w) != nil || look(f.d.bpf.Flows, key, &k) != nil {
 		return false
 	}
 	by := bpfShift{Out: outer.sent - inner.received, In: inner.sent - outer.received, Isn: f.isn, Uid: f.account, Dev: w.Via.Dev, Sent: outer.sent, Most: outer.sent, Received: outer.received}
@@ -203,11 +206,7 @@ func (f *Flow) letRest(p *pipes) bool {
 	if f.d.bpf.Shifter.Put(shifterAny, uint32(1)) != nil || put(f.d.bpf.Shifts, key, &by, ebpf.UpdateNoExist) != nil {
 		return false
 	}
-	// With this, the packets go by the way of Shifts.
-	if drop(f.d.bpf.Ways, key) != nil {
-		_ = drop(f.d.bpf.Shifts, key)
-		return false
-	}
+	f.d.withdraw([]bpfTuple{key}, []bpfFlow{{Account: f.account, Held: 1}}) // from now on, the packets go by the way of Shifts
 	o, ok1 := f.outer.rests()
 	i, ok2 := f.inner.rests()
 	if !ok1 || !ok2 || o != outer || i != inner {
@@ -215,9 +214,16 @@ func (f *Flow) letRest(p *pipes) bool {
 		if put(f.d.bpf.Ways, key, &w, ebpf.UpdateNoExist) == nil {
 			_ = drop(f.d.bpf.Shifts, key)
 		}
+		if put(f.d.bpf.Flows, key, &k, ebpf.UpdateNoExist) == nil {
+			of := map[uint32]bpfCount{}
+			add(of, &k, -1)
+			f.d.recount(of)
+		}
 		return false
 	}
 	f.over = true
+	delete(f.d.flows, f.Tuple)
+	f.d.gone[0][f.Tuple] = f
 	return true
 }
 
@@ -229,10 +235,6 @@ func (d *Diverter) leave(f *Flow) {
 	defer d.mu.Unlock()
 	d.shifted.Add(f.account)
 	delete(d.given, f)
-	if d.flows[f.Tuple] == f {
-		delete(d.flows, f.Tuple)
-		d.remove([]bpfTuple{f.Tuple.key()}, []bpfFlow{{Account: f.account, Held: 1}})
-	}
 }
 
 // owns reports whether the packets of connections that were let go are changed by the programs of this stack.

@@ -59,10 +59,14 @@ func (d *Diverter) write(b []byte) {
 
 // frame takes one held packet.
 func (d *Diverter) frame(fr frame) {
+	opens := fr.flags&(flagSYN|flagACK) == flagSYN
 	d.mu.Lock()
 	f, mine := d.flows[fr.tuple], d.flows[fr.tuple.reverse()]
+	if opens && f == nil && mine == nil {
+		d.passOn(fr)
+	}
 	d.mu.Unlock()
-	switch opens := fr.flags&(flagSYN|flagACK) == flagSYN; {
+	switch {
 	case mine != nil && fr.seq == mine.isn:
 		mine.letGo() // the program asks again
 		return
@@ -75,6 +79,8 @@ func (d *Diverter) frame(fr frame) {
 	case f != nil:
 		f.arrived(fr)
 		return
+	case opens:
+		return // see passOn
 	}
 	f, err := d.newFlow(fr)
 	if err != nil {
@@ -138,11 +144,33 @@ func (d *Diverter) forget(flows ...*Flow) {
 		f.forgotten = true
 		if d.flows[f.Tuple] == f {
 			delete(d.flows, f.Tuple)
+			d.gone[0][f.Tuple] = f
 			keys, were = append(keys, f.Tuple.key()), append(were, bpfFlow{Account: f.account, Held: 1})
 		}
 	}
-	removeAll(d.bpf.Ways, keys, nil)
+	d.withdraw(keys, were)
+}
+
+// withdraw removes connections from map flows, and then their ways. The programs begin no connection of a tuple that has a way, so what is
+// removed is what was there, and not a new one, whose PROPOSAL would reach the program. A SYN that comes meanwhile is held: see passOn.
+// mu is held.
+func (d *Diverter) withdraw(keys []bpfTuple, were []bpfFlow) {
 	d.remove(keys, were)
+	removeAll(d.bpf.Ways, keys, nil)
+}
+
+// passOn has a SYN go on that was held as that of a connection which was just forgotten. The new connection is TCP.
+func (d *Diverter) passOn(fr frame) {
+	for _, gone := range d.gone {
+		if f := gone[fr.tuple]; f != nil {
+			d.write(fr.to(forProgram, f.via.Dev))
+			return
+		}
+		if f := gone[fr.tuple.reverse()]; f != nil {
+			d.write(fr.to(forPeer, f.via.Dev))
+			return
+		}
+	}
 }
 
 // sweep removes what has come to its end.
@@ -202,6 +230,7 @@ func (d *Diverter) sweepEnding(now time.Time) {
 		}
 	}
 	over := d.lingered(now)
+	d.gone[0], d.gone[1] = map[Tuple]*Flow{}, d.gone[0]
 	d.mu.Unlock()
 	for _, f := range past {
 		if f.program().failed() {

@@ -1147,19 +1147,22 @@ static __always_inline int came_synack(struct __sk_buff *skb, const struct packe
 	return 0;
 }
 
-/* came_end sees the end of a handshake with a server, perhaps with data. It reports whether it is held. */
+/*
+ * came_end sees the end of a handshake with a server, perhaps with PROPOSAL. It returns what is done with it. If it cannot be held it is
+ * lost, and comes again: the program must not see it.
+ */
 static __always_inline int came_end(struct __sk_buff *skb, const struct packet *p, struct flow *f)
 {
 	__u32 zero = 0;
 	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
 	if (!s || !load(skb, p, &s->syn.h))
-		return 0;
+		return TC_ACT_SHOT;
 	if (!(options(&s->syn.h, &s->found) & PROBES))
-		return holds(&p->t, f);
+		return holds(&p->t, f) ? bpf_redirect(hold, 0) : TC_ACT_SHOT;
 	/* Options are copied on the way: the client has taken the connection for TCP. */
 	count(f, COPIED);
 	forget(&p->t, f);
-	return 0;
+	return TC_ACT_UNSPEC;
 }
 
 /* arriving sees what comes to the host by a device, and what the stack sends to its programs. */
@@ -1203,8 +1206,8 @@ int arriving(struct __sk_buff *skb)
 	if (p.h.syn)
 		return came_synack(skb, &p, f) ? bpf_redirect(hold, 0) : TC_ACT_UNSPEC;
 	/* Data that was sent behind it may have come before: the kernel would take no other acknowledgement number. */
-	if (f->server && bpf_ntohl(p.h.ack_seq) == f->isn + 1 && came_end(skb, &p, f))
-		return bpf_redirect(hold, 0);
+	if (f->server && bpf_ntohl(p.h.ack_seq) == f->isn + 1)
+		return came_end(skb, &p, f);
 	return TC_ACT_UNSPEC;
 }
 
