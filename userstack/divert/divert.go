@@ -91,7 +91,7 @@ type Diverter struct {
 	attached map[uint64]bool
 	past     map[outcome]uint64
 	places   map[bpfPlace]uint32 // map places
-	silents  silents
+	silents  quota.Silents[bpfOrigin]
 	known    map[netip.Addr]bpfMet // map hosts
 	removed  uint64                // what stateRemoved says
 	accounts int                   // how many ranges of users map accounts has
@@ -110,7 +110,7 @@ type outcome struct {
 // CAP_SYS_ADMIN and CAP_BPF. Errors wrap a syscall.Errno, or ebpf.ErrNotSupported where the kernel
 // lacks something.
 func New(cfg Config) (*Diverter, error) {
-	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]time.Time{}, gone: [2]map[Tuple]*Flow{{}, {}}, given: map[*Flow]*given{}, unsure: map[uint64]reset{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, silents: silents{}, known: map[netip.Addr]bpfMet{}}
+	d := &Diverter{cfg: cfg, flows: map[Tuple]*Flow{}, ending: map[*Flow]time.Time{}, gone: [2]map[Tuple]*Flow{{}, {}}, given: map[*Flow]*given{}, unsure: map[uint64]reset{}, devices: map[int]bool{}, earlier: map[uint32]earlier{}, attached: map[uint64]bool{}, past: map[outcome]uint64{}, places: map[bpfPlace]uint32{}, known: map[netip.Addr]bpfMet{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.release())

@@ -262,13 +262,13 @@ func TestMute(t *testing.T) {
 		}
 		return true
 	}
-	if !silent(silentMost + 1) {
+	if !silent(quota.SilentMost + 1) {
 		t.Fatal("a host that says nothing now and then is not announced to")
 	}
 	if silent(1) {
 		t.Error("a host that says nothing is announced to for ever")
 	}
-	if all := o.d[1].Mutes(); len(all) != 1 || all[0].Left <= 0 || all[0].Left > muteFirst {
+	if all := o.d[1].Mutes(); len(all) != 1 || all[0].Left <= 0 || all[0].Left > quota.MuteFirst {
 		t.Errorf("it is said to be silent: %v", all)
 	}
 	o.takes(true)
@@ -280,62 +280,10 @@ func TestMute(t *testing.T) {
 	// The time is over.
 	d := o.d[1]
 	d.mu.Lock()
-	for _, s := range d.silents {
-		s.until = time.Now()
-	}
-	d.forgetSilents(time.Now())
+	d.forgetSilents(time.Now().Add(3 * quota.MuteFirst))
 	d.mu.Unlock()
 	if !silent(1) || len(d.Mutes()) != 0 {
 		t.Error("a host that said nothing is never announced to again")
-	}
-}
-
-// TestSilent: what is learnt of an origin ages, and has room for so many.
-func TestSilent(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	peer := netip.MustParseAddr("192.0.2.1")
-	all := silents{}
-	a, b := bpfOrigin{Mac: [8]uint8{1}}, bpfOrigin{Mac: [8]uint8{2}}
-	times := func(from bpfOrigin, n int, every time.Duration) (pause time.Duration) {
-		for range n {
-			now = now.Add(every)
-			pause = max(pause, all.add(now, from, peer))
-		}
-		return pause
-	}
-	if p := times(a, 10*silentMost, silentFor); p != 0 {
-		t.Errorf("one now and then: no announcement for %v", p)
-	}
-	for want := muteFirst; want <= muteLast; want *= 2 {
-		if p := times(a, silentMost+1, time.Second); p != min(want, muteLast) {
-			t.Errorf("again: no announcement for %v, want %v", p, want)
-		}
-		if p := times(a, 3*silentMost, 0); p != 0 {
-			t.Errorf("those that were announced before: %v", p)
-		}
-		now = all[a].until
-	}
-	for range 10 {
-		times(b, silentMost, 0)
-		all.spoke(b)
-		all.spoke(b)
-		if all[b].n > silentMost/4 {
-			t.Fatalf("one that speaks in between has %d", all[b].n)
-		}
-		now = now.Add(time.Second)
-		all[b].n = 0
-	}
-	for i := range 2 * mutesMost {
-		all.add(now, bpfOrigin{Net: [16]uint8{1, byte(i), byte(i >> 8)}}, peer)
-	}
-	if len(all) != mutesMost || all[a] == nil {
-		t.Errorf("%d are remembered, want %d", len(all), mutesMost)
-	}
-	now = now.Add(3 * muteLast)
-	for from, s := range all {
-		if !s.past(now) {
-			t.Errorf("%v is remembered for ever", from)
-		}
 	}
 }
 
@@ -375,8 +323,8 @@ func TestSizesOfUndecided(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := spec.Maps[bpfMapMutes].MaxEntries; n != mutesMost {
-		t.Errorf("map mutes takes %d, want %d", n, mutesMost)
+	if n := spec.Maps[bpfMapMutes].MaxEntries; n != quota.MostSilents {
+		t.Errorf("map mutes takes %d, want %d", n, quota.MostSilents)
 	}
 	if n := fmt.Sprint(spec.Maps[bpfMapUndecided].ValueSize); n != "8" {
 		t.Errorf("a count has %s bytes", n)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -72,76 +73,6 @@ func (f *Flow) decided() {
 	}
 }
 
-// Bounds of what is learnt of origins whose connections say nothing. An honest host has one now and then: it has lost its power, or the
-// option was taken off a SYN-ACK on the way.
-const (
-	// mutesMost is how many origins are remembered, as in undecided.h.
-	mutesMost = 1024
-	// silentMost is how many connections of an origin may say nothing, each less than silentFor after the one before.
-	silentMost = 16
-	silentFor  = time.Minute
-	// muteFirst is how long nothing is announced to an origin with more. If it then goes on, that doubles, up to muteLast.
-	muteFirst = time.Minute
-	muteLast  = 15 * time.Minute
-)
-
-// silent is what is known of an origin whose connections say nothing. Its methods take no lock.
-type silent struct {
-	n     int
-	last  time.Time // when it was silent last
-	peer  netip.Addr
-	until time.Time     // nothing is announced to it
-	pause time.Duration // the last one; 0: none
-}
-
-// more notes one more connection that has said nothing, and reports whether nothing is to be announced for a time.
-func (s *silent) more(now time.Time, peer netip.Addr) (mute bool) {
-	if now.Sub(s.last) >= silentFor {
-		s.n = 0
-	}
-	s.n++
-	s.last, s.peer = now, peer
-	if s.n <= silentMost || now.Before(s.until) {
-		return false
-	}
-	s.n = 0
-	s.pause = min(max(2*s.pause, muteFirst), muteLast)
-	s.until = now.Add(s.pause)
-	return true
-}
-
-// past reports whether it says nothing any more about the origin: after a pause, for as long again.
-func (s *silent) past(now time.Time) bool {
-	return now.Sub(s.last) >= silentFor && now.Sub(s.until) >= s.pause
-}
-
-// silents are the origins whose connections say nothing.
-type silents map[bpfOrigin]*silent
-
-// add notes a connection that has said nothing. If there is no room for its origin, that is not remembered: what it may have is bounded
-// all the same. It returns for how long nothing is to be announced to it, or 0 if nothing is new.
-func (all silents) add(now time.Time, from bpfOrigin, peer netip.Addr) time.Duration {
-	s := all[from]
-	if s == nil {
-		if len(all) >= mutesMost {
-			return 0
-		}
-		s = &silent{last: now}
-		all[from] = s
-	}
-	if !s.more(now, peer) {
-		return 0
-	}
-	return s.pause
-}
-
-// spoke notes a connection that has used SMC-R: what went before may have had other reasons.
-func (all silents) spoke(from bpfOrigin) {
-	if s := all[from]; s != nil {
-		s.n /= 2
-	}
-}
-
 // Silent notes that the peer of a server's connection has let the time pass in which it should have spoken CLC. The connections of an
 // origin of which too many do so are not announced for a time.
 func (f *Flow) Silent() {
@@ -152,7 +83,7 @@ func (f *Flow) Silent() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	peer := f.Tuple.Remote.Addr()
-	pause := d.silents.add(now, f.from, peer)
+	pause := d.silents.Add(now, f.from, peer)
 	if pause == 0 {
 		return
 	}
@@ -170,40 +101,19 @@ func (f *Flow) Spoke() {
 	}
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
-	f.d.silents.spoke(f.from)
+	f.d.silents.Spoke(f.from)
 }
 
-// forgetSilents forgets the origins of which nothing is to be remembered. mu is held.
+// forgetSilents forgets the origins of which nothing is to be remembered (quota.Silents). mu is held.
 func (d *Diverter) forgetSilents(now time.Time) {
-	for from, s := range d.silents {
-		if !now.Before(s.until) && s.pause > 0 {
-			_ = ignored(d.bpf.Mutes.Delete(from), ebpf.ErrKeyNotExist)
-		}
-		if s.past(now) {
-			delete(d.silents, from)
-		}
-	}
+	d.silents.Forget(now, func(from bpfOrigin) { _ = ignored(d.bpf.Mutes.Delete(from), ebpf.ErrKeyNotExist) })
 }
 
-// A Mute is an origin of hosts whose connections are not announced, because too many have said nothing.
-type Mute struct {
-	// Remote is the host of which the last one was.
-	Remote netip.Addr
-	// Left is how long yet.
-	Left time.Duration
-}
-
-// Mutes returns all of them.
-func (d *Diverter) Mutes() (all []Mute) {
+// Mutes returns the origins to which nothing is announced.
+func (d *Diverter) Mutes() []quota.Mute {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := time.Now()
-	for _, s := range d.silents {
-		if left := s.until.Sub(now); left > 0 {
-			all = append(all, Mute{s.peer, left})
-		}
-	}
-	return all
+	return slices.Collect(d.silents.Mutes(time.Now()))
 }
 
 // A Known is a host with which there was a connection over SMC-R, as it is counted (quota.Origin.HostOf), and from where it comes.
