@@ -36,9 +36,12 @@ func (o Origin) Neighbour() (mac [6]byte, ok bool) { return o.mac, o.mac != [6]b
 
 // How many bits of an address are those of a network behind a router: what one owner usually gets.
 const (
-	network4 = 24
-	network6 = 48
+	Network4 = 24 // of IPv4
+	Network6 = 48 // of IPv6
 )
+
+// Network returns the addresses of an origin that is not one of the LAN. It is not valid for one of the LAN, and for the zero Origin.
+func (o Origin) Network() netip.Prefix { return o.net }
 
 // HostOf is Host for a host of an origin. That of a neighbour is bounded by its Ethernet address, so its address is counted as it is.
 func (o Origin) HostOf(a netip.Addr) netip.Addr {
@@ -52,9 +55,9 @@ func (o Origin) HostOf(a netip.Addr) netip.Addr {
 // network, 24 bits of IPv4 and 48 bits of IPv6.
 func OriginOfNetwork(host netip.Addr) Origin {
 	host = host.Unmap().WithZone("")
-	bits := network6
+	bits := Network6
 	if host.Is4() {
-		bits = network4
+		bits = Network4
 	}
 	p, _ := host.Prefix(bits) // no error: an address has more bits
 	return Origin{net: p}

@@ -148,12 +148,12 @@ func (l *listener) serve(tcp *net.TCPConn) {
 	switch {
 	case err != nil:
 	case !smc:
-		err = s.opt.notAnnounced()
+		err = s.notAnnounced(tcp)
 	case s.opt.marker == nil:
 		why := s.opt.notAnnounced()
 		c, err = s.serverLook(s.ctx, tcp, false, rendezvous.Refusal{Code: why.Code, Err: why.Err})
 	default:
-		c, err = s.Server(s.ctx, tcp)
+		c, err = s.serverAnnounced(tcp)
 	}
 	nc, err := s.connOrTCP("accept", tcp, c, err, l.plain)
 	if err != nil {

@@ -50,6 +50,7 @@ type handshake struct {
 	conn    *driver.Conn
 	with    rendezvous.Caller // of a server, since it has admitted it
 	counted bool              // by Stack.limit
+	place   *undecidedPlace   // of a server, until PROPOSAL is there; or nil
 }
 
 // firstLook is the part of a handshake that looks at the first bytes on TCP before it reads.

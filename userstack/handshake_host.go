@@ -20,6 +20,7 @@ import (
 
 // admit counts the rendezvous of a server after PROPOSAL has arrived.
 func (h *handshake) admit() rendezvous.Event {
+	h.place.leave()
 	h.with = h.caller() // a socket that is reset later has no such address
 	if no := h.s.limit.add(h.with); no != nil {
 		return rendezvous.Failed{Failure: rendezvous.Failure{Why: *no}}

@@ -44,11 +44,16 @@ func lookConfig(announced bool, notCLC rendezvous.Refusal) rendezvous.Config {
 
 // handshake drives one side of the rendezvous on tcp, and counts how it ended.
 func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf rendezvous.Config) (*Conn, error) {
+	return s.handshakeAt(ctx, tcp, role, conf, nil)
+}
+
+// handshakeAt is handshake for a connection that has a place until its PROPOSAL is there, or nil.
+func (s *Stack) handshakeAt(ctx context.Context, tcp TCPConn, role smc.Role, conf rendezvous.Config, p *undecidedPlace) (*Conn, error) {
 	if err := s.reg.enter(); err != nil {
 		return nil, err
 	}
 	h := newHandshake(ctx, s, tcp, role, conf)
-	h.mayWait = true
+	h.mayWait, h.place = true, p
 	_, c, err := h.run()
 	return c, err
 }

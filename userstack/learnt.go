@@ -30,5 +30,8 @@ func (c *control) Learnt(ctx context.Context) (all []nl.Learnt, err error) {
 	c.s.copies.all(now, func(uid uint32, at netip.AddrPort, left time.Duration) {
 		all = append(all, nl.Learnt{UID: uid, Remote: at, Why: uint32(smc.DiagCopied), Left: left})
 	})
+	for _, m := range c.s.undecided.mutes(now) {
+		all = append(all, nl.Learnt{Everyone: true, Remote: netip.AddrPortFrom(m.Remote, 0), Why: uint32(smc.DiagSilent), Left: m.Left})
+	}
 	return all, nil
 }

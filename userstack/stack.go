@@ -35,7 +35,8 @@ type Stack struct {
 	tcpSockets *tcptable.Table // sockets that stay TCP
 	opt        tcpOption
 	limit      handshakeLimit
-	copies     copies // where the option of SMC means nothing
+	undecided  undecided // connections of own listeners
+	copies     copies    // where the option of SMC means nothing
 	paths      pathTable
 	own        ownParts
 	reg        registry

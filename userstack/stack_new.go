@@ -29,8 +29,9 @@ func New(cfg Config) (*Stack, error) {
 			first: rendezvous.NewFirstContacts(), firstEnds: map[rendezvous.Contact]chan struct{}{},
 			listeners: map[net.Listener]struct{}{},
 		},
-		limit: handshakeLimit{underWay: rendezvous.NewHandshakeLimit(), known: rendezvous.NewKnown()},
-		paths: pathTable{known: pathmemory.New()},
+		limit:     handshakeLimit{underWay: rendezvous.NewHandshakeLimit(), known: rendezvous.NewKnown()},
+		undecided: undecided{places: rendezvous.NewUndecidedLimit()},
+		paths:     pathTable{known: pathmemory.New()},
 	}
 	s.guard = guard.Guard{Log: s.log, Count: s.stats.Panic}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

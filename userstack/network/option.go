@@ -4,7 +4,10 @@ package network
 
 import (
 	"errors"
+	"net/netip"
+	"time"
 
+	"smcr/quota"
 	"smcr/userstack/tcpopt"
 )
 
@@ -32,7 +35,17 @@ type CopyDetector interface {
 	Copied(fd int) bool
 }
 
-var _ CopyDetector = marker{}
+// A Holder is an OptionMarker that can have listeners announce nothing to some hosts for a time. That of NewOptionMarker is one.
+type Holder interface {
+	// Hold does so for the hosts of an origin, but for those behind a router that are known; or, for the zero Origin, for all that are not known.
+	// The known hosts are as quota.Origin.HostOf has them.
+	Hold(o quota.Origin, d time.Duration, known []netip.Addr) error
+}
+
+var (
+	_ CopyDetector = marker{}
+	_ Holder       = marker{}
+)
 
 // NewOptionMarker makes an OptionMarker of the eBPF program p.
 func NewOptionMarker(p *tcpopt.Program) OptionMarker { return marker{p} }

@@ -27,6 +27,10 @@ const (
 	MaxFirstContactsOfHost   = 8    // first contacts with one host
 	MaxFirstContactsOfOrigin = 16   // first contacts with the hosts of one origin
 
+	// Connections of a program's own listeners that were announced and have not sent PROPOSAL. Each has a descriptor of the program.
+	MaxUndecided         = 1024 // with all hosts together
+	MaxUndecidedOfOrigin = 512  // with the hosts of one origin
+
 	// KnownShare: 1/KnownShare of what all have together is for hosts that are known.
 	KnownShare = 4
 )
@@ -56,15 +60,19 @@ func NewHandshakeLimit() *Limit {
 	return newLimit("handshakes", MaxHandshakes, MaxHandshakesOfOrigin, MaxHandshakesOfHost)
 }
 
+// NewUndecidedLimit returns the limit of the connections of a server that were announced, until PROPOSAL is there: [MaxUndecided] and that of origins.
+func NewUndecidedLimit() *Limit {
+	return newLimit("undecided connections", MaxUndecided, MaxUndecidedOfOrigin, MaxUndecidedOfOrigin)
+}
+
 func newLimit(what string, all, origin, host int) *Limit {
 	return &Limit{what: what, all: all, origin: origin, host: host}
 }
 
-// Enter counts one more of a host, until Leave is called with the same caller. If that is
-// too many, Enter does not count it and returns why.
-func (l *Limit) Enter(c Caller) *Refusal {
+// Refuses returns why one more of a host would be too many, or nil.
+func (l *Limit) Refuses(c Caller) *Refusal {
 	k := c.host()
-	n, forStrangers := l.origins.Of(c.Origin), l.all-l.all/KnownShare
+	n, forStrangers := l.origins.Of(c.Origin), l.forStrangers()
 	switch {
 	case l.hosts.Of(k) >= l.host:
 		return refuse(smc.DiagMem, "%d %s with host %s are under way", l.hosts.Of(k), l.what, k)
@@ -75,7 +83,21 @@ func (l *Limit) Enter(c Caller) *Refusal {
 	case !l.origins.Fair(c.Origin, l.origin, l.all), !c.Known && !quota.Fair(n, 1, l.origin, l.strangers, forStrangers):
 		return refuse(smc.DiagMem, "%d %s with %s are under way, which leaves as many for others", n, l.what, c.Origin)
 	}
-	l.hosts.Add(k)
+	return nil
+}
+
+func (l *Limit) forStrangers() int { return l.all - l.all/KnownShare }
+
+// FullForStrangers reports whether those who are not known can have no more, whoever they are.
+func (l *Limit) FullForStrangers() bool { return l.strangers >= l.forStrangers() || l.Total() >= l.all }
+
+// Enter counts one more of a host, until Leave is called with the same caller. If that is
+// too many, Enter does not count it and returns why.
+func (l *Limit) Enter(c Caller) *Refusal {
+	if no := l.Refuses(c); no != nil {
+		return no
+	}
+	l.hosts.Add(c.host())
 	l.origins.Add(c.Origin)
 	if !c.Known {
 		l.strangers++

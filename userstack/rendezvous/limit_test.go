@@ -71,6 +71,7 @@ func TestHandshakeLimit(t *testing.T) {
 	}{
 		{NewHandshakeLimit(), MaxHandshakesOfHost, MaxHandshakes, 10},
 		{NewFirstContacts().limit, MaxFirstContactsOfHost, MaxFirstContacts, 8},
+		{NewUndecidedLimit(), (MaxUndecided - MaxUndecided/KnownShare) / 2, MaxUndecided, 10},
 	} {
 		strangers := tt.all - tt.all/KnownShare
 		got := sharetest.Users(t, tt.hosts, func(uid uint32) bool { return tt.l.Enter(caller(int(uid))) == nil })
@@ -79,8 +80,8 @@ func TestHandshakeLimit(t *testing.T) {
 		}
 		for i := 0; tt.l.Enter(caller(i)) == nil; i++ {
 		}
-		if n := tt.l.Total(); n != strangers {
-			t.Errorf("%d with strangers, want %d", n, strangers)
+		if n := tt.l.Total(); n != strangers || !tt.l.FullForStrangers() || tt.l.Refuses(known(2000)) != nil {
+			t.Errorf("%d with strangers, want %d, and then no more with them, but with others", n, strangers)
 		}
 		for i := 2000; tt.l.Enter(known(i)) == nil; i++ {
 		}
@@ -214,6 +215,18 @@ func TestWithin(t *testing.T) {
 		}
 		if n != want {
 			t.Errorf("host %d has %d of 16, want %d", i, n, want)
+		}
+	}
+}
+
+// TestProposalWait: a server that has less time for a client waits for PROPOSAL for no longer.
+func TestProposalWait(t *testing.T) {
+	now := time.Unix(1, 0)
+	for wait, want := range map[time.Duration]time.Duration{0: MessageWait, time.Second: time.Second} {
+		m := NewServer(now, Config{ProposalWait: wait})
+		m.Handle(now, Prepared{})
+		if got := m.Deadline().Sub(now); m.State() != AwaitProposal || got != want {
+			t.Errorf("%v: %v in state %s, want %v", wait, got, m.State(), want)
 		}
 	}
 }

@@ -42,6 +42,8 @@ type Config struct {
 	Hostname string
 	// ConfirmWait is how long a server waits for CONFIRM on an existing link group.
 	ConfirmWait time.Duration
+	// ProposalWait is how long a server waits for PROPOSAL, without Look: MessageWait if it is 0.
+	ProposalWait time.Duration
 	// Look has a server look at the peer's first bytes before it reads. If they are no
 	// CLC message, the outcome is a refusal with NotCLC.
 	Look bool

@@ -3,6 +3,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"time"
@@ -89,7 +90,7 @@ func (m *Machine) prepare() {
 // prepared waits for PROPOSAL. That its header was seen gives the peer no more time.
 func (m *server) prepared(now time.Time, _ Event) {
 	if !m.conf.Look {
-		m.until = now.Add(MessageWait)
+		m.until = now.Add(cmp.Or(m.conf.ProposalWait, MessageWait))
 	}
 	m.await(AwaitProposal, m.until)
 }

@@ -16,6 +16,7 @@ const (
 	mapMarks      = "marks"
 	mapListeners  = "listeners"
 	mapHandshakes = "handshakes"
+	mapHeld       = "held"
 )
 
 // Stack slots of both programs, as offsets in bytes from the frame pointer. The key of
@@ -42,6 +43,9 @@ const (
 	slotNow   = slotGot - 8
 	slotFirst = slotNow - 8
 	slotIndex = slotFirst - 8
+	// What hold.go needs: a key of the held map, and the Ethernet header of a SYN.
+	slotHeld  = slotIndex - heldKeySize
+	slotEther = slotHeld - 16
 )
 
 // optionSlot is a TCP option, padded to a 64-bit stack slot.
@@ -172,6 +176,9 @@ func (a *assembler) storage(label string) {
 	)
 }
 
+// mappedIPv4 is the third part of an IPv6 address that stands for one of IPv4.
+var mappedIPv4 = int32(binary.NativeEndian.Uint32([]byte{0, 0, 0xff, 0xff}))
+
 // addressFields has the offsets of a local address in a context or socket.
 type addressFields struct {
 	base                   asm.Register
@@ -181,7 +188,6 @@ type addressFields struct {
 // listenerKey builds the key of the listeners map from a local address.
 func (a *assembler) listenerKey(f addressFields) {
 	v4, port := a.unique("v4"), a.unique("port")
-	mapped := int32(binary.NativeEndian.Uint32([]byte{0, 0, 0xff, 0xff}))
 	a.emit(
 		asm.Mov.Reg(asm.R1, regCtx),
 		asm.FnGetNetnsCookie.Call(),
@@ -204,7 +210,7 @@ func (a *assembler) listenerKey(f addressFields) {
 	a.emit(
 		asm.LoadMem(asm.R2, f.base, f.ip4, asm.Word),
 		asm.JEq.Imm(asm.R2, 0, wildcard), // with R1 zero
-		asm.Mov.Imm32(asm.R1, mapped),
+		asm.Mov.Imm32(asm.R1, mappedIPv4),
 	)
 	a.placeLabel(wildcard)
 	a.storePair(slotKeyAddr + 8)

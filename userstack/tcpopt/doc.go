@@ -45,7 +45,8 @@
 //
 // Marks of connections are in the storage of the sockets. The local addresses of marked
 // listeners and half-open connections are in tables, too: 8192 and 2048 have room. Nothing in
-// them replaces anything else: what has no room is not announced.
+// them replaces anything else: what has no room is not announced. Another table says to whom
+// listeners announce nothing for a time ([Program.Hold]).
 //
 // # Limits
 //

@@ -57,7 +57,9 @@ type objects struct {
 	// handshakes has an element for each half-open connection whose SYN had the option:
 	// whether the SYN-ACK has the option (handshakes.go).
 	handshakes *ebpf.Map
-	sockOps    *ebpf.Program
+	// held says to whom nothing is announced (hold.go).
+	held    *ebpf.Map
+	sockOps *ebpf.Program
 
 	// command is attached later, if it is needed. It is loaded with the other one, because a
 	// process may give up the right to load programs. If the kernel refuses it, it is nil,
@@ -132,6 +134,17 @@ func loadObjects() (_ *objects, err error) {
 	if err != nil {
 		return nil, bpfError("create the map of handshakes", err)
 	}
+	o.held, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name:       "smcr_held",
+		Type:       ebpf.Hash,
+		Flags:      unix.BPF_F_NO_PREALLOC,
+		KeySize:    heldKeySize,
+		ValueSize:  8,
+		MaxEntries: maxHeld,
+	})
+	if err != nil {
+		return nil, bpfError("create the map of those to whom nothing is announced", err)
+	}
 	o.sockOps, err = o.loadProgram(&ebpf.ProgramSpec{
 		Name:         "smcr_tcpopt",
 		Type:         ebpf.SockOps,
@@ -152,7 +165,7 @@ func loadObjects() (_ *objects, err error) {
 
 func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 	spec.License = "Apache-2.0"
-	for name, m := range map[string]*ebpf.Map{mapMarks: o.marks, mapListeners: o.listeners, mapHandshakes: o.handshakes} {
+	for name, m := range map[string]*ebpf.Map{mapMarks: o.marks, mapListeners: o.listeners, mapHandshakes: o.handshakes, mapHeld: o.held} {
 		if err := spec.Instructions.AssociateMap(name, m); err != nil && !errors.Is(err, asm.ErrUnreferencedSymbol) {
 			return nil, fmt.Errorf("tcpopt: link program %s: %w", spec.Name, err)
 		}
@@ -167,7 +180,7 @@ func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 // Close releases everything. Objects that were not created are nil.
 func (o *objects) Close() error {
 	// A nil *ebpf.Map or *ebpf.Program closes without an error.
-	return errors.Join(o.sockOps.Close(), o.command.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close())
+	return errors.Join(o.sockOps.Close(), o.command.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close(), o.held.Close())
 }
 
 // lookup returns the mark of a socket, or ErrNotMarked.

@@ -15,7 +15,8 @@ import (
 //	TCP_LISTEN          | listen           | the same, saves SYNs, registers the address
 //	HDR_OPT_LEN, SYN    | connect          | reserves 12 bytes, or 6
 //	WRITE_HDR_OPT, SYN  | reserved         | writes the option, and the probe into 12 bytes
-//	HDR_OPT_LEN, SYN-ACK| (not accessible) | reserves if the SYN had the option
+//	HDR_OPT_LEN, SYN-ACK| (not accessible) | reserves if the SYN had the option, unless hold.go
+//	                    |                  | has something against it
 //	WRITE_HDR_OPT, "    | (not accessible) | writes the option
 //	ACTIVE_ESTABLISHED  | armed            | reads the SYN-ACK; ends the callbacks, unless the
 //	                    |                  | server must be told that options are copied
@@ -223,6 +224,7 @@ func (a sockOps) length() {
 	)
 	a.placeLabel("length_first")
 	a.claimHandshake(labelOut)
+	a.unlessAnnounced(labelOut) // later SYN-ACKs are like this one
 	a.placeLabel("length_announce")
 	a.reserve(1)
 	a.emit(asm.JEq.Imm(asm.R0, 0, "length_room"))

@@ -68,6 +68,8 @@ type Program struct {
 	// listenMu serializes the calls that change marks of listeners: each of them reads,
 	// decides and writes.
 	listenMu sync.Mutex
+
+	held heldUntil
 }
 
 // Attach loads the programs of this package and attaches the main one to the cgroup v2 tree.

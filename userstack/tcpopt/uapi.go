@@ -8,7 +8,9 @@ const (
 	opsOp        = 0  // which callback
 	opsArg0      = 4  // args[0]
 	opsFamily    = 20 // AF_INET, AF_INET6
+	opsRemoteIP4 = 24 // network byte order
 	opsLocalIP4  = 28 // network byte order
+	opsRemoteIP6 = 32 // network byte order, 16 bytes
 	opsLocalIP6  = 48 // network byte order, 16 bytes
 	opsLocalPort = 68 // host byte order
 	opsFullSock  = 72 // 0: request socket
