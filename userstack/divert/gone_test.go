@@ -51,11 +51,11 @@ func TestForgetBehindWays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var over atomic.Bool
+	var ended atomic.Bool
 	looked, bare := make(chan int), 0
 	go func() {
 		times := 0
-		for i := 0; !over.Load(); i = (i + 1) % n {
+		for i := 0; !ended.Load(); i = (i + 1) % n {
 			var w bpfWay
 			var k bpfFlow
 			if look(d.bpf.Ways, keys[i], &w) != nil && look(d.bpf.Flows, keys[i], &k) == nil {
@@ -66,7 +66,7 @@ func TestForgetBehindWays(t *testing.T) {
 		looked <- times
 	}()
 	d.forget(flows...)
-	over.Store(true)
+	ended.Store(true)
 	t.Logf("looked %d times", <-looked)
 	if bare > 0 {
 		t.Errorf("a flow had no way %d times", bare)
