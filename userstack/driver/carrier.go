@@ -326,7 +326,12 @@ func (k *carrier) moveOut() {
 		if len(a) == 0 || !d.ready {
 			return
 		}
-		n, errno := k.sock.Send(&k.msg, a, b)
+		send := k.sock.Send
+		if c.core.RecvEnd() == io.EOF && !c.In.urgentApart() {
+			// The program is woken by the end, too: who closes behind data that it knows to be the last must not be the first who closes.
+			send = k.sock.SendLast
+		}
+		n, errno := send(&k.msg, a, b)
 		if n > 0 {
 			d.n += int64(n)
 			c.core.Consumed(time.Now(), n)

@@ -178,3 +178,84 @@ func TestCloseHere(t *testing.T) {
 		}
 	}
 }
+
+// TestSendLast: the last bytes of a stream and its end are one packet, as the segments that the other end has received show.
+func TestSendLast(t *testing.T) {
+	testkind.System(t)
+	l := newLoop(t, DefaultSpin)
+	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for _, last := range []bool{false, true} {
+		c, err := net.DialTCP("tcp4", nil, listener.Addr().(*net.TCPAddr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		peer, err := listener.AcceptTCP()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer peer.Close()
+		f, err := peer.File() // which does not block: the socket is the same
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := l.NewSocket(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		segments := func() (n uint32) {
+			rc, err := c.SyscallConn()
+			if err == nil {
+				err = rc.Control(func(fd uintptr) {
+					info, ierr := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+					if ierr != nil {
+						t.Fatal(ierr)
+					}
+					n = info.Segs_in
+				})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		before := segments()
+		send := s.Send
+		if last {
+			send = s.SendLast
+		}
+		var m Message
+		if err := s.Control(func(uintptr) {
+			for _, part := range []string{"he", "llo"} {
+				if n, errno := send(&m, []byte(part), nil); n != len(part) || errno != 0 {
+					t.Errorf("sent %d: %v", n, errno)
+				}
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(c); string(b) != "hello" || err != nil {
+			t.Errorf("read %q, %v", b, err)
+		}
+		want := uint32(3)
+		if last {
+			want = 1
+		}
+		if got := segments() - before; got != want {
+			t.Errorf("last %v: %d segments, want %d", last, got, want)
+		}
+	}
+}

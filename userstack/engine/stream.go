@@ -41,10 +41,20 @@ func (s *Socket) Recv(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 // Send writes a and then b, as far as there is room, and returns how many bytes it wrote.
 // It never waits: errno is EAGAIN if there is no room. For where it may be called see Recv.
 func (s *Socket) Send(m *Message, a, b []byte) (n int, errno syscall.Errno) {
+	return s.send(m, a, b, 0)
+}
+
+// SendLast is Send for the last bytes of the stream: CloseWrite follows as soon as they are written. They wait for it, so that the last
+// packet says both.
+func (s *Socket) SendLast(m *Message, a, b []byte) (n int, errno syscall.Errno) {
+	return s.send(m, a, b, unix.MSG_MORE)
+}
+
+func (s *Socket) send(m *Message, a, b []byte, flags uintptr) (n int, errno syscall.Errno) {
 	if s.sim != nil {
 		return s.sim.Send(a, b)
 	}
-	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	flags |= unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 	if len(b) > 0 {
 		m.fill(a, b)
 		r, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&m.msg)), flags)
