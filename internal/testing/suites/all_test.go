@@ -48,6 +48,8 @@ func TestReasons(t *testing.T) {
 		{"twisted", "epoll", loop, fdset + "PollReactorTests.test_lostFileDescriptor", ""},
 		{"twisted", "internet", loop, "twisted.internet.test.test_tcp.TCPPortTestsBuilder_GIReactorTests.test_serverGetHostOnIPv6", wantsConnected},
 		{"twisted", "internet", loop, "twisted.internet.test.test_tcp.TCPPortTestsBuilder_GIReactorTests.test_serverGetHostOnIPv6ScopeID", ""},
+		{"twisted", "internet", loop, "twisted.internet.test.test_newtls.ProducerTestsMixin_GIReactorTests.test_startTLSAfterRegisterProducerNonStreaming", wantsConnected},
+		{"twisted", "internet", loop, "twisted.internet.test.test_newtls.ProducerTestsMixin_GIReactorTests.test_producerAfterStartTLS", ""},
 		{"cpython", "test_asyncore", loop, "test.test_asyncore.TestAPI_UseIPv6Poll.test_connection_attributes", wantsFast},
 		{"cpython", "test_asyncore", loop, "test.test_asyncore.TestAPI_UseUnixSocketsPoll.test_connection_attributes", ""},
 		{"libevent", "poll", loop, "http/data_length_constraints", wantsUnbuffered},
