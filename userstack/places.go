@@ -9,17 +9,28 @@ import (
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
 )
 
 // Known implements inside.Stack.
 func (i insideStack) Known() (all []inside.Known) {
-	l := &i.s.limit
+	l, now := &i.s.limit, time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for host, origin := range l.known.All(time.Now()) {
-		all = append(all, inside.Known{Host: host, Origin: origin})
+	for m := range l.known.All(now) {
+		all = append(all, inside.Known{Host: m.Host, Origin: m.Origin, Age: now.Sub(m.At)})
 	}
 	return all
+}
+
+// Recall implements inside.Stack.
+func (i insideStack) Recall(all []inside.Known) {
+	l, now := &i.s.limit, time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, k := range all {
+		l.known.Recall(now, rendezvous.Met{Host: k.Host, Origin: k.Origin, At: now.Add(-k.Age)})
+	}
 }
 
 // Places implements inside.Stack. It is canAnnounce for whole networks, so it does not know single routes and peers: what a

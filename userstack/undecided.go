@@ -178,9 +178,9 @@ func (s *Stack) hold(o quota.Origin, d time.Duration) {
 	}
 	var known []netip.Addr
 	s.limit.mu.Lock()
-	for host, from := range s.limit.known.All(time.Now()) {
-		if o == (quota.Origin{}) || from == o {
-			known = append(known, host)
+	for m := range s.limit.known.All(time.Now()) {
+		if o == (quota.Origin{}) || m.Origin == o {
+			known = append(known, m.Host)
 		}
 	}
 	s.limit.mu.Unlock()

@@ -28,18 +28,38 @@ type met struct {
 	at     time.Time
 }
 
+// A Met is a host that is known.
+type Met struct {
+	Host   netip.Addr // as it is counted: see quota.Origin.HostOf
+	Origin quota.Origin
+	At     time.Time // of the last connection
+}
+
 // NewKnown returns a Known that knows nobody.
 func NewKnown() *Known { return &Known{hosts: map[netip.Addr]met{}} }
 
 // Meet notes a connection with a host. An origin with [MaxKnownOfOrigin] hosts has the one forgotten that it was met with longest ago.
 // If [MaxKnown] are known, that of the origin with the most hosts goes.
 func (k *Known) Meet(now time.Time, c Caller) {
-	host := c.host()
-	if m, is := k.hosts[host]; !is || m.origin != c.Origin {
-		delete(k.hosts, host)
-		k.makeRoom(now, c.Origin)
+	k.put(now, Met{c.host(), c.Origin, now})
+}
+
+// Recall notes a host that another process of this stack has met. What this one knows itself is later.
+func (k *Known) Recall(now time.Time, m Met) {
+	if age := now.Sub(m.At); age < 0 || age >= KnownFor {
+		return
 	}
-	k.hosts[host] = met{c.Origin, now}
+	if is, ok := k.hosts[m.Host]; !ok || is.at.Before(m.At) {
+		k.put(now, m)
+	}
+}
+
+func (k *Known) put(now time.Time, m Met) {
+	if is, ok := k.hosts[m.Host]; !ok || is.origin != m.Origin {
+		delete(k.hosts, m.Host)
+		k.makeRoom(now, m.Origin)
+	}
+	k.hosts[m.Host] = met{m.Origin, m.At}
 }
 
 // Knows reports whether there was a connection with a host of the same origin not long ago. Who takes the address of another one, but
@@ -49,11 +69,11 @@ func (k *Known) Knows(now time.Time, c Caller) bool {
 	return ok && m.origin == c.Origin && now.Sub(m.at) < KnownFor
 }
 
-// All returns the hosts that are known, as they are counted, and their origins.
-func (k *Known) All(now time.Time) iter.Seq2[netip.Addr, quota.Origin] {
-	return func(yield func(netip.Addr, quota.Origin) bool) {
+// All returns the hosts that are known.
+func (k *Known) All(now time.Time) iter.Seq[Met] {
+	return func(yield func(Met) bool) {
 		for host, m := range k.hosts {
-			if now.Sub(m.at) < KnownFor && !yield(host, m.origin) {
+			if now.Sub(m.at) < KnownFor && !yield(Met{host, m.origin, m.at}) {
 				return
 			}
 		}

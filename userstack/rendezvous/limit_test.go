@@ -230,3 +230,31 @@ func TestProposalWait(t *testing.T) {
 		}
 	}
 }
+
+// TestRecall: what another process knows is known here for as long as there, and what this one knows itself is later.
+func TestRecall(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	old := NewKnown()
+	old.Meet(now.Add(-KnownFor), caller(1))
+	old.Meet(now.Add(-time.Hour), caller(2))
+	old.Meet(now, caller(3))
+	k := NewKnown()
+	other := Caller{Host: caller(3).Host, Origin: caller(4).Origin}
+	k.Meet(now, other) // the address is that of another machine by now
+	for m := range old.All(now.Add(-time.Second)) {
+		k.Recall(now, m)
+	}
+	k.Recall(now, Met{caller(5).Host, caller(5).Origin, now.Add(time.Hour)}) // whose clock is that?
+	if k.Knows(now, caller(1)) || !k.Knows(now, caller(2)) || k.Knows(now, caller(3)) || !k.Knows(now, other) || k.Knows(now, caller(5)) {
+		t.Errorf("known are %v", k.hosts)
+	}
+	if later := now.Add(KnownFor - time.Hour); k.Knows(later, caller(2)) || !k.Knows(later, other) {
+		t.Error("one is known for longer than it was there")
+	}
+	for i := range 3 * MaxKnown {
+		k.Recall(now, Met{hostN(i), quota.OriginOfNeighbour([6]byte{9}), now.Add(-time.Minute)})
+	}
+	if len(k.hosts) > MaxKnownOfOrigin+2 {
+		t.Errorf("%d are known", len(k.hosts))
+	}
+}

@@ -168,7 +168,7 @@ func (x *succession) handOver(ctx context.Context, conn *takeover.Conn) error {
 		return err
 	}
 	all := s.history.apply(own)
-	if err := conn.Send(takeover.Message{Type: takeover.Frozen, Stats: &all.stats, Fallbacks: &all.fallbacks}); err != nil {
+	if err := conn.Send(takeover.Message{Type: takeover.Frozen, Stats: &all.stats, Fallbacks: &all.fallbacks, Known: toHandOver(s.in.Known())}); err != nil {
 		return err
 	}
 	if _, err := conn.Expect(takeover.Commit, preparing); err != nil {

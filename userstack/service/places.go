@@ -73,7 +73,7 @@ func (w *boundary) tellPlaces() {
 	}
 	var known []divert.Known
 	for _, k := range w.s.in.Known() {
-		known = append(known, divert.Known(k))
+		known = append(known, divert.Known{Host: k.Host, Origin: k.Origin})
 	}
 	err = errors.Join(err, w.d.SetKnown(known))
 	if err != nil && !w.places.failed {

@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"syscall"
 	"time"
 
 	"smcr/internal/place"
+	"smcr/quota"
 	"smcr/rdmaverbs/softroce"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/internal/takeover"
 )
 
@@ -141,6 +144,8 @@ func (s *Service) Freeze() error {
 		case takeover.Frozen:
 			m.Close()
 			s.history.receive(countsIn(&m))
+			s.in.Recall(knownIn(&m))
+			s.boundary.tellPlaces()
 			return nil
 		default:
 			m.Close()
@@ -167,6 +172,33 @@ func inherit(m *takeover.Message, roce *softroce.Provider) {
 	for _, r := range all {
 		_ = r.Close()
 	}
+}
+
+// toHandOver returns hosts that are known as another process gets them.
+func toHandOver(known []inside.Known) (all []takeover.Known) {
+	for _, k := range known {
+		h := takeover.Known{Host: k.Host, Age: int64(k.Age / time.Second)}
+		if mac, ok := k.Origin.Neighbour(); ok {
+			h.MAC = mac[:]
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// knownIn is the inverse of toHandOver. What is no host is left out: then it is a stranger.
+func knownIn(m *takeover.Message) (all []inside.Known) {
+	for _, h := range m.Known {
+		if !h.Host.IsValid() || h.Age < 0 || h.Age > int64(math.MaxInt64/time.Second) {
+			continue
+		}
+		k := inside.Known{Host: h.Host, Origin: quota.OriginOfNetwork(h.Host), Age: time.Duration(h.Age) * time.Second}
+		if len(h.MAC) == 6 {
+			k.Origin = quota.OriginOfNeighbour([6]byte(h.MAC))
+		}
+		all = append(all, k)
+	}
+	return all
 }
 
 func countsIn(m *takeover.Message) (c counts) {

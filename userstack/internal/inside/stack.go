@@ -56,6 +56,8 @@ type Stack[C any] interface {
 	Places() ([]Place, error)
 	// Known returns the hosts with which there was a connection not long ago, and whose part of what a server has under way is theirs.
 	Known() []Known
+	// Recall has the stack know hosts that the stack before it knew, too.
+	Recall([]Known)
 	// NoAnswer returns why a connection of a user must be made again, without announcing SMC, after the
 	// rendezvous with remote has ended with err, and remembers that. It is nil if err is not
 	// userstack.ErrNoAnswer.
@@ -94,10 +96,11 @@ type Place struct {
 	Near   bool
 }
 
-// Known is a host, as it is counted, and from where it comes.
+// Known is a host, as it is counted, from where it comes, and how long ago the last connection was made.
 type Known struct {
 	Host   netip.Addr
 	Origin quota.Origin
+	Age    time.Duration
 }
 
 // TCPSocket is a TCP socket of a program that the stack does not carry: of a

@@ -13,7 +13,7 @@
 //	(starts all that can fail)
 //	Ready                          ->    changes by commands wait; UDP sockets are shared
 //	                               <-    Sockets, several times
-//	                               <-    Frozen: the statistics until now
+//	                               <-    Frozen: the statistics until now, the hosts that are known
 //	(reads configuration and state)
 //	Commit                         ->    takes no new connections
 //	                               <-    Done

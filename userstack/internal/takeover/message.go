@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
 	"syscall"
@@ -57,7 +58,7 @@ const (
 	Ready
 	// Sockets has the UDP sockets of RoCE version 2 as files.
 	Sockets
-	// Frozen has Stats and Fallbacks.
+	// Frozen has Stats, Fallbacks and Known.
 	Frozen
 	// Commit says that the sender serves as soon as Done arrives.
 	Commit
@@ -86,6 +87,13 @@ type Group struct {
 	Files int // how many of the message's files
 }
 
+// A Known is a host that is known (inside.Known), in a message of type Frozen.
+type Known struct {
+	Host netip.Addr
+	MAC  []byte `json:",omitempty"` // of a neighbour; behind a router empty
+	Age  int64  `json:",omitempty"` // in seconds
+}
+
 // Message is one message. Each type uses some of the fields.
 type Message struct {
 	Type      Type             `json:"-"`
@@ -94,6 +102,7 @@ type Message struct {
 	Groups    []Group          `json:",omitempty"`
 	Stats     *stats.Stats     `json:",omitempty"`
 	Fallbacks *stats.Fallbacks `json:",omitempty"`
+	Known     []Known          `json:",omitempty"` // nil from a release that does not hand it over
 	// Files come with the message. The receiver must close them.
 	Files []*os.File `json:"-"`
 }

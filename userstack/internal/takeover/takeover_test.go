@@ -3,17 +3,23 @@
 package takeover
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"net"
+	"net/netip"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/testkind"
@@ -39,6 +45,9 @@ func pair(t *testing.T) (a, b *net.UnixConn) {
 	return ends[0], ends[1]
 }
 
+// addresses has cmp compare them as they are.
+var addresses = cmpopts.EquateComparable(netip.Addr{})
+
 func TestMessages(t *testing.T) {
 	testkind.System(t)
 	x, y := pair(t)
@@ -53,7 +62,7 @@ func TestMessages(t *testing.T) {
 	defer null.Close()
 	for _, m := range []Message{
 		{Type: Hello, Release: "1.2"}, {Type: Offer, Release: "1.1"}, {Type: Ready}, {Type: Commit}, {Type: Done},
-		{Type: Sockets, Groups: []Group{{Index: 4, IPv6: true, Files: 2}}}, {Type: Frozen, Stats: &s, Fallbacks: &f}, {Type: Ended, Stats: &s},
+		{Type: Sockets, Groups: []Group{{Index: 4, IPv6: true, Files: 2}}}, {Type: Frozen, Stats: &s, Fallbacks: &f, Known: []Known{{Host: netip.MustParseAddr("192.0.2.1"), MAC: []byte{2, 0, 0, 0, 0, 1}, Age: 7}, {Host: netip.MustParseAddr("fd00::")}}}, {Type: Ended, Stats: &s},
 	} {
 		if err := a.Send(m); err != nil {
 			t.Fatal(err)
@@ -62,7 +71,7 @@ func TestMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(m, got); d != "" {
+		if d := cmp.Diff(m, got, addresses); d != "" {
 			t.Error(d)
 		}
 	}
@@ -123,6 +132,55 @@ func TestVersions(t *testing.T) {
 	}
 }
 
+// TestFields: the fields of a message may be fewer, or more, than this release knows.
+func TestFields(t *testing.T) {
+	frozen := func(body string) []byte {
+		b := binary.LittleEndian.AppendUint32([]byte(magic), Version())
+		return append(binary.LittleEndian.AppendUint32(b, uint32(Frozen)), body...)
+	}
+	for body, known := range map[string]int{
+		`{"Stats":{"Panics":3},"Fallbacks":{}}`:                                               0, // before Known
+		`{"Stats":{"Panics":3},"Known":[{"Host":"192.0.2.1","Later":1}],"Later":{"More":[]}}`: 1,
+	} {
+		m, _, err := parse(frozen(body))
+		if err != nil || m.Type != Frozen || m.Stats == nil || m.Stats.Panics != 3 || len(m.Known) != known {
+			t.Errorf("%s: %+v, %v", body, m, err)
+		}
+	}
+}
+
+// TestLargest: the largest message that a stack can have to send is not too large.
+func TestLargest(t *testing.T) {
+	const maxKnown = 1024 // rendezvous.MaxKnown
+	m := Message{Type: Frozen, Stats: &stats.Stats{}, Fallbacks: &stats.Fallbacks{}}
+	fill(reflect.ValueOf(m.Stats).Elem())
+	many := stats.Fallback{Side: 1, Reason: math.MaxUint32, Count: math.MaxUint64}
+	m.Fallbacks.Reasons = slices.Repeat([]stats.Fallback{many}, 2*stats.MaxReasons)
+	m.Fallbacks.PeerReasons = m.Fallbacks.Reasons
+	m.Known = slices.Repeat([]Known{{Host: netip.MustParseAddr("2001:1111:1111:1111:1111:1111:1111:1111"), MAC: bytes.Repeat([]byte{0xff}, 6), Age: 24 * 3600}}, maxKnown)
+	b, err := m.appendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes of %d", len(b), maxMessage)
+}
+
+// fill sets all numbers to the longest ones.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(v.Field(i))
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(v.Index(i))
+		}
+	case reflect.Uint64:
+		v.SetUint(math.MaxUint64)
+	}
+}
+
 func FuzzMessage(f *testing.F) {
 	for _, m := range []Message{{Type: Hello, Release: "1"}, {Type: Frozen, Stats: &stats.Stats{}}, {Type: Sockets, Groups: []Group{{Index: 1}}}} {
 		b, err := m.appendBinary(nil)
@@ -141,7 +199,7 @@ func FuzzMessage(f *testing.F) {
 			t.Fatal(err)
 		}
 		m2, _, err := parse(again)
-		if d := cmp.Diff(m, m2); err != nil || d != "" {
+		if d := cmp.Diff(m, m2, addresses, cmpopts.EquateEmpty()); err != nil || d != "" {
 			t.Errorf("%v\n%s", err, d)
 		}
 	})
