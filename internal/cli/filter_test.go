@@ -239,8 +239,8 @@ handshake_limitation: false
 		status   int
 		err      string
 	}{
-		{"pnetids: [{pnetid: A, netdev: eth1}, {pnetid: A, netdev: foo}]", "apply -", 3, "smcr: cannot give pnetid A to foo: no network device foo; nothing was changed\n"},
-		{"seid: true", "apply -", 1, "smcr: cannot set seid to true: this stack does not support it; nothing was changed\n"},
+		{"pnetids: [{pnetid: A, netdev: eth1}, {pnetid: A, netdev: foo}]", "apply -", 3, "smcr: standard input: line 1: cannot give pnetid A to foo: no network device foo; nothing was changed\n"},
+		{"seid: true", "apply -", 1, "smcr: standard input: line 1: cannot set seid to true: this stack does not support it; nothing was changed\n"},
 		{"bogus: 1\n", "apply -", 1, "smcr: standard input: line 1: unknown key \"bogus\"\n"},
 		{"", "apply /no/such/file", 3, "smcr: /no/such/file: no such file or directory\n"},
 		{"", "apply", 2, "smcr apply: FILE is required\n"},

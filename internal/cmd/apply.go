@@ -3,7 +3,6 @@
 package cmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,11 +95,11 @@ func apply(ctx context.Context, opts *applyOptions) error {
 			return err
 		}
 		if err := plan.Check(ctx, ctl, hostOf(ctx, ctl)); err != nil {
-			return applyError(err)
+			return opts.applyError(err)
 		}
 		if !opts.dryRun {
 			if err := plan.Apply(ctx, ctl); err != nil {
-				return applyError(err)
+				return opts.applyError(err)
 			}
 		}
 		opts.IO.Printing()
@@ -140,16 +139,16 @@ func usableNetDev(netdev string) bool {
 
 // loadConfig reads the file and its drop-in files, before any stack is asked.
 func loadConfig(opts *applyOptions) (*config.Config, error) {
-	name, read := opts.path, func() (c *config.Config, err error) {
-		if opts.files, err = config.Files(opts.path); err != nil {
-			return nil, err
-		}
-		return config.Merge(opts.files)
-	}
+	var c *config.Config
+	var err error
 	if opts.path == "-" {
-		name, read = "standard input", func() (*config.Config, error) { return config.Read(opts.IO.In) }
+		opts.files, err = config.Read(opts.IO.In, "standard input")
+	} else {
+		opts.files, err = config.Files(opts.path)
 	}
-	c, err := read()
+	if err == nil {
+		c, err = config.Merge(opts.files)
+	}
 	var wrong config.Errors
 	var perr *os.PathError
 	switch {
@@ -157,16 +156,15 @@ func loadConfig(opts *applyOptions) (*config.Config, error) {
 		said := &cmdutil.Error{Err: err}
 		before := ""
 		for i, e := range wrong {
-			file := cmp.Or(e.File, name)
 			switch {
 			case i == 0:
-				said.Text = file + ": " + e.Where()
-			case file != before:
-				said.More = append(said.More, file+": "+e.Where())
+				said.Text = e.File + ": " + e.Where()
+			case e.File != before:
+				said.More = append(said.More, e.File+": "+e.Where())
 			default:
 				said.More = append(said.More, "      "+e.Where())
 			}
-			before = file
+			before = e.File
 		}
 		// The command line is right, so this is no usage error.
 		return nil, &cmdutil.StatusError{Code: cmdutil.ExitError, Err: said}
@@ -176,9 +174,9 @@ func loadConfig(opts *applyOptions) (*config.Config, error) {
 	return c, err
 }
 
-// applyError returns an error with a text that says which change a stack refused, and
+// applyError returns an error with a text that says which change a stack refused, where the file asks for it, and
 // in which state the stack is.
-func applyError(err error) error {
+func (opts *applyOptions) applyError(err error) error {
 	var failed *config.ApplyError
 	if !errors.As(err, &failed) {
 		return err
@@ -202,10 +200,14 @@ func applyError(err error) error {
 			why = op.ExtAck
 		}
 	}
-	if failed.Undo != nil {
-		return cmdutil.Say(err, "cannot %s: %s; undoing the earlier changes failed too (%v): check with 'smcr export'", failed.Step, why, failed.Undo)
+	what := "cannot " + failed.Step
+	if config.Locate(err, opts.files) {
+		what = failed.Where + ": " + what
 	}
-	return cmdutil.Say(err, "cannot %s: %s; nothing was changed", failed.Step, why)
+	if failed.Undo != nil {
+		return cmdutil.Say(err, "%s: %s; undoing the earlier changes failed too (%v): check with 'smcr export'", what, why, failed.Undo)
+	}
+	return cmdutil.Say(err, "%s: %s; nothing was changed", what, why)
 }
 
 // A changeJSON is a change in JSON.

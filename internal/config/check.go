@@ -40,7 +40,7 @@ func (p *Plan) Check(ctx context.Context, ctl nl.Control, host Host) error {
 	roce := func(name string) bool {
 		return slices.ContainsFunc(devices, func(d nl.Device) bool { return d.Name == name })
 	}
-	refuse := func(ch Change, err error) error { return &ApplyError{Step: ch.step(), Err: err} }
+	refuse := func(ch Change, err error) error { return &ApplyError{Step: ch.step(), Err: err, of: ch} }
 	unknown := func(what, name string) error {
 		return &nl.OpError{Op: "add pnetid", Err: syscall.ENODEV, ExtAck: fmt.Sprintf("no %s %q", what, name)}
 	}

@@ -109,13 +109,13 @@ func (e Errors) Unwrap() []error {
 	return errs
 }
 
-// Read parses a file of at most [MaxSize] bytes.
-func Read(r io.Reader) (*Config, error) {
+// Read reads a file of at most [MaxSize] bytes, which has a name instead of a path, for [Merge].
+func Read(r io.Reader, name string) ([]File, error) {
 	b, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	return Parse(b)
+	return []File{{name, b}}, nil
 }
 
 // Parse parses a file. The error is an [Errors] with all errors in the file. An

@@ -97,6 +97,7 @@ func (c Change) String() string {
 // A step is one call of a [nl.Control].
 type step struct {
 	what string // for the error
+	of   Change // that the configuration asks for; zero if an entry is removed
 	do   func(context.Context, nl.Control) error
 }
 
@@ -162,18 +163,18 @@ func (p *Plan) pnets(now, want []nl.PNET) {
 		p.Changes = append(p.Changes, Change{Action: Remove, Object: "pnetid", PNET: n})
 		if !cleared[n.ID] {
 			cleared[n.ID] = true
-			p.steps = append(p.steps, step{"remove pnetid " + n.ID, func(ctx context.Context, ctl nl.Control) error {
+			p.steps = append(p.steps, step{"remove pnetid " + n.ID, Change{}, func(ctx context.Context, ctl nl.Control) error {
 				return ctl.RemovePNET(ctx, n.ID)
 			}})
 		}
 	}
 	for _, n := range want {
-		had := slices.Contains(now, n)
+		had, add := slices.Contains(now, n), Change{Action: Add, Object: "pnetid", PNET: n}
 		if !had {
-			p.Changes = append(p.Changes, Change{Action: Add, Object: "pnetid", PNET: n})
+			p.Changes = append(p.Changes, add)
 		}
 		if !had || cleared[n.ID] {
-			p.steps = append(p.steps, step{fmt.Sprintf("give pnetid %s to %s", n.ID, n.NetDev+n.IBDev), func(ctx context.Context, ctl nl.Control) error {
+			p.steps = append(p.steps, step{fmt.Sprintf("give pnetid %s to %s", n.ID, n.NetDev+n.IBDev), add, func(ctx context.Context, ctl nl.Control) error {
 				return ctl.AddPNET(ctx, n)
 			}})
 		}
@@ -190,7 +191,7 @@ func (p *Plan) ueids(now, want []string) (emptied bool) {
 		}
 		left--
 		p.Changes = append(p.Changes, Change{Action: Remove, Object: "ueid", Value: eid})
-		p.steps = append(p.steps, step{"remove enterprise ID " + eid, func(ctx context.Context, ctl nl.Control) error {
+		p.steps = append(p.steps, step{"remove enterprise ID " + eid, Change{}, func(ctx context.Context, ctl nl.Control) error {
 			err := ctl.RemoveUEID(ctx, eid)
 			if errors.Is(err, syscall.EAGAIN) {
 				return nil // done; the error only says that the system's is enabled again
@@ -200,8 +201,9 @@ func (p *Plan) ueids(now, want []string) (emptied bool) {
 	}
 	for _, eid := range want {
 		if !slices.Contains(now, eid) {
-			p.Changes = append(p.Changes, Change{Action: Add, Object: "ueid", Value: eid})
-			p.steps = append(p.steps, step{"define enterprise ID " + eid, func(ctx context.Context, ctl nl.Control) error {
+			add := Change{Action: Add, Object: "ueid", Value: eid}
+			p.Changes = append(p.Changes, add)
+			p.steps = append(p.steps, step{"define enterprise ID " + eid, add, func(ctx context.Context, ctl nl.Control) error {
 				return ctl.AddUEID(ctx, eid)
 			}})
 		}
@@ -210,12 +212,16 @@ func (p *Plan) ueids(now, want []string) (emptied bool) {
 }
 
 func (p *Plan) set(object string, on bool, f func(nl.Control, context.Context, bool) error) {
-	p.Changes = append(p.Changes, Change{Action: Set, Object: object, Value: fmt.Sprint(on)})
+	p.Changes = append(p.Changes, setting(object, on))
 	p.steps = append(p.steps, setStep(object, on, f))
 }
 
+func setting(object string, on bool) Change {
+	return Change{Action: Set, Object: object, Value: fmt.Sprint(on)}
+}
+
 func setStep(object string, on bool, f func(nl.Control, context.Context, bool) error) step {
-	return step{fmt.Sprintf("set %s to %t", object, on), func(ctx context.Context, ctl nl.Control) error {
+	return step{fmt.Sprintf("set %s to %t", object, on), setting(object, on), func(ctx context.Context, ctl nl.Control) error {
 		return f(ctl, ctx, on)
 	}}
 }
@@ -223,14 +229,20 @@ func setStep(object string, on bool, f func(nl.Control, context.Context, bool) e
 // An ApplyError says which step of a plan failed, and whether the stack is in the
 // same state as before.
 type ApplyError struct {
-	Step string // such as "give pnetid NET1 to eth0"
-	Err  error  // why it failed
-	Undo error  // nil: the stack is in the same state as before; otherwise why not
+	Step  string // such as "give pnetid NET1 to eth0"
+	Err   error  // why it failed
+	Undo  error  // nil: the stack is in the same state as before; otherwise why not
+	Where string // "FILE: line N" of the entry that asks for it, or "": see [Locate]
+
+	of Change
 }
 
-// Error returns what failed, why, and the state of the stack.
+// Error returns where, what failed, why, and the state of the stack.
 func (e *ApplyError) Error() string {
 	s := fmt.Sprintf("config: %s: %v", e.Step, e.Err)
+	if e.Where != "" {
+		s = fmt.Sprintf("config: %s: %s: %v", e.Where, e.Step, e.Err)
+	}
 	if e.Undo != nil {
 		return fmt.Sprintf("%s; undoing the earlier changes failed too: %v", s, e.Undo)
 	}
@@ -248,7 +260,7 @@ func (p *Plan) Apply(ctx context.Context, ctl nl.Control) error {
 		if err == nil {
 			continue
 		}
-		failed := &ApplyError{Step: s.what, Err: err}
+		failed := &ApplyError{Step: s.what, Err: err, of: s.of}
 		if i > 0 || ctx.Err() != nil {
 			failed.Undo = restore(ctx, ctl, p.before)
 		}

@@ -351,7 +351,11 @@ func TestUsable(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	wantLeft := []string{"pnetid NET2: this stack has no RoCE device mlx5_1", "pnetid 12: no netdev eth1 in this network namespace"}
-	if diff := cmp.Diff(wantLeft, left); diff != "" {
+	var texts []string
+	for _, l := range left {
+		texts = append(texts, l.Text)
+	}
+	if diff := cmp.Diff(wantLeft, texts); diff != "" {
 		t.Errorf("left out (-want +got):\n%s", diff)
 	}
 	v1 := nltest.NewFake(nltest.State{SysInfo: nl.SysInfo{Version: 1}})
@@ -360,6 +364,6 @@ func TestUsable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(&Config{HSLimitation: on(true)}, got); diff != "" || len(left) != 2 {
-		t.Errorf("version 1: left out %q, -want +got:\n%s", left, diff)
+		t.Errorf("version 1: left out %v, -want +got:\n%s", left, diff)
 	}
 }

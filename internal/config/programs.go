@@ -152,7 +152,7 @@ func (p *Plan) programs(now, want []Program) {
 			continue
 		}
 		p.Changes = append(p.Changes, Change{Action: Remove, Object: "program", Program: n})
-		p.steps = append(p.steps, attachStep("detach cgroup "+n.Cgroup, func(ctx context.Context, a nl.Attacher) error {
+		p.steps = append(p.steps, attachStep("detach cgroup "+n.Cgroup, Change{}, func(ctx context.Context, a nl.Attacher) error {
 			return a.Detach(ctx, n.Cgroup)
 		}))
 	}
@@ -164,15 +164,16 @@ func (p *Plan) programs(now, want []Program) {
 			}
 			action = Set
 		}
-		p.Changes = append(p.Changes, Change{Action: action, Object: "program", Program: n})
-		p.steps = append(p.steps, attachStep("attach cgroup "+n.Cgroup, func(ctx context.Context, a nl.Attacher) error {
+		add := Change{Action: action, Object: "program", Program: n}
+		p.Changes = append(p.Changes, add)
+		p.steps = append(p.steps, attachStep("attach cgroup "+n.Cgroup, add, func(ctx context.Context, a nl.Attacher) error {
 			return a.Attach(ctx, nl.Attachment{Path: n.Cgroup, UID: n.UID, Connect: n.Connect, Accept: n.Accept, Always: n.Always})
 		}))
 	}
 }
 
-func attachStep(what string, do func(context.Context, nl.Attacher) error) step {
-	return step{what, func(ctx context.Context, ctl nl.Control) error {
+func attachStep(what string, of Change, do func(context.Context, nl.Attacher) error) step {
+	return step{what, of, func(ctx context.Context, ctl nl.Control) error {
 		a, err := nl.AttacherOf(ctl)
 		if err != nil {
 			return err

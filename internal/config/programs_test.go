@@ -142,8 +142,8 @@ func TestProgramsOfKernel(t *testing.T) {
 			t.Errorf("%s: %+v, ignored %q, %v", in, plan.Changes, plan.Ignored, err)
 		}
 		usable, left, err := c.Usable(t.Context(), kernel, nil)
-		if err != nil || len(usable.Programs) != 0 || len(usable.UEIDs) != 1 || !slices.Equal(left, ignored) {
-			t.Errorf("%s: %+v, left out %q, %v", in, usable, left, err)
+		if err != nil || len(usable.Programs) != 0 || len(usable.UEIDs) != 1 || len(left) != len(ignored) || len(left) == 1 && left[0].Text != ignored[0] {
+			t.Errorf("%s: %+v, left out %v, %v", in, usable, left, err)
 		}
 	}
 }

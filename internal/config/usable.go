@@ -10,30 +10,32 @@ import (
 	"smcr/nl"
 )
 
-// Usable returns c without the entries that the stack behind ctl cannot use, and one
-// line of text for each of them. These are entries of devices that do not exist, of a
+// Usable returns c without the entries that the stack behind ctl cannot use, and these. These are entries of devices that do not exist, of a
 // version of SMC that the stack does not support, and programs if it takes no connections of cgroups. A file may be used for several stacks
 // and network namespaces, and at boot the order in which devices appear should not
 // matter. netdev reports whether a network device exists in the stack's network
 // namespace.
-func (c *Config) Usable(ctx context.Context, ctl nl.Control, netdev func(string) bool) (*Config, []string, error) {
+func (c *Config) Usable(ctx context.Context, ctl nl.Control, netdev func(string) bool) (*Config, []Unused, error) {
 	d := *c
-	var left []string
+	var left []Unused
+	leave := func(of Change, format string, args ...any) {
+		left = append(left, Unused{fmt.Sprintf(format, args...), of})
+	}
 	info, err := ctl.SysInfo(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	if info.Version < 2 {
 		if len(d.UEIDs) > 0 {
-			left = append(left, "ueids: this stack supports only version 1 of SMC")
+			leave(Change{Object: "ueid"}, "ueids: this stack supports only version 1 of SMC")
 		}
 		if d.SEID != nil {
-			left = append(left, "seid: this stack supports only version 1 of SMC")
+			leave(Change{Object: "seid"}, "seid: this stack supports only version 1 of SMC")
 		}
 		d.UEIDs, d.SEID = nil, nil
 	}
 	if d.SEID != nil && info.Stack != "" {
-		left = append(left, "seid: a user-space stack has no system enterprise ID")
+		leave(Change{Object: "seid"}, "seid: a user-space stack has no system enterprise ID")
 		d.SEID = nil
 	}
 	if len(d.Programs) > 0 {
@@ -42,7 +44,7 @@ func (c *Config) Usable(ctx context.Context, ctl nl.Control, netdev func(string)
 			return nil, nil, err
 		}
 		if now == nil {
-			left = append(left, noPrograms)
+			leave(Change{Object: "program"}, noPrograms)
 			d.Programs = nil
 		}
 	}
@@ -57,9 +59,9 @@ func (c *Config) Usable(ctx context.Context, ctl nl.Control, netdev func(string)
 	for _, n := range d.PNETs {
 		switch {
 		case n.NetDev != "" && !netdev(n.NetDev):
-			left = append(left, fmt.Sprintf("pnetid %s: no netdev %s in this network namespace", n.ID, n.NetDev))
+			leave(Change{Object: "pnetid", PNET: n}, "pnetid %s: no netdev %s in this network namespace", n.ID, n.NetDev)
 		case n.IBDev != "" && !slices.ContainsFunc(devices, func(x nl.Device) bool { return x.Name == n.IBDev }):
-			left = append(left, fmt.Sprintf("pnetid %s: this stack has no RoCE device %s", n.ID, n.IBDev))
+			leave(Change{Object: "pnetid", PNET: n}, "pnetid %s: this stack has no RoCE device %s", n.ID, n.IBDev)
 		default:
 			pnets = append(pnets, n)
 		}

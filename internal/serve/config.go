@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -50,7 +51,7 @@ func (c *configurator) start(ctx context.Context) error {
 		return err
 	}
 	c.control.restore(ctx, func(file *config.Config) (*config.Config, error) {
-		return c.usable(ctx, file, "state")
+		return c.usable(ctx, file, "state", nil)
 	})
 	return nil
 }
@@ -108,7 +109,7 @@ func (c *configurator) load(ctx context.Context, before *config.State) (read loa
 	}
 	read = loaded{files: config.Paths(files), digest: digest(path, files)}
 	names := strings.Join(read.files, " ")
-	usable, err := c.usable(ctx, all, names)
+	usable, err := c.usable(ctx, all, names, files)
 	if err != nil {
 		return read, fmt.Errorf("%s: %w", names, err)
 	}
@@ -118,7 +119,10 @@ func (c *configurator) load(ctx context.Context, before *config.State) (read loa
 	target := usable.Complete(c.eids...)
 	target.Programs = before.Attached(target.Programs)
 	changes, err := target.Apply(ctx, c.control.Control)
-	if err != nil {
+	switch {
+	case err != nil && config.Locate(err, files):
+		return read, err // it names the file
+	case err != nil:
 		return read, fmt.Errorf("%s: %w", names, err)
 	}
 	for _, ch := range changes {
@@ -161,14 +165,14 @@ func digest(main string, files []config.File) string {
 }
 
 // usable returns a configuration without the entries that the stack cannot use, and
-// logs these entries.
-func (c *configurator) usable(ctx context.Context, file *config.Config, from string) (*config.Config, error) {
+// logs these entries, with the one of the files that has each, or else from.
+func (c *configurator) usable(ctx context.Context, file *config.Config, from string, files []config.File) (*config.Config, error) {
 	usable, skipped, err := file.Usable(ctx, c.control.Control, func(name string) bool {
 		_, err := net.InterfaceByName(name)
 		return err == nil
 	})
 	for _, s := range skipped {
-		c.log.Warn("configuration entry ignored", "file", from, "what", s)
+		c.log.Warn("configuration entry ignored", "file", cmp.Or(s.Where(files), from), "what", s.Text)
 	}
 	return usable, err
 }
