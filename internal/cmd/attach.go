@@ -68,7 +68,8 @@ func newDetach(f *cmdutil.Factory) *cobra.Command {
 		Use:   "detach " + targetForms,
 		Short: "Leave new connections of attached programs to TCP",
 		Long: "Detach a cgroup, which is the inverse of 'smcr attach'. Connections over SMC-R stay\n" +
-			"as they are.",
+			"as they are. A container or a pod that has ended is still attached, until it is detached.\n" +
+			"One that is removed has no name: give its ID, which 'smcr program list' shows.",
 		Example: "  smcr detach --unit nginx.service\n  smcr detach --container web",
 	})
 }
@@ -135,6 +136,9 @@ func (o *attachOptions) here(paths []string) (here []string, err error) {
 
 func (o *attachOptions) detach(ctx context.Context) error {
 	paths, err := o.target.paths(ctx)
+	if errors.Is(err, os.ErrNotExist) {
+		paths, err = o.ended(ctx, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -145,6 +149,29 @@ func (o *attachOptions) detach(ctx context.Context) error {
 		}
 		return err
 	})
+}
+
+// ended returns the attached cgroups of a container or a pod that does not run, which wait for it; or the error otherwise if there are none.
+func (o *attachOptions) ended(ctx context.Context, otherwise error) (paths []string, err error) {
+	if o.target.container == "" && o.target.pod == "" {
+		return nil, otherwise
+	}
+	var attached []string
+	if o.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+		return withAttacher(c, func(a nl.Attacher) error {
+			all, err := a.Attachments(ctx)
+			for _, one := range all {
+				attached = append(attached, one.Path)
+			}
+			return err
+		})
+	}) != nil {
+		return nil, otherwise
+	}
+	if paths, err = o.target.ended(ctx, attached); errors.Is(err, os.ErrNotExist) {
+		return nil, otherwise
+	}
+	return paths, err
 }
 
 // each calls do with each cgroup.

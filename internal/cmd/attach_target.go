@@ -82,6 +82,17 @@ func (t *target) paths(ctx context.Context) (all []string, err error) {
 	return []string{one}, err
 }
 
+// ended is paths for containers and pods that may have ended: of these cgroups, theirs.
+func (t *target) ended(ctx context.Context, attached []string) (all []string, err error) {
+	if t.pod != "" {
+		all, err = containers.EndedPods(ctx, t.pod, attached)
+	} else {
+		all = make([]string, 1)
+		all[0], err = containers.EndedContainer(ctx, t.container, attached)
+	}
+	return all, containers.Explain(err, otherwise)
+}
+
 // namedCgroup returns the path of a cgroup that is given by its path or its folder.
 func namedCgroup(name string) (string, error) {
 	top, err := cgroup.Top()

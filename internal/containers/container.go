@@ -46,9 +46,17 @@ type finder struct {
 	top func() (string, error)
 	// logs is the folder of the logs of pods.
 	logs string
+	// ended has the cgroups that count, whether or not they exist. Nil: those of the tree, of what runs.
+	ended []string
 }
 
-func system() finder { return finder{run, cgroup.Of, cgroup.Top, podLogs} }
+func system() finder { return finder{run: run, cgroup: cgroup.Of, top: cgroup.Top, logs: podLogs} }
+
+func systemEnded(paths []string) finder {
+	f := system()
+	f.ended = append([]string{}, paths...)
+	return f
+}
 
 // run runs a program of a container runtime.
 func run(ctx context.Context, name string, args ...string) ([]byte, error) {
@@ -69,6 +77,12 @@ func run(ctx context.Context, name string, args ...string) ([]byte, error) {
 // Container returns the cgroup of a container that runs, by its name or its ID. The error matches ErrNotFound, ErrAmbiguous or ErrShared.
 func Container(ctx context.Context, name string) (string, error) {
 	return system().container(ctx, name)
+}
+
+// EndedContainer is Container for one that may have ended. Its cgroup is one of paths. A runtime knows a container until it is removed, and then there is
+// its ID.
+func EndedContainer(ctx context.Context, name string, paths []string) (string, error) {
+	return systemEnded(paths).container(ctx, name)
 }
 
 func (f finder) container(ctx context.Context, name string) (string, error) {
@@ -121,6 +135,11 @@ func (f finder) ask(ctx context.Context, runtime, name string) (string, error) {
 	}
 	if len(all) != 1 || !isID(all[0].ID) {
 		return "", fmt.Errorf("'%s container inspect %s' does not name one container", runtime, name)
+	}
+	if f.ended != nil {
+		if p, err := f.one(func(p string) bool { _, id := Of(p); return id == all[0].ID }); p != "" || err != nil {
+			return p, err
+		}
 	}
 	if all[0].State.Pid <= 0 {
 		return "", fmt.Errorf("%w: %s does not run", ErrNotFound, name)

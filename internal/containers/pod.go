@@ -23,6 +23,11 @@ const podLogs = "/var/log/pods"
 // several namespaces.
 func Pods(ctx context.Context, which string) ([]string, error) { return system().pods(ctx, which) }
 
+// EndedPods is Pods for those that may have ended. Their cgroups are of paths. The names of pods are known as long as there are logs.
+func EndedPods(ctx context.Context, which string, paths []string) ([]string, error) {
+	return systemEnded(paths).pods(ctx, which)
+}
+
 func (f finder) pods(ctx context.Context, which string) ([]string, error) {
 	if key, value, is := strings.Cut(which, "="); is {
 		return f.annotated(ctx, key, value)

@@ -7,12 +7,16 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// one returns the cgroup of the tree for which is holds, or "". What is below such a cgroup is not looked at. The error matches
+// one returns the cgroup for which is holds, or "". What is below such a cgroup is not looked at. The error matches
 // ErrAmbiguous if there are several: who may make cgroups may have made one with the same name.
 func (f finder) one(is func(path string) bool) (string, error) {
+	if f.ended != nil {
+		return single(slices.DeleteFunc(slices.Clone(f.ended), func(p string) bool { return !is(p) || below(p, is) }))
+	}
 	top, err := f.top()
 	if err != nil {
 		return "", err
@@ -28,11 +32,29 @@ func (f finder) one(is func(path string) bool) (string, error) {
 		}
 		return nil
 	})
-	switch {
-	case err != nil || len(found) == 0:
+	if err != nil {
 		return "", err
-	case len(found) > 1:
-		return "", fmt.Errorf("%w: %s", ErrAmbiguous, strings.Join(found, ", "))
 	}
-	return found[0], nil
+	return single(found)
+}
+
+// below reports whether is holds for a cgroup around p.
+func below(p string, is func(path string) bool) bool {
+	for p = path.Join("/", p); p != "/"; {
+		if p = path.Dir(p); is(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// single returns the element of a list, or "" if there is none. The error matches ErrAmbiguous if there are several.
+func single(found []string) (string, error) {
+	switch len(found) {
+	case 0:
+		return "", nil
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("%w: %s", ErrAmbiguous, strings.Join(found, ", "))
 }

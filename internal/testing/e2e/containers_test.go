@@ -138,21 +138,23 @@ func newContainerHost(t *testing.T) *containerHost {
 			t.Fatal(err)
 		}
 	}
-	top := filepath.Join(cgroupTop(t), c.cgroup)
-	if err := os.Mkdir(top, 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(cgroupTop(t), c.cgroup), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := netnstest.Until(settleTime, func() error {
-			if out, err := exec.CommandContext(context.Background(), "find", top, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+").CombinedOutput(); err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
+		c.t = t
+		c.removeCgroups(0)
 	})
 	return c
+}
+
+// removeCgroups removes the cgroups of containers that have ended, from a depth on.
+func (c *containerHost) removeCgroups(depth int) {
+	c.t.Helper()
+	testkind.Eventually(c.t, "the cgroups of containers are removed", func() (any, bool) {
+		out, err := exec.CommandContext(context.Background(), "find", filepath.Join(cgroupTop(c.t), c.cgroup), "-mindepth", fmt.Sprint(depth), "-depth", "-type", "d", "-exec", "rmdir", "{}", "+").CombinedOutput()
+		return fmt.Sprintf("%v: %s", err, out), err == nil
+	})
 }
 
 // runtime has a program of a name print what it would print for a container.
@@ -221,7 +223,23 @@ func TestAttachContainer(t *testing.T) {
 			if out, err := c.smcr(c.A, "attach", x.flag, "nosuch"); err == nil || !strings.Contains(out, "nosuch") {
 				t.Errorf("none such: %v, %s", err, out)
 			}
+			// It ends, with its cgroup, and still has the name, which detaches it.
+			c.must(c.A, "attach", x.flag, x.name)
 			server.Kill()
+			if out, err := c.command(t.Context(), c.A, c.crun("delete", "--force", id)...).CombinedOutput(); err != nil {
+				t.Error(err, string(out))
+			}
+			c.removeCgroups(1) // as the kubelet does with that of a pod
+			if x.runtime != "" {
+				c.runtime(x.runtime, x.name, id, "0")
+			}
+			c.must(c.A, "detach", x.flag, x.name)
+			if out := c.must(c.A, "program", "list", "-o", "json"); strings.Contains(out, id) {
+				t.Errorf("it is still attached:\n%s", out)
+			}
+			if out, err := c.smcr(c.A, "detach", x.flag, x.name); err == nil || !strings.Contains(out, "no such container") {
+				t.Errorf("it is detached twice: %v, %s", err, out)
+			}
 		})
 	}
 }
