@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,10 +103,11 @@ func (f finder) container(ctx context.Context, name string) (string, error) {
 			return "", err
 		}
 	}
-	switch len(found) {
-	case 1:
+	// One program may be the other, as with Podman's package that has the name docker.
+	if found = slices.Compact(found); len(found) == 1 {
 		return found[0], nil
-	case 0:
+	}
+	if found == nil {
 		if p, err := f.byID(name); p != "" || err != nil {
 			return p, err
 		}

@@ -127,6 +127,19 @@ func TestContainer(t *testing.T) {
 	}
 }
 
+// TestOneProgram: where docker is the other name of podman, both know a container, which is one.
+func TestOneProgram(t *testing.T) {
+	w := newWorld(t)
+	for _, runtime := range runtimes {
+		w.knows(runtime, map[string]string{"web": is(idA, 7)})
+	}
+	want := "/machine.slice/libpod-" + idA + ".scope"
+	w.cgroups = map[int]string{7: want}
+	if got, err := w.finder().container(t.Context(), "web"); got != want || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // TestOf: each runtime has its own names, with systemd and without.
 func TestOf(t *testing.T) {
 	for in, want := range map[string]string{
