@@ -26,7 +26,7 @@ var elsewhere = map[string]string{
 	"smcr service":    "TestServices of internal/testing/packages",
 	"make":            "whoever works on smcr, and continuous integration",
 
-	"smcr attach --container": "TestAttachContainer and TestAttachPodman of internal/testing/e2e",
+	"smcr attach --container": "TestAttachContainer, TestAttachPodman and TestAttachDocker of internal/testing/e2e",
 	"smcr attach --pod":       "TestAttachContainer",
 	"smcr detach --container": "TestAttachContainer",
 	"smcr why container:web":  "TestAttachContainer",

@@ -26,6 +26,7 @@ type containerHost struct {
 	t      *testing.T
 	dir    string // with the files of containers, and the folders
 	cgroup string // in which the containers are, below the top of the tree
+	within string // the process of a daemon, if the commands are in its mount namespace
 }
 
 // containerMounts is a shell script that executes its arguments where cgroup v2 is mounted as runtimes expect it, on a machine that has version 1, too,
@@ -34,6 +35,9 @@ const containerMounts = `umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /s
 
 // command is one of host A among its containers.
 func (c *containerHost) command(ctx context.Context, h *netnstest.Host, argv ...string) *exec.Cmd {
+	if c.within != "" {
+		return h.Command(ctx, "nsenter", append([]string{"--mount", "--target", c.within, "--"}, argv...)...)
+	}
 	cmd := h.Command(ctx, "unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", containerMounts, c.dir}, argv...)...)
 	cmd.Env = append(cmd.Env, "PATH="+filepath.Join(c.dir, "bin")+":"+os.Getenv("PATH"))
 	return cmd
