@@ -22,6 +22,7 @@ var codes = []Reason{
 		Cause: "The side that declined has no memory for the buffers of the connection, or it has reached a limit of its stack: memory, connections, link groups, or handshakes under way.",
 		Cure: []string{
 			"Look for the limit in the log of that side, and raise it: 'smcr serve --max-memory BYTES', --user-memory, --max-connections, --user-connections or --max-linkgroups.",
+			"If a server gets many connections at once: its listening socket has room for so many handshakes, Send-Q of 'ss -ltn', of which those that announce SMC get a part. Raise it in the configuration of the program, and net.core.somaxconn.",
 			"With the kernel's SMC, check 'ulimit -l' and the free memory of the host.",
 		},
 	},

@@ -221,6 +221,7 @@ const (
 	bpfMapHosts         = "hosts"
 	bpfMapListeners     = "listeners"
 	bpfMapMutes         = "mutes"
+	bpfMapNumbers       = "numbers"
 	bpfMapPlaces        = "places"
 	bpfMapPlains        = "plains"
 	bpfMapQuiet         = "quiet"
@@ -314,6 +315,7 @@ type bpfMapSpecs struct {
 	Hosts     *ebpf.MapSpec `ebpf:"hosts"`
 	Listeners *ebpf.MapSpec `ebpf:"listeners"`
 	Mutes     *ebpf.MapSpec `ebpf:"mutes"`
+	Numbers   *ebpf.MapSpec `ebpf:"numbers"`
 	Places    *ebpf.MapSpec `ebpf:"places"`
 	Plains    *ebpf.MapSpec `ebpf:"plains"`
 	Quiet     *ebpf.MapSpec `ebpf:"quiet"`
@@ -375,6 +377,7 @@ type bpfMaps struct {
 	Hosts     *ebpf.Map `ebpf:"hosts"`
 	Listeners *ebpf.Map `ebpf:"listeners"`
 	Mutes     *ebpf.Map `ebpf:"mutes"`
+	Numbers   *ebpf.Map `ebpf:"numbers"`
 	Places    *ebpf.Map `ebpf:"places"`
 	Plains    *ebpf.Map `ebpf:"plains"`
 	Quiet     *ebpf.Map `ebpf:"quiet"`
@@ -401,6 +404,7 @@ func (m *bpfMaps) Close() error {
 		m.Hosts,
 		m.Listeners,
 		m.Mutes,
+		m.Numbers,
 		m.Places,
 		m.Plains,
 		m.Quiet,

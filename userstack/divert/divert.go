@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/vishvananda/netlink"
 
 	"smcr/guard"
@@ -41,6 +42,8 @@ type Config struct {
 	plain int
 	// undecided, if not 0, is in place of undecidedMost.
 	undecided int
+	// types, if not nil, is in place of btf.LoadKernelSpec.
+	types func() (*btf.Spec, error)
 	// Subordinates returns the users whose connections are charged to another one, as quota.Subordinates does: later there may be more.
 	Subordinates func() []quota.IDs
 	// Log and Guard are those of the stack. Guard may be nil.
@@ -270,7 +273,7 @@ type Count struct {
 	// Cgroup is 0 for all that are not attached any more.
 	Cgroup uint64
 	// Why is smc.DiagPeerNoSMC if the peer did not announce SMC, smc.DiagCopied if it sends options back,
-	// smc.DiagMem if its user has as many connections as it may have, and otherwise what Quiet or SetPlaces was called
+	// smc.DiagMem if its user has as many connections as it may have, or a server has no room for one more that is undecided, and otherwise what Quiet or SetPlaces was called
 	// with. 0 means that the peer refused the connection.
 	Why smc.Diagnosis
 	// Side is that of this host.

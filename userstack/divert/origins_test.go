@@ -41,7 +41,12 @@ type originBed struct {
 // newOriginBed returns one. The subnets of the hosts are those of neighbours.
 func newOriginBed(t *testing.T, v6 bool) *originBed {
 	t.Helper()
-	o := &originBed{bed: newBedWith(t, waits, func(c *Config) { c.undecided = few })}
+	return newOriginBedWith(t, v6, func(c *Config) { c.undecided = few })
+}
+
+func newOriginBedWith(t *testing.T, v6 bool, tune func(*Config)) *originBed {
+	t.Helper()
+	o := &originBed{bed: newBedWith(t, waits, tune)}
 	address := o.B.Addr()
 	if v6 {
 		address = o.B.Addr6()
@@ -296,7 +301,7 @@ func TestHeldUnseen(t *testing.T) {
 	b.exchanges(client, server)
 	d := b.d[1]
 	key := Tuple{netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:1024")}.key()
-	k := bpfFlow{Id: 1, Server: 1, Held: 1, Slots: [6]uint32{0, noSlot, noSlot, noSlot, noSlot, noSlot}}
+	k := bpfFlow{Id: 1, Server: 1, Held: 1, Slots: [6]uint32{noSlot, noSlot, noSlot, noSlot, noSlot, noSlot}}
 	*d.undecided.at(0)++
 	d.mu.Lock()
 	d.recount(map[uint32]bpfCount{0: {All: ^uint64(0)}}) // it was announced

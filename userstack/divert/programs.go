@@ -3,12 +3,14 @@
 package divert
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"os"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -83,6 +85,25 @@ func shareOf(all, perUser int) share {
 	return share{all: all, root: max(all-last, 1), user: max(min(perUser, all/2), 1), last: last}
 }
 
+// kernelTypes returns the types of the kernel, in which the programs find the queue of a listening socket. Without, they do not
+// look at it. Those of modules, which package ebpf would also read, have nothing of it.
+func kernelTypes(cfg *Config) (*btf.Spec, error) {
+	load := btf.LoadKernelSpec
+	if cfg.types != nil {
+		load = cfg.types
+	}
+	types, err := load()
+	if err == nil {
+		return types, nil
+	}
+	cfg.Log.Warn("silent hosts can fill the queues of listening sockets: the kernel does not say where these are", "err", err)
+	none, err := new(btf.Builder).Marshal(nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return btf.LoadSpecFromReader(bytes.NewReader(none))
+}
+
 // loadPrograms loads the programs with their constants. They go on with shared maps of another stack, by their names, if all are alike.
 func loadPrograms(veth, hold int, mark uint32, cfg *Config, shared map[string]*ebpf.Map) (*bpfObjects, error) {
 	spec, err := loadBpf()
@@ -99,6 +120,9 @@ func loadPrograms(veth, hold int, mark uint32, cfg *Config, shared map[string]*e
 		return nil, fmt.Errorf("divert: %w", err)
 	}
 	o, with := new(bpfObjects), &ebpf.CollectionOptions{}
+	if with.Programs.KernelTypes, err = kernelTypes(cfg); err != nil {
+		return nil, fmt.Errorf("divert: %w", err)
+	}
 	for name, m := range shared {
 		if spec.Maps[name].Compatible(m) != nil {
 			shared = nil

@@ -266,6 +266,7 @@ func (d *Diverter) inherit(e earlier) {
 			of := map[uint32]bpfCount{}
 			add(of, k, -1)
 			d.recount(of)
+			d.undecided.weigh(&k.Slots, 1) // the slots are those of another hash, but what is taken off must have been there
 		}
 	}); err != nil {
 		d.cfg.Log.Warn("what a stack has announced that was killed reaches programs", "err", err)

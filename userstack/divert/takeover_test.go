@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/cilium/ebpf"
 
 	"smcr/internal/testing/testkind"
 )
@@ -283,5 +286,34 @@ func TestDeviceNames(t *testing.T) {
 		if IsOurs(name) {
 			t.Error(name)
 		}
+	}
+}
+
+// TestInheritedUndecided: what a killed stack had announced is counted as undecided by the one that inherits it, until it is forgotten there.
+func TestInheritedUndecided(t *testing.T) {
+	testkind.System(t)
+	t.Parallel()
+	b := newBed(t, splice)
+	d := b.d[1]
+	spec, err := loadBpf()
+	b.must(err)
+	var of earlier
+	of.flows, err = ebpf.NewMap(spec.Maps[bpfMapFlows])
+	b.must(err)
+	defer of.flows.Close()
+	of.ways, err = ebpf.NewMap(spec.Maps[bpfMapWays])
+	b.must(err)
+	defer of.ways.Close()
+	key := Tuple{netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:1024")}.key()
+	b.must(put(of.flows, key, &bpfFlow{Id: 1, Server: 1, Held: 1, Slots: [6]uint32{7, 8, noSlot, 9, noSlot, noSlot}}, 0))
+	d.mu.Lock()
+	d.inherit(of)
+	d.mu.Unlock()
+	if n := d.undecided.all(); n != 1 {
+		t.Errorf("%d are undecided, want 1", n)
+	}
+	d.expire()
+	if n := d.slots(); n != 0 {
+		t.Errorf("%d are counted when it is forgotten", n)
 	}
 }

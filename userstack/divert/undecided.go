@@ -22,7 +22,8 @@ import (
 )
 
 // A connection of a server is undecided from SYN-ACK until it is known whether it uses SMC-R. Whoever connects decides how long that
-// takes, so the programs bound how many there are: of all, of a user, and of an origin (bpf/undecided.h). What is beyond is not announced.
+// takes, so the programs bound how many there are: of all, of a user, of an origin, and in the queue of a listening socket
+// (bpf/undecided.h). What is beyond is not announced.
 //
 //	it begins    | the program counts it, when it announces
 //	it ends      | who removes what was not held: the program, or expire
@@ -55,10 +56,14 @@ func (u *undecided) at(slot uint32) *int64 { return (*int64)(unsafe.Pointer(&u.b
 func (u *undecided) all() int64 { return atomic.LoadInt64(u.at(0)) }
 
 // leave takes one off that was counted in these slots.
-func (u *undecided) leave(slots *[6]uint32) {
+func (u *undecided) leave(slots *[6]uint32) { u.weigh(slots, -1) }
+
+// weigh is that of undecided.h.
+func (u *undecided) weigh(slots *[6]uint32, n int64) {
+	atomic.AddInt64(u.at(0), n)
 	for _, s := range slots {
 		if s != noSlot {
-			atomic.AddInt64(u.at(s), -1)
+			atomic.AddInt64(u.at(s), n)
 		}
 	}
 }

@@ -23,7 +23,7 @@ const manyEcho = `
 import resource, selectors, socket, sys
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-l = socket.create_server((sys.argv[1], 7700), backlog=4096)
+l = socket.create_server((sys.argv[1], 7700), backlog=int(sys.argv[2]))
 s = selectors.DefaultSelector()
 s.register(l, selectors.EVENT_READ)
 print('listening')
@@ -100,7 +100,7 @@ func TestSilentHost(t *testing.T) {
 			const most = 256
 			l.serve(l.A, "--user-connections", strconv.Itoa(most))
 			l.serve(l.B)
-			server := l.under(l.A, "setpriv", "--reuid=1000", "--clear-groups", "/usr/bin/python3", "-u", "-c", manyEcho, l.A.Addr())
+			server := l.under(l.A, "setpriv", "--reuid=1000", "--clear-groups", "/usr/bin/python3", "-u", "-c", manyEcho, l.A.Addr(), "4096")
 			if err := server.WaitOutput("listening", startTime); err != nil {
 				t.Fatal(err)
 			}
@@ -136,5 +136,52 @@ func TestSilentHost(t *testing.T) {
 			}
 			t.Logf("%d connections of the silent host", len(all))
 		})
+	}
+}
+
+// TestSilentBacklog: the connections of a silent host take a part of the queue of a program's listening socket. Another host that was never
+// met uses SMC-R meanwhile, no host has to send its SYN again, and none gets a SYN cookie.
+func TestSilentBacklog(t *testing.T) {
+	netnstest.Require(t, "nsenter", "/usr/bin/python3")
+	const backlog, others = 128, 20
+	lan := netnstest.NewLAN(t, 3)
+	l := &lab{Pair: &netnstest.Pair{A: lan.Hosts[0], B: lan.Hosts[1]}, t: t}
+	attacker, err := adversary.Open(lan.Hosts[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer attacker.Close()
+	l.serve(l.A)
+	l.serve(l.B)
+	server := l.under(l.A, "/usr/bin/python3", "-u", "-c", manyEcho, l.A.Addr(), strconv.Itoa(backlog))
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	made, wait := flood(ctx, attacker, netip.MustParseAddrPort(l.A.Addr()+":7700"), func(*adversary.Dialog) {})
+	testkind.Eventually(t, "the host has made more connections than the queue has room for", func() (any, bool) { n := made.Load(); return n, n > 2*backlog })
+	client := l.under(l.B, "/usr/bin/python3", "-u", "-c", keptClients, l.A.Addr(), strconv.Itoa(others))
+	if err := client.WaitOutput("made", startTime); err != nil {
+		t.Error(err)
+	}
+	l.wantSMC(l.B, map[string]int{"user": others})
+	stop()
+	for _, d := range wait() {
+		_ = d.Close()
+	}
+	for h, names := range map[*netnstest.Host][]string{
+		l.A:          {"ListenOverflows", "ListenDrops", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "SyncookiesSent"},
+		l.B:          {"TCPSynRetrans"},
+		lan.Hosts[2]: {"TCPSynRetrans"},
+	} {
+		all, err := h.Counters(names...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, n := range all {
+			if n != 0 {
+				t.Errorf("%s: %s is %d", h.Name, name, n)
+			}
+		}
 	}
 }

@@ -28,7 +28,7 @@ var passedRE = regexp.MustCompile(`(?m)^--- PASS`)
 // TestBoundaryKernels runs tests of the boundary on the oldest kernel on which it is to run: what its verifier takes, and
 // what it has of TCP_REPAIR. With allKernels, it runs all of them, on all kernels.
 func TestBoundaryKernels(t *testing.T) {
-	kernels, tests := map[string]*guest.Series{"oldest": &guest.Oldest}, "^(TestTaken|TestEnds|TestForged|TestTakeover|TestCopied|TestPlaces|TestBuffers|TestCableOut|TestListen|TestListenTakeover|TestUndecidedLong|TestUndecidedOfStrangers|TestSharesOfUsers|TestSharesOfSubordinates|TestClosedEarly|TestStaysPlain|TestForgedByContainer|TestByPath|TestShift|TestShiftBusy|TestRun|TestHandOver|TestKernelTLS)$"
+	kernels, tests := map[string]*guest.Series{"oldest": &guest.Oldest}, "^(TestTaken|TestEnds|TestForged|TestTakeover|TestCopied|TestPlaces|TestBuffers|TestCableOut|TestListen|TestListenTakeover|TestUndecidedLong|TestUndecidedOfStrangers|TestBacklogs|TestSharesOfUsers|TestSharesOfSubordinates|TestClosedEarly|TestStaysPlain|TestForgedByContainer|TestByPath|TestShift|TestShiftBusy|TestRun|TestHandOver|TestKernelTLS)$"
 	if os.Getenv(allKernels) != "" {
 		kernels["with SMC"], tests = &guest.WithSMC, "."
 	}

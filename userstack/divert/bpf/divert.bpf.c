@@ -18,6 +18,7 @@
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 
 /* Set before the programs are loaded. */
@@ -907,7 +908,7 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		met = originate(&f->from, &p->t, &f->via, p->v6, near);
 		if (mute(&f->from))
 			why = MUTE;
-		else if (!admit(f, &s->counted, met))
+		else if (!admit(f, &s->counted, met) || !has_room(skb, f, &s->counted, met))
 			why = NO_MEMORY;
 	}
 	if (why == SHORT && does & ALWAYS)
