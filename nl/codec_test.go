@@ -59,7 +59,7 @@ func samples() map[string]attrCodec {
 			time.Unix(0, 1<<60), TraceLLC, true, 0x100, 2, netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("[fd00::1]:81"), 3, 4, 5, []byte{6, 7},
 		},
 		"Attachment": &Attachment{"/system.slice/x.service", 1 << 40, 1000, true, true, true, true, Outcomes{1 << 41, []Fallback{{Side: smc.Server, Reason: 0x03010000, Count: 70000}, {Reason: 1, Count: 2}}, []Reset{{"transport retries exceeded", 3}}}},
-		"Learnt":     &Learnt{true, 1000, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddrPort("[fd00::1]:81"), 0x03fd0000, 3 * time.Second},
+		"Learnt":     &Learnt{true, 1000, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddrPort("[fd00::1]:81"), 0x03fd0000, 0x03030008, 3 * time.Second},
 		"LinkGroup": &LinkGroup{
 			ID: 0x100, Role: 1, Type: 2, PNETID: "NET1", VLAN: 0xabc, Conns: 3, NetCookie: 1 << 40, BufType: 1,
 			Sndbuf: 1 << 33, RMB: 5, V2: v2, V2R: &V2R{true, 255, 2}, PeerID: [8]byte{1, 2, 3}, Peer: "fd00::1", Links: 2,

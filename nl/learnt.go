@@ -42,6 +42,8 @@ type Learnt struct {
 	Remote netip.AddrPort
 	// Why is a peer diagnosis code: see package smc.
 	Why uint32
+	// Peer is the reason of the peer, if that has declined and has given one, or 0.
+	Peer uint32
 	// Left is how long yet, in milliseconds at the most exact. With 0, the next connection tries SMC again.
 	Left time.Duration
 }
@@ -52,6 +54,7 @@ func (l *Learnt) encode(ae *attrEncoder) {
 	endAttr(ae, attrLearntLocal, netip.AddrPortFrom(l.Local, 0))
 	endAttr(ae, attrLearntRemote, l.Remote)
 	ae.Uint32(attrLearntWhy, l.Why)
+	ae.Uint32(attrLearntPeer, l.Peer)
 	ae.Uint64(attrLearntLeft, uint64(max(l.Left, 0).Milliseconds()))
 }
 
@@ -68,6 +71,8 @@ func (l *Learnt) decode(ad *attrDecoder) error {
 			l.Remote = end(ad)
 		case attrLearntWhy:
 			l.Why = number32(ad)
+		case attrLearntPeer:
+			l.Peer = number32(ad)
 		case attrLearntLeft:
 			const most = math.MaxInt64 / uint64(time.Millisecond)
 			l.Left = time.Duration(min(number(ad), most)) * time.Millisecond

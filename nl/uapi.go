@@ -86,6 +86,7 @@ const (
 	attrLearntRemote
 	attrLearntWhy
 	attrLearntLeft // in ms
+	attrLearntPeer
 )
 
 // Attributes of the nest of an attached cgroup.

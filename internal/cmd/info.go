@@ -231,13 +231,20 @@ type learntJSON struct {
 	Reason string  `json:"reason"`
 	Name   string  `json:"name,omitempty"`
 	Text   string  `json:"text,omitempty"`
-	Left   float64 `json:"left_s"`
+	// The reason of the peer, if that has declined and has given one.
+	PeerReason string  `json:"peer_reason,omitempty"`
+	PeerName   string  `json:"peer_name,omitempty"`
+	PeerText   string  `json:"peer_text,omitempty"`
+	Left       float64 `json:"left_s"`
 }
 
 func newLearntJSON(l *nl.Learnt) learntJSON {
 	why := smc.Diagnosis(l.Why)
 	j := learntJSON{
 		Peer: l.Remote.Addr().String(), Port: l.Remote.Port(), Reason: code(l.Why), Name: reasons.Name(why), Text: why.Text(), Left: l.Left.Seconds(),
+	}
+	if peer := smc.Diagnosis(l.Peer); peer != 0 {
+		j.PeerReason, j.PeerName, j.PeerText = code(l.Peer), reasons.Name(peer), peer.Text()
 	}
 	if !l.Everyone {
 		j.UID = &l.UID
@@ -390,7 +397,11 @@ const mostLearnt = 20
 
 // learntText returns with whom connections stay TCP, why, and for how long.
 func learntText(l *nl.Learnt) string {
-	peer, why := l.Remote.String(), cmp.Or(reasons.Name(smc.Diagnosis(l.Why)), code(l.Why))
+	named := func(why uint32) string { return cmp.Or(reasons.Name(smc.Diagnosis(why)), code(why)) }
+	peer, why := l.Remote.String(), named(l.Why)
+	if l.Peer != 0 {
+		why += " (" + named(l.Peer) + ")"
+	}
 	if l.Remote.Port() == 0 {
 		peer = l.Remote.Addr().String()
 	}

@@ -47,6 +47,7 @@ func TestLearnt(t *testing.T) {
 		{Everyone: true, Local: netip.MustParseAddr("10.0.0.1"), Remote: netip.MustParseAddrPort("10.0.0.2:0"), Why: uint32(smc.DiagNoPath)},
 		{UID: 1000, Remote: netip.MustParseAddrPort("[fd00::1]:80"), Why: uint32(smc.DiagCopied), Left: 42500 * time.Millisecond},
 	}
+	all = append(all, nl.Learnt{UID: 1002, Remote: netip.MustParseAddrPort("10.0.0.4:82"), Why: uint32(smc.DiagPeerDeclined), Peer: uint32(smc.DiagNoSMCRDev), Left: 9 * time.Second})
 	for range mostLearnt {
 		all = append(all, nl.Learnt{UID: 1001, Remote: netip.MustParseAddrPort("10.0.0.3:81"), Why: 0x12345678, Left: time.Second})
 	}
@@ -57,8 +58,9 @@ func TestLearnt(t *testing.T) {
 		"Stay TCP:         connections with the following, for a time\n",
 		"  all users:      10.0.0.2 from 10.0.0.1, roce-blocked, until the next connection has tried\n",
 		"  user 1000:      [fd00::1]:80, option-replayed, for 43s\n",
+		"  user 1002:      10.0.0.4:82, peer-declined (no-smcr-device), for 9s\n",
 		"  user 1001:      10.0.0.3:81, 0x12345678, for 1s\n",
-		"  others:         2, see 'smcr info -o json'\n",
+		"  others:         3, see 'smcr info -o json'\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in:\n%s", want, b.String())
@@ -67,6 +69,9 @@ func TestLearnt(t *testing.T) {
 	j := newInfoJSON(row).Learnt
 	if len(j) != len(all) || j[0].UID != nil || j[0].Port != 0 || j[0].Local != "10.0.0.1" || *j[1].UID != 1000 || j[1].Peer != "fd00::1" || j[1].Left != 42.5 || j[1].Name != "option-replayed" {
 		t.Errorf("JSON: %+v", j[:2])
+	}
+	if x := j[2]; x.Reason != "0x05000000" || x.PeerReason != "0x03030002" || x.PeerName != "no-smcr-device" || x.PeerText != smc.DiagNoSMCRDev.Text() || j[1].PeerReason != "" {
+		t.Errorf("JSON: %+v", x)
 	}
 }
 

@@ -107,6 +107,8 @@ type bpfPlain struct {
 	Cgroup uint64
 	Uid    uint32
 	Why    uint32
+	Code   uint32
+	Unused uint32
 }
 
 type bpfScratch struct {
@@ -166,11 +168,11 @@ type bpfShift struct {
 }
 
 type bpfSilence struct {
-	_      structs.HostLayout
-	Until  uint64
-	Again  uint64
-	Why    uint32
-	Unused uint32
+	_     structs.HostLayout
+	Until uint64
+	Again uint64
+	Why   uint32
+	Code  uint32
 }
 
 type bpfSyn struct {

@@ -8,6 +8,8 @@ import "smcr/smc"
 type Plain struct {
 	Owner
 	Why smc.Diagnosis
+	// PeerWhy is that of the Silence because of which it is TCP.
+	PeerWhy smc.Diagnosis
 }
 
 // Plains returns them by the cookies of the sockets. Those are missing of which it is not known: the connection is taken, is
@@ -15,7 +17,7 @@ type Plain struct {
 func (d *Diverter) Plains() (map[uint64]Plain, error) {
 	all := map[uint64]Plain{}
 	err := each(d.bpf.Plains, func(_ *bpfSeat, p *bpfPlain) {
-		all[p.Cookie] = Plain{Owner{p.Cgroup, p.Uid}, smc.Diagnosis(p.Why)}
+		all[p.Cookie] = Plain{Owner{p.Cgroup, p.Uid}, smc.Diagnosis(p.Why), smc.Diagnosis(p.Code)}
 	})
 	return all, err
 }

@@ -24,6 +24,8 @@ type Silence struct {
 	Again time.Duration
 	// Why is the reason with which the connections are counted.
 	Why smc.Diagnosis
+	// PeerWhy is the reason of the peer in its DECLINE, if Why is smc.DiagPeerDeclined, or 0. Listings have it.
+	PeerWhy smc.Diagnosis
 }
 
 // Quiet has connections of a user to a port of a peer not announced for a time. A
@@ -32,7 +34,7 @@ type Silence struct {
 func (d *Diverter) Quiet(uid uint32, peer netip.AddrPort, s Silence) error {
 	k := bpfKnown{
 		Peer: bpfPeer{Uid: uid, Addr: peer.Addr().As16(), Port: swapped(peer.Port())},
-		Is:   bpfSilence{Until: uint64(monotonic() + s.For), Again: uint64(s.Again), Why: uint32(s.Why)},
+		Is:   bpfSilence{Until: uint64(monotonic() + s.For), Again: uint64(s.Again), Why: uint32(s.Why), Code: uint32(s.PeerWhy)},
 	}
 	d.quieting.Lock()
 	defer d.quieting.Unlock()
@@ -103,7 +105,7 @@ func (d *Diverter) Silences() (all []Silenced, err error) {
 			return
 		}
 		peer := netip.AddrPortFrom(netip.AddrFrom16(k.Peer.Addr).Unmap(), swapped(k.Peer.Port))
-		all = append(all, Silenced{k.Peer.Uid, peer, Silence{left, time.Duration(k.Is.Again), smc.Diagnosis(k.Is.Why)}})
+		all = append(all, Silenced{k.Peer.Uid, peer, Silence{left, time.Duration(k.Is.Again), smc.Diagnosis(k.Is.Why), smc.Diagnosis(k.Is.Code)}})
 	})
 	return all, err
 }

@@ -55,6 +55,41 @@ func TestQuiet(t *testing.T) {
 	b.wantCount(smc.DiagNoPath, 1)
 }
 
+// TestQuietCode: each connection to a peer that has declined has the reason of that peer, as the silence has.
+func TestQuietCode(t *testing.T) {
+	testkind.System(t)
+	t.Parallel()
+	b := newBed(t, splice)
+	l := b.listen(b.B.Addr())
+	at, uid := netip.MustParseAddrPort(l.Addr().String()), uint32(os.Geteuid())
+	for _, code := range []smc.Diagnosis{smc.DiagNoSMCRDev, 0x12345678, 0} {
+		b.must(b.d[0].Quiet(uid, at, Silence{For: time.Hour, Why: smc.DiagPeerDeclined, PeerWhy: code}))
+		all, err := b.d[0].Silences()
+		b.must(err)
+		if len(all) != 1 || all[0].Why != smc.DiagPeerDeclined || all[0].PeerWhy != code || all[0].Peer != at {
+			t.Errorf("silences are %+v, want one with %v", all, code)
+		}
+		known, err := b.d[0].Plains()
+		b.must(err)
+		const times = 3
+		for range times {
+			b.works(l)
+		}
+		after, err := b.d[0].Plains()
+		b.must(err)
+		n := 0
+		for cookie, p := range after {
+			if _, old := known[cookie]; !old && p.Why == smc.DiagPeerDeclined && p.PeerWhy == code {
+				n++
+			}
+		}
+		if n != times {
+			t.Errorf("%d connections have the reason %v, want %d: %v", n, code, times, after)
+		}
+	}
+	b.wantCount(smc.DiagPeerDeclined, 9)
+}
+
 // TestQuietTry: when a silence with a try is over, one connection is announced, until something is known of it.
 func TestQuietTry(t *testing.T) {
 	testkind.System(t)

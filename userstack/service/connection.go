@@ -63,7 +63,9 @@ func (w *boundary) disagreed(f *divert.Flow, err error) {
 		s.log.Debug("connection stays TCP", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		s.in.StaysTCP(owner, f.Cookie, f.Role == smc.Client, err)
 		if t := lasts(d); f.Role == smc.Client && t > 0 {
-			w.quiet(f, divert.Silence{For: t, Why: declinedBy(d)})
+			s := declinedBy(d)
+			s.For = t
+			w.quiet(f, s)
 		}
 		if err := f.Splice(); err != nil {
 			s.log.Info("connection lost", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
@@ -101,13 +103,13 @@ const (
 	fullFor = time.Second
 )
 
-// declinedBy is the reason of the connections that follow one that was declined. A path has two ends, and which of them found
+// declinedBy has the reasons of the connections that follow one that was declined. A path has two ends, and which of them found
 // that nothing passes says nothing.
-func declinedBy(d *userstack.DeclineError) smc.Diagnosis {
+func declinedBy(d *userstack.DeclineError) divert.Silence {
 	if d.Remote && d.Code != smc.DiagNoPath || d.Code == 0 {
-		return smc.DiagPeerDeclined
+		return divert.Silence{Why: smc.DiagPeerDeclined, PeerWhy: d.Code}
 	}
-	return d.Code
+	return divert.Silence{Why: d.Code}
 }
 
 // lasts returns for how long the next connections would be declined as well, as far as one that was declined can tell.

@@ -27,7 +27,7 @@ func (c continued) Learnt(ctx context.Context) ([]nl.Learnt, error) {
 	all = slices.DeleteFunc(all, func(l nl.Learnt) bool { return l.Why == uint32(smc.DiagCopied) })
 	quiet, err := c.boundary.d.Silences()
 	for _, q := range quiet {
-		all = append(all, nl.Learnt{UID: q.UID, Remote: q.Peer, Why: uint32(q.Why), Left: q.For})
+		all = append(all, nl.Learnt{UID: q.UID, Remote: q.Peer, Why: uint32(q.Why), Peer: uint32(q.PeerWhy), Left: q.For})
 	}
 	for _, m := range c.boundary.d.Mutes() {
 		all = append(all, nl.Learnt{Everyone: true, Remote: netip.AddrPortFrom(m.Remote, 0), Why: uint32(smc.DiagSilent), Left: m.Left})

@@ -54,7 +54,7 @@ func (w *boundary) list() func(cookie, cgroup uint64, c nl.Connection) (inside.T
 		if a := c.Remote.Addr(); !ok && (a.IsLoopback() || slices.Contains(own, a)) {
 			why, ok = smc.DiagLocal, true
 		}
-		s.Fallback.Reason = uint32(why)
+		s.Fallback = nl.ConnFallback{Reason: uint32(why), Peer: uint32(p.PeerWhy)}
 		return s, ok
 	}
 }

@@ -131,25 +131,26 @@ func TestDeclinedBy(t *testing.T) {
 	for _, tt := range []struct {
 		d     userstack.DeclineError
 		want  smc.Diagnosis
+		peer  smc.Diagnosis
 		lasts time.Duration
 	}{
-		{userstack.DeclineError{Code: smc.DiagNoPath}, smc.DiagNoPath, declinedFor},
-		{userstack.DeclineError{Code: smc.DiagNoPath, Remote: true}, smc.DiagNoPath, declinedFor},
-		{userstack.DeclineError{Code: smc.DiagPrefixMismatch, Remote: true}, smc.DiagPeerDeclined, declinedFor},
-		{userstack.DeclineError{Code: smc.DiagPrefixMismatch}, smc.DiagPrefixMismatch, declinedFor},
-		{userstack.DeclineError{}, smc.DiagPeerDeclined, declinedFor},
-		{userstack.DeclineError{Code: smc.DiagMem}, smc.DiagMem, fullFor},
-		{userstack.DeclineError{Code: smc.DiagMem, Remote: true}, smc.DiagPeerDeclined, fullFor},
-		{userstack.DeclineError{Code: smc.DiagSync}, smc.DiagSync, 0},
-		{userstack.DeclineError{Code: smc.DiagSync, Remote: true}, smc.DiagPeerDeclined, 0},
-		{userstack.DeclineError{Code: smc.DiagNoActiveLink}, smc.DiagNoActiveLink, 0},
-		{userstack.DeclineError{Code: smc.DiagNoServerLink, Remote: true}, smc.DiagPeerDeclined, 0},
+		{userstack.DeclineError{Code: smc.DiagNoPath}, smc.DiagNoPath, 0, declinedFor},
+		{userstack.DeclineError{Code: smc.DiagNoPath, Remote: true}, smc.DiagNoPath, 0, declinedFor},
+		{userstack.DeclineError{Code: smc.DiagPrefixMismatch, Remote: true}, smc.DiagPeerDeclined, smc.DiagPrefixMismatch, declinedFor},
+		{userstack.DeclineError{Code: smc.DiagPrefixMismatch}, smc.DiagPrefixMismatch, 0, declinedFor},
+		{userstack.DeclineError{}, smc.DiagPeerDeclined, 0, declinedFor},
+		{userstack.DeclineError{Code: smc.DiagMem}, smc.DiagMem, 0, fullFor},
+		{userstack.DeclineError{Code: smc.DiagMem, Remote: true}, smc.DiagPeerDeclined, smc.DiagMem, fullFor},
+		{userstack.DeclineError{Code: smc.DiagSync}, smc.DiagSync, 0, 0},
+		{userstack.DeclineError{Code: smc.DiagSync, Remote: true}, smc.DiagPeerDeclined, smc.DiagSync, 0},
+		{userstack.DeclineError{Code: smc.DiagNoActiveLink}, smc.DiagNoActiveLink, 0, 0},
+		{userstack.DeclineError{Code: smc.DiagNoServerLink, Remote: true}, smc.DiagPeerDeclined, smc.DiagNoServerLink, 0},
 	} {
 		if got := lasts(&tt.d); got != tt.lasts {
 			t.Errorf("%+v is remembered for %v, want %v", tt.d, got, tt.lasts)
 		}
-		if got := declinedBy(&tt.d); got != tt.want {
-			t.Errorf("%+v: %v, want %v", tt.d, got, tt.want)
+		if got, want := declinedBy(&tt.d), (divert.Silence{Why: tt.want, PeerWhy: tt.peer}); got != want {
+			t.Errorf("%+v: %+v, want %+v", tt.d, got, want)
 		}
 	}
 }

@@ -152,6 +152,8 @@ struct plain {
 	__u64 cgroup;
 	__u32 uid;
 	__u32 why;
+	__u32 code;	/* as in silence */
+	__u32 unused;
 };
 
 /*
@@ -195,7 +197,7 @@ struct silence {
 	__u64 until;
 	__u64 again;
 	__u32 why;
-	__u32 unused;
+	__u32 code;	/* the reason of the peer, if that has declined, or 0: it is shown, and nothing is counted by it, as the peer chooses it */
 };
 struct known {
 	struct peer peer;
@@ -264,10 +266,10 @@ static __always_inline int takes(void)
 	return on && *on && !dead();
 }
 
-/* note notes why a connection is TCP for its socket, in place of the oldest socket in the set: cookies count up. */
-static __always_inline void note(const struct flow *f, __u32 why)
+/* note notes why a connection is TCP for its socket, and the code of its peer, in place of the oldest socket in the set: cookies count up. */
+static __always_inline void note(const struct flow *f, __u32 why, __u32 code)
 {
-	struct plain p = { .cookie = f->cookie, .cgroup = f->cgroup, .uid = f->uid, .why = why };
+	struct plain p = { .cookie = f->cookie, .cgroup = f->cgroup, .uid = f->uid, .why = why, .code = code };
 	__u32 first = (__u32)f->cookie % plain_sets * SEATS;
 	struct seat s = { .account = f->account, .at = first }, best = s;
 	__u64 oldest = ~0ull;
@@ -283,12 +285,12 @@ static __always_inline void note(const struct flow *f, __u32 why)
 	bpf_map_update_elem(&plains, &best, &p, BPF_ANY);
 }
 
-/* count counts a connection that is TCP, and notes that for its socket. */
-static __always_inline void count(const struct flow *f, __u32 why)
+/* count_as counts a connection that is TCP, and notes that for its socket, with the code of its peer. */
+static __always_inline void count_as(const struct flow *f, __u32 why, __u32 code)
 {
 	struct tally t = { .cgroup = f->cgroup, .why = why, .server = f->server };
 	if (why)
-		note(f, why);
+		note(f, why, code);
 	__u64 *n = bpf_map_lookup_elem(&tallies, &t);
 	if (!n) {
 		__u64 zero = 0;
@@ -297,6 +299,12 @@ static __always_inline void count(const struct flow *f, __u32 why)
 	}
 	if (n)
 		__sync_fetch_and_add(n, 1);
+}
+
+/* count is count_as for one of which the peer has said nothing. */
+static __always_inline void count(const struct flow *f, __u32 why)
+{
+	count_as(f, why, 0);
 }
 
 /* A TCP packet. */
@@ -782,8 +790,8 @@ static __always_inline int is_peer(const struct peer *a, const struct peer *b)
 	return !d;
 }
 
-/* silent reports why a connection of a user is not announced to its peer, or 0: nothing is known against it. */
-static __always_inline __u32 silent(const struct flow *f, const struct tuple *t)
+/* silent reports why a connection of a user is not announced to its peer, and the code of that, or 0: nothing is known against it. */
+static __always_inline __u32 silent(const struct flow *f, const struct tuple *t, __u32 *code)
 {
 	struct peer p = { .uid = f->uid, .port = t->rport };
 	__builtin_memcpy(p.addr, t->remote, sizeof(p.addr));
@@ -795,8 +803,10 @@ static __always_inline __u32 silent(const struct flow *f, const struct tuple *t)
 		if (!k || !is_peer(&k->peer, &p))
 			continue;
 		__u64 now = bpf_ktime_get_ns();
-		if (now < k->is.until)
+		if (now < k->is.until) {
+			*code = k->is.code;
 			return k->is.why;
+		}
 		if (k->is.again)
 			k->is.until = now + k->is.again; /* two at once may both see that it is over */
 		break;
@@ -894,16 +904,16 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	f->cookie = bpf_get_socket_cookie(skb);
 	f->account = account(f->uid);
 	if (server && !syn) {
-		note(f, NO_OPTION); /* or one that it does not go with; not counted: many clients are not meant for SMC */
+		note(f, NO_OPTION, 0); /* or one that it does not go with; not counted: many clients are not meant for SMC */
 		return;
 	}
 	int near = 0, met = 0;
-	__u32 why = impossible(skb->ifindex, &p->t, &near);
+	__u32 code = 0, why = impossible(skb->ifindex, &p->t, &near);
 	if (has & UNFIT)
 		why = UNFIT_SOCKET;
 	hop(skb, &f->via);
 	if (!why && !server)
-		why = silent(f, &p->t);
+		why = silent(f, &p->t, &code);
 	if (!why && server) {
 		met = originate(&f->from, &p->t, &f->via, p->v6, near);
 		if (mute(&f->from))
@@ -916,7 +926,7 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	if (!why && !charge(f->account, server))
 		why = NO_MEMORY;
 	if (why) {
-		count(f, why);
+		count_as(f, why, code);
 		stays_plain(syn);
 		return;
 	}
