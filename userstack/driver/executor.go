@@ -23,9 +23,10 @@ type executor struct {
 	armed   time.Time // when timer fires; zero if it is stopped
 
 	// Memory that is reused from call to call.
-	wrs []rdmaverbs.SendWR // for posting
-	wc  [32]rdmaverbs.WC   // for polling
-	wc2 [8]rdmaverbs.WC    // for the rest of a link that is closed
+	wrs []rdmaverbs.SendWR  // for posting
+	wc  [32]rdmaverbs.WC    // for polling
+	rwr [1]rdmaverbs.RecvWR // for a message whose memory is free again
+	wc2 [8]rdmaverbs.WC     // for the rest of a link that is closed
 }
 
 // after makes f run without the group's lock, after the actions that are queued now.

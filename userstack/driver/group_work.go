@@ -69,7 +69,8 @@ func (g *Group) complete(now time.Time, l *link, wc *rdmaverbs.WC) {
 	if l.gone.Load() {
 		return
 	}
-	if _, err := l.qp.PostRecv(l.recvWR(slot)); err != nil {
+	g.exec.rwr[0] = l.recvWR(slot)
+	if _, err := l.qp.PostRecv(g.exec.rwr[:]...); err != nil {
 		g.core.LinkFailed(now, l.core, err)
 	}
 }
