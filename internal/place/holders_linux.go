@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,6 +68,9 @@ func namespace(kind string) uint64 {
 	return st.Ino
 }
 
+// maxReads bounds how often the threads of a process are listed, which may make new ones without end.
+const maxReads = 100
+
 // dead reports whether no thread of the process will ever run again. A process of which this one
 // cannot know that is not dead.
 func (h holder) dead(me holder) bool {
@@ -88,25 +92,30 @@ func (h holder) dead(me holder) bool {
 	if t.start != h.start {
 		return true // another process has the number
 	}
-	// A thread that had made another one before it was killed may have been read first.
+	// A thread that had made another one before it was killed may have been read first, and those of a process that dies are gone from
+	// one moment to the next.
 	var before []string
-	for {
+	for range maxReads {
 		threads, err := os.ReadDir(filepath.Join(dir, "task"))
 		if err != nil {
 			return false
 		}
 		var names []string
 		for _, e := range threads {
-			names = append(names, e.Name())
-			if t, err := readThread(filepath.Join(dir, "task", e.Name())); err != nil || !t.ended {
+			switch t, err := readThread(filepath.Join(dir, "task", e.Name())); {
+			case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH):
+				continue
+			case err != nil || !t.ended:
 				return false
 			}
+			names = append(names, e.Name())
 		}
-		if slices.Equal(names, before) {
-			return len(names) > 0
+		if len(names) > 0 && slices.Equal(names, before) {
+			return true
 		}
 		before = names
 	}
+	return false
 }
 
 // A thread is what matters of a directory of proc(5).

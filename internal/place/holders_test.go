@@ -64,6 +64,18 @@ func TestHolderProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if strings.Contains(does, "many") {
+		for range 200 {
+			go func() {
+				runtime.LockOSThread()
+				_, _ = unix.Poll(nil, -1)
+			}()
+		}
+		testkind.Eventually(t, "there are many threads", func() (any, bool) {
+			names, err := os.ReadDir("/proc/self/task")
+			return err, len(names) > 200
+		})
+	}
 	if strings.Contains(does, "stuck") {
 		go func() { _, _ = unix.Getpeername(3) }()
 		testkind.Eventually(t, "a thread waits in the kernel", func() (any, bool) { return nil, waits() })
@@ -146,6 +158,7 @@ func TestDead(t *testing.T) {
 		free       bool
 	}{
 		{"killed while a thread is stuck", "stuck", nil, kill, true},
+		{"killed while a thread is stuck, and many end", "stuck many", nil, kill, true},
 		{"stuck", "stuck", nil, func(*testing.T, *exec.Cmd) {}, false},
 		{"stopped", "", nil, signal(unix.SIGSTOP), false},
 		{"stopped and stuck", "stuck", nil, signal(unix.SIGSTOP), false},
