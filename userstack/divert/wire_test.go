@@ -135,6 +135,9 @@ func (s *scripted) hears(what string, is func(*layers.TCP) bool) *layers.TCP {
 	buf := make([]byte, 1<<17)
 	for end := time.Now().Add(testkind.Patience); time.Now().Before(end); {
 		n, from, err := unix.Recvfrom(s.fd, buf, 0)
+		if err == unix.EINTR {
+			continue // after a signal of the runtime, as the socket has a time limit (signal(7))
+		}
 		if err != nil {
 			break
 		}
