@@ -25,6 +25,7 @@ import (
 type suite struct {
 	pkg, dir, binary string
 	run              string        // regexp of the tests that run
+	alone            bool          // it has the processors to itself, but for the load: its kernels are emulated
 	took             time.Duration // of the last round
 }
 
@@ -98,7 +99,7 @@ func (r repetition) suites(ctx context.Context, o options, dir string) ([]*suite
 			s.run = featurePattern()
 			s.took = time.Hour // nothing takes longer: the first
 		case interop:
-			s.run = peerPattern
+			s.run, s.alone = peerPattern, true
 		}
 		build := exec.CommandContext(ctx, o.goTool, "test", "-c", "-vet=off", "-o", s.binary, s.pkg)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -110,40 +111,46 @@ func (r repetition) suites(ctx context.Context, o options, dir string) ([]*suite
 	return suites, nil
 }
 
-// round runs the tests of all suites once, the longest first.
+// round runs the tests of all suites once, the longest first, and then those that run alone.
 func (r repetition) round(ctx context.Context, suites []*suite) (outcome, error) {
 	sorted := slices.Clone(suites)
 	slices.SortStableFunc(sorted, func(a, b *suite) int { return int(b.took - a.took) })
-	work := make(chan *suite)
 	all := outcome{map[testName]*tested{}}
 	var mu sync.Mutex
 	var errs []error
-	var running sync.WaitGroup
-	for range r.jobs {
-		running.Go(func() {
-			for s := range work {
-				if ctx.Err() != nil {
-					continue
+	run := func(jobs int, alone bool) {
+		work := make(chan *suite)
+		var running sync.WaitGroup
+		for range jobs {
+			running.Go(func() {
+				for s := range work {
+					if ctx.Err() != nil {
+						continue
+					}
+					begun := time.Now()
+					seen, err := r.tests(ctx, s)
+					s.took = time.Since(begun)
+					mu.Lock()
+					for name, t := range seen.tests {
+						all.tests[name] = t
+					}
+					if err != nil {
+						errs = append(errs, fmt.Errorf("%s: %w", s.pkg, err))
+					}
+					mu.Unlock()
 				}
-				begun := time.Now()
-				seen, err := r.tests(ctx, s)
-				s.took = time.Since(begun)
-				mu.Lock()
-				for name, t := range seen.tests {
-					all.tests[name] = t
-				}
-				if err != nil {
-					errs = append(errs, fmt.Errorf("%s: %w", s.pkg, err))
-				}
-				mu.Unlock()
+			})
+		}
+		for _, s := range sorted {
+			if s.alone == alone {
+				work <- s
 			}
-		})
+		}
+		close(work)
+		running.Wait()
 	}
-	for _, s := range sorted {
-		work <- s
-	}
-	close(work)
-	running.Wait()
+	run(r.jobs, false)
+	run(1, true)
 	return all, errors.Join(errs...)
 }
 
