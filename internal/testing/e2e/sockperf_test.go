@@ -36,11 +36,11 @@ func TestSockperf(t *testing.T) {
 		for _, m := range messages.FindAllStringSubmatch(p.Log(), -1) {
 			for _, s := range m[1:] {
 				if v, err := strconv.Atoi(s); err == nil {
-					n = v
+					n = max(n, v)
 				}
 			}
 		}
-		if n < 10 {
+		if n == 0 { // how many in a second is a matter of the machine
 			t.Errorf("sockperf %v: %d messages\n%s", args, n, p.Log())
 		}
 		wantSummary(t, p.Log(), 1)
