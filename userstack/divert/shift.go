@@ -65,7 +65,7 @@ func (f *Flow) shift(done <-chan struct{}, p *pipes) (shifted bool) {
 		if try < shiftRests {
 			shifted = f.d.shifts(f) && f.letRest(p)
 		} else {
-			shifted = f.d.shifts(f) && f.freeze(p, done)
+			shifted = f.d.shifts(f) && f.freeze(p, done, try-shiftRests)
 			wait = min(2*wait, shiftMost)
 		}
 		f.d.cfg.Log.Debug("a declined connection is to pass", "connection", f.Tuple, "try", try, "passes", shifted)
@@ -90,8 +90,9 @@ func (d *Diverter) hasShift(account uint32) bool {
 }
 
 // freeze has what comes lose its data until the connection can be let go. Before that, it has outer receive no more than inner does: TCP may have
-// let it grow to megabytes, which a program would not read in time.
-func (f *Flow) freeze(p *pipes, done <-chan struct{}) (shifted bool) {
+// let it grow to megabytes, which a program would not read in time. After so many tries before, it takes longer: programs may have to wait for a
+// processor.
+func (f *Flow) freeze(p *pipes, done <-chan struct{}, before int) (shifted bool) {
 	f.outer.control(limitReceive)
 	defer func() {
 		if !shifted {
@@ -101,7 +102,7 @@ func (f *Flow) freeze(p *pipes, done <-chan struct{}) (shifted bool) {
 	if !until(done, squeezedMost, func() bool { return f.outer.unread() <= innerReceive }) || f.change(waySplit, wayFrozen) != nil {
 		return false
 	}
-	if until(done, min(frozenMost, f.roundTrips()), func() bool { return f.letRest(p) }) {
+	if until(done, min(frozenMost, f.roundTrips()<<min(before, 4)), func() bool { return f.letRest(p) }) {
 		return true
 	}
 	_ = f.change(wayFrozen, waySplit)
