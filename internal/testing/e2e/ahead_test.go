@@ -30,10 +30,7 @@ func TestAhead(t *testing.T) {
 		t.Run(fmt.Sprint(flags), func(t *testing.T) {
 			l := newLab(t, "/usr/bin/python3", "setpriv", "tshark")
 			l.serve(l.A)
-			server := l.under(l.A, "/usr/bin/python3", "-u", "-c", wireServer, l.A.Addr())
-			if err := server.WaitOutput("listening", startTime); err != nil {
-				t.Fatal(err, server.Log())
-			}
+			server := l.wireServer(l.A)
 			argv := append(inCgroup(session(t)), "setpriv", "--bounding-set=-all", "--inh-caps=-all", bin("smcr"), "run")
 			argv = append(append(argv, flags...), "--", "/usr/bin/python3", "-u", "-c", aheadClient, l.A.Addr())
 			ctx, cancel := context.WithTimeout(t.Context(), commandTime)

@@ -248,17 +248,16 @@ func TestAttachContainer(t *testing.T) {
 	}
 }
 
+// waitsForSignal says which process it is, and ends with status 5 when it gets SIGTERM.
+const waitsForSignal = "import os, signal\n" +
+	"def term(*a): print('terminated', flush=True); os._exit(5)\n" +
+	"signal.signal(15, term)\nprint('running as', os.getpid(), flush=True)\nwhile True: signal.pause()\n"
+
 // TestMainProcessCrun: a program under smcr run is the first process of a container of crun: its end is the container's, it gets the signals, and its
 // connections use SMC-R.
 func TestMainProcessCrun(t *testing.T) {
 	c := newContainerHost(t)
-	server := c.under(c.B, "/usr/bin/python3", "-u", "-c", wireServer, c.B.Addr())
-	if err := server.WaitOutput("listening", startTime); err != nil {
-		t.Fatal(err, server.Log())
-	}
-	const waits = "import os, signal\n" +
-		"def term(*a): print('terminated', flush=True); os._exit(5)\n" +
-		"signal.signal(15, term)\nprint('running as', os.getpid(), flush=True)\nwhile True: signal.pause()\n"
+	server := c.wireServer(c.B)
 	n := 0
 	for name, run := range starts() {
 		t.Run(name, func(t *testing.T) {
@@ -280,7 +279,7 @@ func TestMainProcessCrun(t *testing.T) {
 			if log := p.Log(); !strings.Contains(log, "right\n") || strings.Contains(log, "over TCP") && !strings.Contains(log, "1 connection over SMC-R, 0 over TCP") {
 				t.Errorf("%s", log)
 			}
-			p = start("/usr/bin/python3", "-c", waits)
+			p = start("/usr/bin/python3", "-c", waitsForSignal)
 			if err := p.WaitOutput("running as ", startTime); err != nil {
 				t.Fatal(err, p.Log())
 			}

@@ -15,13 +15,7 @@ import (
 // end is the container's, it gets the signals, and its connections use SMC-R.
 func TestDockerPrograms(t *testing.T) {
 	d := newDockerHost(t)
-	server := d.under(d.B, "/usr/bin/python3", "-u", "-c", wireServer, d.B.Addr())
-	if err := server.WaitOutput("listening", startTime); err != nil {
-		t.Fatal(err, server.Log())
-	}
-	const waits = "import os, signal\n" +
-		"def term(*a): print('terminated', flush=True); os._exit(5)\n" +
-		"signal.signal(15, term)\nprint('running as', os.getpid(), flush=True)\nwhile True: signal.pause()\n"
+	server := d.wireServer(d.B)
 	n := 0
 	for _, options := range [][]string{
 		nil,
@@ -54,7 +48,7 @@ func TestDockerPrograms(t *testing.T) {
 				}
 				n++
 				id := fmt.Sprintf("smcr-test-%d-%d", os.Getpid(), n)
-				argv := append([]string{"docker"}, d.create(id, options, append(slices.Clone(run), "/usr/bin/python3", "-c", waits)...)...)
+				argv := append([]string{"docker"}, d.create(id, options, append(slices.Clone(run), "/usr/bin/python3", "-c", waitsForSignal)...)...)
 				p := d.A.GoCmd(t, d.command(context.Background(), d.A, argv...))
 				if err := p.WaitPart("running as ", startTime); err != nil {
 					t.Fatal(err, p.Log())

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+
+	"smcr/internal/testing/netnstest"
 )
 
 const wireServer = `
@@ -25,6 +27,16 @@ while True:
         print('failed', e.errno, flush=True)
     c.close()
 `
+
+// wireServer starts wireServer under smcr run on a host, and waits until it listens at the host's address.
+func (l *lab) wireServer(h *netnstest.Host) *netnstest.Process {
+	l.t.Helper()
+	server := l.under(h, "/usr/bin/python3", "-u", "-c", wireServer, h.Addr())
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		l.t.Fatal(err, server.Log())
+	}
+	return server
+}
 
 const wireClient = `
 import hashlib, os, socket, struct, sys
@@ -79,10 +91,7 @@ func TestWireEnds(t *testing.T) {
 			if test.client != nil {
 				l.serve(l.B, test.client...)
 			}
-			server := l.under(l.A, "/usr/bin/python3", "-u", "-c", wireServer, l.A.Addr())
-			if err := server.WaitOutput("listening", startTime); err != nil {
-				t.Fatal(err)
-			}
+			server := l.wireServer(l.A)
 			w := l.watch()
 			for _, c := range []struct{ kind, prints, server string }{
 				{"half", "right\nerror 0 " + l.B.Addr() + " ('" + l.A.Addr() + "', 7500)\n", "answered 3145728"},

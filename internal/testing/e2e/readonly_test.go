@@ -16,10 +16,7 @@ func TestReadOnlyCgroups(t *testing.T) {
 	l := newLab(t, "/usr/bin/python3", "tshark", "unshare")
 	dir := session(t)
 	l.serve(l.A)
-	server := l.under(l.A, "/usr/bin/python3", "-u", "-c", wireServer, l.A.Addr())
-	if err := server.WaitOutput("listening", startTime); err != nil {
-		t.Fatal(err, server.Log())
-	}
+	server := l.wireServer(l.A)
 	sealed := []string{"unshare", "--mount", "/bin/sh", "-c", `mount -o remount,bind,ro "$0" && exec "$@"`, cgroupTop(t)}
 	inside := append(inCgroup(dir), sealed...)
 	begin := func(args ...string) *netnstest.Process {
