@@ -115,43 +115,49 @@ func (r repetition) suites(ctx context.Context, o options, dir string) ([]*suite
 func (r repetition) round(ctx context.Context, suites []*suite) (outcome, error) {
 	sorted := slices.Clone(suites)
 	slices.SortStableFunc(sorted, func(a, b *suite) int { return int(b.took - a.took) })
+	var together, alone []*suite
+	for _, s := range sorted {
+		if s.alone {
+			alone = append(alone, s)
+		} else {
+			together = append(together, s)
+		}
+	}
 	all := outcome{map[testName]*tested{}}
+	err := r.each(ctx, together, r.jobs, all)
+	return all, errors.Join(err, r.each(ctx, alone, 1, all))
+}
+
+// each runs the tests of suites, so many at the same time, and adds what has become of them to all.
+func (r repetition) each(ctx context.Context, suites []*suite, jobs int, all outcome) error {
+	work := make(chan *suite)
 	var mu sync.Mutex
 	var errs []error
-	run := func(jobs int, alone bool) {
-		work := make(chan *suite)
-		var running sync.WaitGroup
-		for range jobs {
-			running.Go(func() {
-				for s := range work {
-					if ctx.Err() != nil {
-						continue
-					}
-					begun := time.Now()
-					seen, err := r.tests(ctx, s)
-					s.took = time.Since(begun)
-					mu.Lock()
-					for name, t := range seen.tests {
-						all.tests[name] = t
-					}
-					if err != nil {
-						errs = append(errs, fmt.Errorf("%s: %w", s.pkg, err))
-					}
-					mu.Unlock()
+	var running sync.WaitGroup
+	for range jobs {
+		running.Go(func() {
+			for s := range work {
+				if ctx.Err() != nil {
+					continue
 				}
-			})
-		}
-		for _, s := range sorted {
-			if s.alone == alone {
-				work <- s
+				begun := time.Now()
+				seen, err := r.tests(ctx, s)
+				s.took = time.Since(begun)
+				mu.Lock()
+				maps.Copy(all.tests, seen.tests)
+				if err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", s.pkg, err))
+				}
+				mu.Unlock()
 			}
-		}
-		close(work)
-		running.Wait()
+		})
 	}
-	run(r.jobs, false)
-	run(1, true)
-	return all, errors.Join(errs...)
+	for _, s := range suites {
+		work <- s
+	}
+	close(work)
+	running.Wait()
+	return errors.Join(errs...)
 }
 
 // tests runs the tests of a suite once.
