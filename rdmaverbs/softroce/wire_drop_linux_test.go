@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/retry"
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/socktest"
 	"smcr/internal/testing/testkind"
@@ -175,11 +176,9 @@ func TestNoAnswerFromQueuePairZero(t *testing.T) {
 	inject(t, pair.B, last)
 	buf := make([]byte, 2048)
 	for {
-		n, err := unix.Read(fd, buf)
-		if err == unix.EINTR {
-			continue // after a signal of the runtime, as the socket has a time limit (signal(7))
-		}
-		if err != nil {
+		var n int
+		// A socket with a time limit also returns EINTR after a signal of the runtime (signal(7)).
+		if err := retry.Interrupted(func() (err error) { n, err = unix.Read(fd, buf); return err }); err != nil {
 			t.Fatal(err)
 		}
 		frame := buf[:n]

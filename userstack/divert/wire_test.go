@@ -15,6 +15,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/retry"
 	"smcr/internal/testing/netnstest"
 	"smcr/internal/testing/testkind"
 )
@@ -134,11 +135,10 @@ func (s *scripted) hears(what string, is func(*layers.TCP) bool) *layers.TCP {
 	s.t.Helper()
 	buf := make([]byte, 1<<17)
 	for end := time.Now().Add(testkind.Patience); time.Now().Before(end); {
-		n, from, err := unix.Recvfrom(s.fd, buf, 0)
-		if err == unix.EINTR {
-			continue // after a signal of the runtime, as the socket has a time limit (signal(7))
-		}
-		if err != nil {
+		var n int
+		var from unix.Sockaddr
+		// A socket with a time limit also returns EINTR after a signal of the runtime (signal(7)).
+		if retry.Interrupted(func() (err error) { n, from, err = unix.Recvfrom(s.fd, buf, 0); return err }) != nil {
 			break
 		}
 		if l, ok := from.(*unix.SockaddrLinklayer); ok && l.Pkttype == unix.PACKET_OUTGOING {

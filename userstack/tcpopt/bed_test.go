@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/retry"
 	"smcr/internal/testing/netnstest"
 	"smcr/userstack/wire"
 )
@@ -152,7 +153,7 @@ func (b *bed) accept(listener int) int {
 // acceptFrom is accept that also returns the client's address.
 func (b *bed) acceptFrom(listener int) (fd int, from unix.Sockaddr) {
 	b.Helper()
-	b.must(restart(func() (err error) {
+	b.must(retry.Interrupted(func() (err error) {
 		fd, from, err = unix.Accept4(listener, unix.SOCK_CLOEXEC)
 		return err
 	}))
@@ -160,18 +161,8 @@ func (b *bed) acceptFrom(listener int) (fd int, from unix.Sockaddr) {
 	return fd, from
 }
 
-// restart repeats f after a signal of the Go runtime: the kernel does not restart system
-// calls that have a timeout.
-func restart(f func() error) error {
-	for {
-		if err := f(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
 func connectTo(fd int, to unix.Sockaddr) error {
-	return restart(func() error { return unix.Connect(fd, to) })
+	return retry.Interrupted(func() error { return unix.Connect(fd, to) })
 }
 
 // read reads once, at most 100 bytes.
@@ -179,7 +170,7 @@ func (b *bed) read(fd int) string {
 	b.Helper()
 	var n int
 	buf := make([]byte, 100)
-	b.must(restart(func() (err error) {
+	b.must(retry.Interrupted(func() (err error) {
 		n, err = unix.Read(fd, buf)
 		return err
 	}))
