@@ -27,8 +27,12 @@ type (
 	// and then [ReadStopped].
 	StopReading struct{}
 	// WatchDecline asks for [TCPState], at once and then again and again, so that a
-	// change is told within a millisecond.
-	WatchDecline struct{}
+	// change is told within a millisecond; if Rarely is set, within an eighth of the time
+	// since, if that is longer.
+	WatchDecline struct{ Rarely bool }
+	// LetGo lets the program of a client go, which still waits for its connect(). What it
+	// sends waits for the outcome. Answer: [LetGone] or [Failed].
+	LetGo struct{}
 )
 
 // What concerns the host.
@@ -123,6 +127,7 @@ func (Prepare) action()       {}
 func (Send) action()          {}
 func (StopReading) action()   {}
 func (WatchDecline) action()  {}
+func (LetGo) action()         {}
 func (Admit) action()         {}
 func (Survey) action()        {}
 func (FindPath) action()      {}

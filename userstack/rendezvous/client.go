@@ -15,11 +15,14 @@ var clientTable = newTable(&anyState, []transition{
 	// What this host has, and PROPOSAL.
 	{Preparing, EvPrepared, to(Surveying), func(m *Machine, _ time.Time, _ Event) { m.survey(smc.GID{}) }},
 	{Preparing, EvFailed, to(Over), (*Machine).broken},
-	{Surveying, EvSurveyed, to(Proposing, Declining), asClient((*client).propose)},
-	{Surveying, EvFailed, to(Declining), (*Machine).declineFailure},
+	{Surveying, EvSurveyed, to(Proposing, LettingGo, Declining), asClient((*client).propose)},
+	{Surveying, EvFailed, to(LettingGo, Declining), asClient((*client).nothingToOffer)},
 	{Proposing, EvSent, to(AwaitAccept), func(m *Machine, now time.Time, _ Event) { m.await(AwaitAccept, now.Add(MessageWait)) }},
-	{AwaitAccept, EvAccept, to(FindingPath, MakingGroup, Joining, Declining, Over), asClient((*client).accepted)},
-	{AwaitAccept, EvDecline, to(Over), (*Machine).peerDeclined},
+	{AwaitAccept, EvAccept, to(LettingGo, FindingPath, MakingGroup, Joining, Declining, Over), asClient((*client).accepted)},
+	{AwaitAccept, EvDecline, to(LettingGo, Over), asClient((*client).declined)},
+	{LettingGo, EvLetGone, to(FindingPath, MakingGroup, Joining, Declining, Over), asClient((*client).wasLetGo)},
+	{LettingGo, EvFailed, to(Over), (*Machine).broken},
+	{LettingGo, EvDeadline, to(Over), asClient((*client).notLetGo)},
 	{FindingPath, EvPathFound, to(MakingGroup, Declining), asClient((*client).pathFound)},
 	{FindingPath, EvFailed, to(Declining), (*Machine).declineFailure},
 	// Subsequent contact: CONFIRM is the last message of the client.
@@ -52,6 +55,7 @@ const (
 type client struct {
 	*Machine
 	offers [2]version // what PROPOSAL offers, version 1 and 2; nil what it does not
+	then   func()     // LettingGo: what follows
 }
 
 // NewClient returns the machine of a client. Its first actions are there.
@@ -75,10 +79,15 @@ func (m *client) propose(now time.Time, ev Event) {
 		}
 	}
 	if m.offers == [2]version{} {
-		m.decline(no[0])
+		m.letGo(now, func() { m.decline(no[0]) })
 		return
 	}
 	m.send(Proposing, p)
+}
+
+// nothingToOffer declines in place of PROPOSAL.
+func (m *client) nothingToOffer(now time.Time, ev Event) {
+	m.letGo(now, func() { m.declineFailure(now, ev) })
 }
 
 // accepted takes ACCEPT.
@@ -90,6 +99,17 @@ func (m *client) accepted(now time.Time, ev Event) {
 		return
 	}
 	m.answer, m.version = a, v
+	m.letGo(now, m.consider)
+}
+
+// declined takes DECLINE in place of ACCEPT.
+func (m *client) declined(now time.Time, ev Event) {
+	m.letGo(now, func() { m.peerDeclined(now, ev) })
+}
+
+// consider says what follows from ACCEPT.
+func (m *client) consider() {
+	a, v := m.answer, m.version
 	askPath, no := v.accepted(a)
 	switch {
 	case no != nil:

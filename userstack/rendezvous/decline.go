@@ -75,13 +75,17 @@ func (m *Machine) decline(why *Refusal) {
 }
 
 func (m *Machine) declineSent(now time.Time, _ Event) {
-	if !m.no.cross {
+	held := m.server != nil && m.conf.Held && !m.no.cross
+	if !m.no.cross && !held {
 		m.stayTCP(m.no.why)
 		return
 	}
+	if held {
+		m.no.ackWait = MessageWait // the client waits no longer for an answer
+	}
 	m.no.sentAt = now
 	m.enter(AwaitAck)
-	m.do(WatchDecline{})
+	m.do(WatchDecline{Rarely: held})
 }
 
 func (m *Machine) declineState(now time.Time, ev Event) {

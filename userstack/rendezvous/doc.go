@@ -19,7 +19,7 @@
 //
 // The tables of states and transitions are code: clientTable in client.go,
 // serverTable in server.go, and what both have in common in firstcontact.go,
-// decline.go and ending.go. What the messages of version 1 and 2 do differently is behind the
+// decline.go and ending.go. letgo.go has in which order the two programs are let go. What the messages of version 1 and 2 do differently is behind the
 // interface version, in version1.go and version2.go.
 //
 // [Limit] and [FirstContacts] count what a server has under way with each host and each origin of hosts, and bound

@@ -26,6 +26,7 @@ const (
 	EvConnected                    // [Connected]
 	EvAttached                     // [Attached]
 	EvFailed                       // [Failed]
+	EvLetGone                      // [LetGone]
 	EvSent                         // [Sent]
 	EvSendFailed                   // [SendFailed]
 	EvLLCDone                      // [LLCDone]
@@ -49,7 +50,7 @@ const (
 
 var eventNames = [numEvents]string{
 	"prepared", "surveyed", "path found", "admitted", "turn", "joined", "no group", "group made", "connected", "attached",
-	"failed", "sent", "send failed", "LLC done", "LLC failed", "received", "PROPOSAL", "ACCEPT", "CONFIRM", "DECLINE",
+	"failed", "let go", "sent", "send failed", "LLC done", "LLC failed", "received", "PROPOSAL", "ACCEPT", "CONFIRM", "DECLINE",
 	"garbage", "EOF", "read failed", "read stopped", "first bytes", "TCP state", "deadline", "canceled", "closed",
 }
 
@@ -99,6 +100,9 @@ type (
 	}
 	// Failed answers any action but [Send]: the host cannot do it.
 	Failed struct{ Failure }
+	// LetGone answers [LetGo], perhaps later, but only in state [LettingGo]: connect() of the
+	// program has returned, or would return.
+	LetGone struct{}
 	// Sent answers [Send].
 	Sent struct{}
 	// SendFailed answers [Send]: the TCP connection is of no use any more.
@@ -157,6 +161,7 @@ func (GroupMade) kind() EventKind   { return EvGroupMade }
 func (Connected) kind() EventKind   { return EvConnected }
 func (Attached) kind() EventKind    { return EvAttached }
 func (Failed) kind() EventKind      { return EvFailed }
+func (LetGone) kind() EventKind     { return EvLetGone }
 func (Sent) kind() EventKind        { return EvSent }
 func (SendFailed) kind() EventKind  { return EvSendFailed }
 func (LLCDone) kind() EventKind     { return EvLLCDone }

@@ -29,6 +29,9 @@ const (
 	// LLCWait bounds the wait for the outcome of CONFIRM RKEY. The link group's own
 	// timers end it long before.
 	LLCWait = 30 * time.Second
+	// LetGoWait bounds the wait for the program of a client to have its connection. The
+	// server waits MessageWait for CONFIRM.
+	LetGoWait = MessageWait / 2
 )
 
 // errInternal means that the driver did something that it must not do.
@@ -52,6 +55,9 @@ type Config struct {
 	OptionSeen bool
 	// NotCLC is the outcome for a peer that does not speak CLC.
 	NotCLC Refusal
+	// Held says that a program waits in connect() or accept() until it is let go: that of a
+	// client before that of the server, see letgo.go.
+	Held bool
 }
 
 // Outcome is how a rendezvous has ended: with SMC-R if both fields are nil.

@@ -126,6 +126,7 @@ var testEvents = map[string]any{
 	"Failed":                    Failed{failed(Failure{})},
 	"Failed, too late":          Failed{failed(Failure{NoFallback: true})},
 	"Failed, not its own":       Failed{failed(Failure{NotOwner: true})},
+	"LetGone":                   LetGone{},
 	"Sent":                      Sent{},
 	"SendFailed":                SendFailed{errTest},
 	"LLCDone":                   LLCDone{testLocal()},
@@ -185,9 +186,11 @@ func newScript(t testing.TB, name string, seen func(*table, State, EventKind, St
 	c := Config{PeerID: testOwn, Hostname: "own", ConfirmWait: 30 * time.Second, NotCLC: Refusal{Code: smc.DiagPeerNoSMC}}
 	s := &script{now: start}
 	switch name {
-	case "client":
+	case "client", "client, held":
+		c.Held = name != "client"
 		s.m = NewClient(c)
-	case "server":
+	case "server", "server, held":
+		c.Held = name != "server"
 		s.m = NewServer(start, c)
 	case "looking", "looking, option":
 		c.Look, c.OptionSeen = true, name != "looking"
@@ -268,7 +271,7 @@ func (s *script) did() string {
 		for _, e := range []struct {
 			err  error
 			name string
-		}{{ErrProtocol, "protocol"}, {ErrTooLate, "too late"}, {errInternal, "internal"}, {io.EOF, "EOF"}} {
+		}{{ErrProtocol, "protocol"}, {ErrTooLate, "too late"}, {errInternal, "internal"}, {io.EOF, "EOF"}, {ErrNotLetGo, "not let go"}} {
 			if errors.Is(o.Err, e.err) {
 				out += ", " + e.name
 			}

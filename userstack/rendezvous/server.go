@@ -18,7 +18,7 @@ var serverTable = newTable(&anyState, []transition{
 	// Where only the first bytes tell whether the peer speaks CLC.
 	{Looking, EvFirstBytes, to(Looking, Preparing, Over), asServer((*server).looked)},
 	{Looking, EvEOF, to(Over), asServer((*server).noCLC)},
-	{Looking, EvReadFailed, to(Over), asServer((*server).noCLC)},
+	{Looking, EvReadFailed, to(Over), asServer((*server).lookFailed)},
 	{Looking, EvDeadline, to(Over), asServer((*server).nothingSeen)},
 	// PROPOSAL, and what this host has.
 	{Preparing, EvPrepared, to(AwaitProposal), asServer((*server).prepared)},
@@ -115,6 +115,16 @@ func (m *server) looked(now time.Time, ev Event) {
 func (m *server) nothingSeen(now time.Time, ev Event) {
 	if m.conf.OptionSeen && !m.headerBegun {
 		m.fail(fmt.Errorf("no PROPOSAL within %v: %w", MessageWait, os.ErrDeadlineExceeded))
+		return
+	}
+	m.noCLC(now, ev)
+}
+
+// lookFailed is the end of TCP before the first bytes. The program of a client that announced
+// SMC may not have been let go yet.
+func (m *server) lookFailed(now time.Time, ev Event) {
+	if m.conf.OptionSeen {
+		m.tcpEnded(now, ev)
 		return
 	}
 	m.noCLC(now, ev)

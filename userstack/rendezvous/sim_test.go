@@ -37,6 +37,7 @@ type simWorld struct {
 	sound bool        // both hosts can do all that they are asked for
 	met   bool        // both sides wait, and the outcomes are on their way
 	known [2]bool     // who has the existing link group
+	held  bool        // programs are held: see letgo.go
 	note  []string
 	wrong []error
 	// tamper, if not nil, changes what is sent over TCP.
@@ -54,6 +55,8 @@ type simSide struct {
 	onWay  int  // bytes that the peer's TCP has not acknowledged
 	eof    bool // the peer has reset TCP
 	over   bool
+	free   bool      // its program was let go
+	acks   []func()  // of a client whose program is held: acknowledgements that are delayed
 	stands time.Time // the process of this host stands still until then
 	last   time.Time // when the last byte of what it has sent arrives
 	ledger ledger
@@ -84,7 +87,8 @@ func (w *simWorld) some(d time.Duration) time.Duration { return time.Duration(w.
 
 func newSimWorld(r chooser) *simWorld {
 	w := &simWorld{r: r, now: start}
-	c := Config{PeerID: testOwn, ConfirmWait: 30 * time.Second}
+	w.held = w.r.IntN(2) == 0
+	c := Config{PeerID: testOwn, ConfirmWait: 30 * time.Second, Held: w.held}
 	w.sides[0] = &simSide{w: w, name: "client", m: NewClient(c), delay: w.some(400 * time.Millisecond)}
 	w.sides[1] = &simSide{w: w, name: "server", m: NewServer(w.now, c), delay: w.some(400 * time.Millisecond)}
 	w.sides[0].peer, w.sides[1].peer = w.sides[1], w.sides[0]
@@ -211,6 +215,15 @@ func (s *simSide) answer(a Action) Event {
 			s.unread = s.unread[n:]
 		}
 		return ReadStopped{}
+	case LetGo:
+		if w.r.IntN(4) > 0 || w.sound {
+			return s.isConnected()
+		}
+		w.after(w.some(LetGoWait+LetGoWait/4), func() {
+			if s.m.State() == LettingGo {
+				s.happens(s.isConnected())
+			}
+		})
 	case WatchDecline:
 		s.poll()
 	case Send:
@@ -251,6 +264,17 @@ func (s *simSide) awaitLLC(i int) {
 	}
 }
 
+// isConnected is when the program of a client is let go: connect() returns. What the peer has
+// sent is acknowledged then, if it was not before.
+func (s *simSide) isConnected() Event {
+	s.free = true
+	for _, ack := range s.acks {
+		ack()
+	}
+	s.acks = nil
+	return LetGone{}
+}
+
 func (s *simSide) poll() {
 	s.runs(func() {
 		s.happens(TCPState{Unacked: s.onWay > 0, First: s.unread[:min(len(s.unread), wire.HeaderLen)]})
@@ -278,7 +302,12 @@ func (s *simSide) write(b []byte) {
 	s.last = at
 	s.w.after(at.Sub(s.w.now), func() {
 		p.unread = append(p.unread, b...)
-		s.w.after(p.delay, func() { s.onWay -= len(b) })
+		ack := func() { s.w.after(p.delay, func() { s.onWay -= len(b) }) }
+		if s.w.held && p.name == "client" && !p.free {
+			p.acks = append(p.acks, ack) // for ever, if it resets the connection
+		} else {
+			ack()
+		}
 		p.runs(p.carryOut)
 	})
 }
@@ -291,6 +320,14 @@ func (s *simSide) end() {
 	s.over = true
 	o := s.m.Outcome()
 	s.w.note = append(s.w.note, fmt.Sprintf("+%v %s ends: %+v", s.w.now.Sub(start), s.name, o))
+	if w := s.w; w.held && o.Err == nil {
+		if c := w.sides[0]; s == w.sides[1] && !c.free {
+			w.wrong = append(w.wrong, fmt.Errorf("accept() of the server returns before connect() of the client, which is in state %s", c.m.State()))
+		}
+		if s == w.sides[0] && !s.free {
+			w.wrong = append(w.wrong, errors.New("the client has an outcome, and its program was not let go"))
+		}
+	}
 	switch {
 	case o.Refused != nil:
 		s.write([]byte("data of the " + s.name))
@@ -354,7 +391,8 @@ func kind(o Outcome) string {
 
 // TestSimulatedRendezvous: whatever fails, and whenever a side gives up, it does not happen that
 // one side uses SMC-R and the other TCP; and where both use TCP, what a program reads is
-// what the other wrote (RFC 7609, appendices C.1 to C.3).
+// what the other wrote (RFC 7609, appendices C.1 to C.3). And where programs are held, accept()
+// of the server never returns before connect() of the client has, or would.
 func TestSimulatedRendezvous(t *testing.T) {
 	ends := map[string]int{}
 	seeds := uint64(30_000)

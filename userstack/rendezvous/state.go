@@ -19,6 +19,7 @@ const (
 	Surveying                      // what this host can offer is found out
 	Proposing                      // client: PROPOSAL is sent
 	AwaitAccept                    // client
+	LettingGo                      // client: its program gets its connection
 	FindingPath                    // client, version 2: is a router on the way to the server?
 	Queueing                       // server: for the end of another first contact with the client
 	Joining                        // an existing link group is looked for
@@ -44,7 +45,7 @@ const (
 )
 
 var stateNames = [numStates]string{
-	"Looking", "Preparing", "AwaitProposal", "Admitting", "Surveying", "Proposing", "AwaitAccept", "FindingPath",
+	"Looking", "Preparing", "AwaitProposal", "Admitting", "Surveying", "Proposing", "AwaitAccept", "LettingGo", "FindingPath",
 	"Queueing", "Joining", "AwaitRKey", "Accepting", "AwaitConfirm", "Attaching", "Confirming", "MakingGroup", "AcceptingFirst",
 	"AwaitFirstConfirm", "ConnectingFirst", "ConfirmingFirst", "AwaitLink", "AwaitDecline", "Draining", "AttachingFirst",
 	"Declining", "AwaitAck", "TakingDecline", "Over",
