@@ -20,6 +20,7 @@
 //	frame.go          that packet
 //	segment.go        what the headers say: sequence numbers, windows, options
 //	flow.go           the connection: outer, inner, its end
+//	letgo.go          its program gets the packet that was held
 //	stream.go         their sockets, which repair.go makes of those in stock.go
 //	splice.go         what carries the bytes if SMC is declined
 //	shift.go          until the packets can pass: bpf/shift.h

@@ -17,13 +17,13 @@ import (
 )
 
 // A Flow is a connection of a program that both ends have announced, and that the stack holds: neither
-// connect() nor accept() of the program has returned. Split or Reset ends that.
+// connect() nor accept() of the program has returned. LetGo, Split or Reset ends that.
 //
 //	state | packets of the peer | of the program            | next
 //	------+---------------------+---------------------------+------------------------------
 //	held  | wait in the stack   | are dropped: it sends the | outer exists: outer
 //	      |                     | same again                |
-//	outer | go to outer         | are dropped               | Split, Reset: split
+//	outer | go to outer         | are dropped               | LetGo, Split, Reset: split
 //	split | go to outer         | go to inner               | Finish, Reset: the kernel ends
 //	      |                     |                           | both sockets, then forgotten;
 //	      |                     |                           | after Splice also: see shift
@@ -61,6 +61,7 @@ type Flow struct {
 	state   int
 	waiting [][]byte // held frames for outer
 	inner   *stream
+	decides bool // Split was called
 	over    bool // Finish or Reset was called
 	spliced bool // Splice was called
 	unheard bool // the program is to be reset, and its device takes nothing
@@ -199,48 +200,6 @@ func (f *Flow) LendOuter(revoke func()) (fd int, giveBack func(), err error) {
 // Age returns how long ago this host announced the connection.
 func (f *Flow) Age() time.Duration { return monotonic() - f.began }
 
-// Split makes inner, the other end of the program's connection, and lets the program go on: its
-// connect() or accept() returns. fd is the descriptor of inner, which is lent to the caller, who carries the bytes, calls giveBack
-// and then Finish or Reset at the end. Errors: net.ErrClosed after Reset, or one that wraps a
-// syscall.Errno; the connection was reset then.
-func (f *Flow) Split() (fd int, giveBack func(), err error) {
-	f.decided()
-	var dev uint32
-	s := &stream{end: f.innerEnd}
-	s.end.tsAge = monotonic() - f.held
-	if err = s.connect(f.d.ns, f.Tuple.reverse()); err == nil {
-		s.control(limitReceive)
-		if fd, giveBack, err = s.lend(nil); err == nil {
-			f.mu.Lock()
-			if dev, err = f.splits(); err == nil {
-				f.inner = s
-			}
-			f.mu.Unlock()
-			if err != nil {
-				giveBack()
-			}
-		}
-	}
-	if err != nil {
-		s.close()
-		f.Reset()
-		return -1, nil, err
-	}
-	f.give(f.first, dev)
-	f.d.gave(f)
-	return fd, giveBack, nil
-}
-
-// letGo gives the program the packet that it waits for. It may be called again if that was lost.
-func (f *Flow) letGo() { f.give(f.first, f.comesBy()) }
-
-// give gives the program a packet, by a device: that by which it has sent the last one.
-func (f *Flow) give(fr *frame, dev uint32) {
-	f.giving.Lock()
-	defer f.giving.Unlock()
-	f.d.write(fr.to(forProgram, dev))
-}
-
 // Finish ends a Flow after Split whose stream with the peer has ended: the kernel sends what is left.
 // Likewise for the program, unless reset is set: then that sees a reset, behind what was written to inner.
 func (f *Flow) Finish(reset bool) {
@@ -311,18 +270,22 @@ func (f *Flow) heard(up func(dev uint32) bool) {
 	}
 }
 
-// Reset resets the connection for both programs. Later calls, and one after Finish, do nothing.
+// Reset resets the connection for both programs. Later calls, and one after Finish, do nothing. A client's connect() has succeeded before
+// the peer hears of it.
 func (f *Flow) Reset() {
-	inner, first := f.end()
-	if !first {
-		return
+	if inner, first := f.end(); first {
+		f.reset(inner)
 	}
-	f.outer.close()
-	if inner == nil {
+}
+
+func (f *Flow) reset(inner *stream) {
+	if has := inner != nil && !f.lost(inner); has {
+		f.outer.close()
+		f.resetInner(inner)
+	} else {
 		f.refuse()
 		f.d.resets(f)
-	} else {
-		f.resetInner(inner)
+		f.outer.close()
 	}
 	f.d.ends(f)
 }
@@ -331,9 +294,14 @@ func (f *Flow) Reset() {
 const retryAfter = 20 * time.Millisecond
 
 // Retry resets a client's connection for the peer alone, before Split: the program goes on as if its
-// SYN had been lost, and the connection that comes of the next one is TCP.
+// SYN had been lost, and the connection that comes of the next one is TCP. If the program has its connection already, Retry is Reset.
 func (f *Flow) Retry() {
-	if _, first := f.end(); !first {
+	inner, first := f.end()
+	if !first {
+		return
+	}
+	if inner != nil && !f.lost(inner) {
+		f.reset(inner)
 		return
 	}
 	f.outer.close()
