@@ -21,6 +21,10 @@ import (
 // client should connect again, without announcing SMC.
 var ErrNoAnswer = rendezvous.ErrNoAnswer
 
+// ErrNotLetGo means that the program of a connection that the stack carries did not get it: the packet that ends its connect() is lost on
+// this host. Its TCP sends SYN again.
+var ErrNotLetGo = rendezvous.ErrNotLetGo
+
 // errCopied is the reason of connections to an address at which the option of SMC in a SYN-ACK
 // means nothing.
 var errCopied = errors.New("userstack: the peer, or something on the path, copies the TCP option of SMC into its answer")

@@ -37,7 +37,8 @@ type handshake struct {
 
 	// The sources of the next events.
 	look     firstLook
-	watching bool         // over a DECLINE that was sent
+	watching polling      // over a DECLINE that was sent
+	letting  polling      // over the program that was let go
 	llc      <-chan error // the outcome of an LLC exchange, or nil
 	turn     firstTurn
 	path     pathUse

@@ -24,7 +24,9 @@ import (
 //	a device that is to be opened, its turn, a  | a goroutine of its own, until the rendezvous is
 //	link group that is made, the outcome of LLC,| over
 //	what becomes of a DECLINE, room for a       |
-//	message; or no engine watches TCP           |
+//	message, the program that was let go and is |
+//	not known to have its connection; or no     |
+//	engine watches TCP                          |
 
 // pause is why a rendezvous does not go on.
 type pause int

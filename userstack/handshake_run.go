@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
 )
@@ -168,7 +169,7 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 	case rendezvous.StopReading:
 		return h.stopReading()
 	case rendezvous.WatchDecline:
-		h.watching = true
+		h.watching = polling{on: true, rarely: a.Rarely, since: time.Now()}
 		return h.tcpState()
 	case rendezvous.Version1:
 		h.s.log.Debug("not version 2", "peer", a.PeerID, "err", &a.Why)
@@ -207,6 +208,8 @@ func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 	case rendezvous.Look:
 		h.look.on = true
 		return nil
+	case rendezvous.LetGo:
+		return h.letGo()
 	case rendezvous.Prepare:
 		return answerOf(rendezvous.Prepared{}, h.prepare())
 	case rendezvous.Send:
@@ -240,8 +243,27 @@ func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 }
 
 // watchEvery is the interval between two looks at the state of TCP after a DECLINE. Linux has
-// no event for what the peer acknowledges.
-const watchEvery = time.Millisecond
+// no event for what the peer acknowledges, nor for what a program whose connection was let go
+// does: letGoEvery is the first interval there.
+const (
+	watchEvery = time.Millisecond
+	letGoEvery = 50 * time.Microsecond
+)
+
+// polling is a look at something again and again.
+type polling struct {
+	on     bool
+	rarely bool // the more rarely, the longer it takes
+	since  time.Time
+}
+
+// every returns the interval, which is least at first.
+func (w *polling) every(least time.Duration) time.Duration {
+	if !w.rarely {
+		return least
+	}
+	return max(least, time.Since(w.since)/8)
+}
 
 // next waits for the next event.
 func (h *handshake) next() rendezvous.Event {
@@ -278,25 +300,49 @@ func (h *handshake) next() rendezvous.Event {
 	case <-h.s.ctx.Done():
 		return h.interrupted()
 	case <-h.wake():
-		if h.watches() {
+		switch {
+		case h.watches():
 			return h.tcpState()
+		case h.m.State() == rendezvous.LettingGo:
+			if ev := h.letGo(); ev != nil {
+				return ev
+			}
 		}
 		return rendezvous.Tick{}
 	}
 }
 
 // watches reports whether the machine waits for what becomes of a DECLINE.
-func (h *handshake) watches() bool { return h.watching && h.m.State() == rendezvous.AwaitAck }
+func (h *handshake) watches() bool { return h.watching.on && h.m.State() == rendezvous.AwaitAck }
+
+// letGo has the program let go. It returns nil if the program does not have its connection yet.
+func (h *handshake) letGo() rendezvous.Event {
+	has, err := h.tcp.(inside.Held).LetGo()
+	switch {
+	case err != nil:
+		return answerOf(nil, err)
+	case has:
+		return rendezvous.LetGone{}
+	case !h.mayWait:
+		return later
+	case !h.letting.on:
+		h.letting = polling{on: true, rarely: true, since: time.Now()}
+	}
+	return nil
+}
 
 // wake returns a channel that is ready at the deadline of the machine, or when it is time to
-// look at the state of TCP. It is nil without either.
+// look at the state of TCP, or of the program. It is nil without any.
 func (h *handshake) wake() <-chan time.Time {
-	d := watchEvery
-	if !h.watches() {
-		at := h.m.Deadline()
-		if at.IsZero() {
-			return nil
-		}
+	var d time.Duration
+	switch at := h.m.Deadline(); {
+	case h.watches():
+		d = h.watching.every(watchEvery)
+	case h.m.State() == rendezvous.LettingGo:
+		d = min(h.letting.every(letGoEvery), max(0, time.Until(at)))
+	case at.IsZero():
+		return nil
+	default:
 		d = max(0, time.Until(at))
 	}
 	if h.timer == nil {

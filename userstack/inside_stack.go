@@ -54,6 +54,7 @@ func (i insideStack) Agree(ctx context.Context, role smc.Role, tcp inside.TCPCon
 	if role == smc.Server {
 		conf = lookConfig(true, noCLC())
 	}
+	_, conf.Held = tcp.(inside.Held)
 	i.s.attend(ctx, tcp, role, conf, done)
 }
 

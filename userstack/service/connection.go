@@ -26,7 +26,7 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow, handled func()) {
 		handled()
 		return
 	}
-	tcp := &outer{TCPConn: peer, b: w}
+	tcp := &outer{TCPConn: peer, b: w, f: f}
 	ctx = inside.WithOwner(ctx, inside.Owner{UID: f.UID, Cookie: f.Cookie})
 	s.in.Agree(ctx, f.Role, tcp, func(conn *userstack.Conn, err error) {
 		if err == nil {
@@ -75,6 +75,9 @@ func (w *boundary) disagreed(f *divert.Flow, err error) {
 		w.tallies.count(f.Cgroup, f.Role, copied)
 		s.in.StaysTCP(owner, f.Cookie, true, copied)
 		w.quiet(f, divert.Silence{For: s.in.Quiet(f.UID, f.Tuple.Remote), Why: copied.Code})
+		f.Retry()
+	case errors.Is(err, userstack.ErrNotLetGo):
+		s.log.Info("connection made again over TCP", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		f.Retry()
 	default:
 		if f.Role == smc.Server && errors.Is(err, os.ErrDeadlineExceeded) {

@@ -6,15 +6,19 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"smcr/userstack/divert"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
 )
+
+var _ inside.Held = (*outer)(nil)
 
 // outer is the TCP connection below an SMC-R connection. The stack closes it when the connection has
 // ended for both sides, and the Flow ends then.
 type outer struct {
 	inside.TCPConn
 	b     *boundary
+	f     *divert.Flow
 	reset atomic.Bool
 
 	mu     sync.Mutex
@@ -73,6 +77,9 @@ func (o *outer) TryWrite(b []byte) (int, error) {
 	}
 	return 0, nil
 }
+
+// LetGo implements inside.Held.
+func (o *outer) LetGo() (has bool, err error) { return o.f.LetGo() }
 
 // Notifier is for inside.NotifierOf.
 func (o *outer) Notifier() inside.Notifier {

@@ -25,6 +25,13 @@ type TCPConn interface {
 	SetLinger(sec int) error
 }
 
+// Held is a TCPConn whose program waits in connect() or accept() until it is let go. After a rendezvous that has succeeded, or stays TCP,
+// that of a client was.
+type Held interface {
+	// LetGo lets the program go, and reports whether it is known to have its connection. Later calls only do that. It does not wait.
+	LetGo() (has bool, err error)
+}
+
 // A Notifier tells who reads from a TCP connection when there may be something to read, so that no goroutine has to wait.
 type Notifier interface {
 	// Events returns how many events there were, and whether all were of data only: after an end, an error or an urgent byte, a read that
