@@ -197,19 +197,33 @@ func (c *control) Connections(ctx context.Context) ([]nl.Connection, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	out := c.s.driver.Connections()
-	plains, err := c.s.tcpSockets.Rows()
+	// A connection that is decided meanwhile is in both lists, not in none.
+	others, err := c.s.tcpSockets.Rows()
 	if err != nil {
-		// The others are no less true without them.
+		// The rest is no less true without them.
 		c.s.log.Debug("cannot list the connections that are TCP", "err", err)
 	}
-	out = append(out, plains...)
+	out := c.s.driver.Connections()
+	out = append(out, withoutDecided(others, out)...)
 	c.s.reg.mu.Lock()
 	for l := range c.s.reg.listeners {
 		out = append(out, nl.Connection{State: smc.StateListen, Local: addrPort(l.Addr())})
 	}
 	c.s.reg.mu.Unlock()
 	return out, nil
+}
+
+// withoutDecided returns TCP sockets without those that were undecided and that the stack carries now.
+func withoutDecided(others, carried []nl.Connection) []nl.Connection {
+	undecided := func(c nl.Connection) bool { return c.State == smc.StateInit && c.Mode != nl.ModeTCP }
+	if !slices.ContainsFunc(others, undecided) {
+		return others
+	}
+	has := map[uint64]bool{}
+	for i := range carried {
+		has[carried[i].Cookie] = true
+	}
+	return slices.DeleteFunc(others, func(c nl.Connection) bool { return undecided(c) && has[c.Cookie] })
 }
 
 // PNETs implements nl.Control.

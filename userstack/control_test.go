@@ -257,3 +257,22 @@ func TestPNETPicksDevices(t *testing.T) {
 		b.stillTCP(ct, st)
 	})
 }
+
+// TestWithoutDecided: a connection that was undecided when TCP sockets were listed, and that the stack carries now, is listed once.
+func TestWithoutDecided(t *testing.T) {
+	conn := func(s smc.ConnState, m nl.Mode, cookie uint64) nl.Connection {
+		return nl.Connection{State: s, Mode: m, Cookie: cookie}
+	}
+	carried := []nl.Connection{conn(smc.StateActive, nl.ModeSMCR, 0), conn(smc.StateActive, nl.ModeSMCR, 1), conn(smc.StateInit, nl.ModeSMCR, 2)}
+	undecided, plain, inTCP := conn(smc.StateInit, nl.ModeSMCR, 3), conn(smc.StateActive, nl.ModeTCP, 4), conn(smc.StateInit, nl.ModeTCP, 5)
+	listens := conn(smc.StateListen, nl.ModeSMCR, 6)
+	for _, test := range []struct{ others, want []nl.Connection }{
+		{nil, nil},
+		{[]nl.Connection{plain, inTCP, listens}, []nl.Connection{plain, inTCP, listens}},
+		{[]nl.Connection{conn(smc.StateInit, nl.ModeSMCR, 1), plain, undecided, conn(smc.StateInit, nl.ModeSMCR, 2)}, []nl.Connection{plain, undecided}},
+	} {
+		if got := withoutDecided(test.others, carried); !slices.Equal(got, test.want) {
+			t.Errorf("%+v, want %+v", got, test.want)
+		}
+	}
+}

@@ -118,6 +118,8 @@ type TCPSocket struct {
 	// Connected tells that the socket was connected, or being connected, when it was
 	// noted.
 	Connected bool
+	// Undecided tells that it is not known yet what will carry the connection. It is listed as one in INIT.
+	Undecided bool
 }
 
 // Others is called at the begin of a listing, and returns what says of a socket whether it is listed although it was not

@@ -4,6 +4,7 @@ package tcptable
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -138,22 +139,22 @@ func (t *Table) rows(also bool) ([]nl.Connection, error) {
 	t.scanMu.Lock()
 	defer t.scanMu.Unlock()
 	t.mu.Lock()
-	known := make(map[uint64]entry, len(t.socks))
-	for cookie, p := range t.socks {
-		known[cookie] = p
-	}
-	closed, others := t.closed, t.others
+	closed, none, others := t.closed, len(t.socks) == 0, t.others
 	t.mu.Unlock()
 	if !also {
 		others = nil
 	}
-	if len(known) == 0 && others == nil || closed {
+	if none && others == nil || closed {
 		return nil, nil
 	}
 	other := func(cookie, cgroup uint64, c nl.Connection) (s inside.TCPSocket, ok bool) { return s, false }
 	if others != nil {
 		other = others()
 	}
+	// A connection that is decided, and noted, after it was undecided for others, is among these.
+	t.mu.Lock()
+	known := maps.Clone(t.socks)
+	t.mu.Unlock()
 	var out []nl.Connection
 	found := map[uint64]bool{}
 	err := t.scan(func(cookie, cgroup uint64, c nl.Connection) {
@@ -170,7 +171,10 @@ func (t *Table) rows(also bool) ([]nl.Connection, error) {
 		}
 		found[cookie] = true
 		c.Cookie, c.PID, c.Command = cookie, p.Owner.PID, p.Owner.Command
-		if c.State != smc.StateListen {
+		switch {
+		case p.Undecided:
+			c.State, c.Mode = smc.StateInit, nl.ModeSMCR
+		case c.State != smc.StateListen:
 			c.Mode, c.Fallback = nl.ModeTCP, p.Fallback
 		}
 		out = append(out, c)

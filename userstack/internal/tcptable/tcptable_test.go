@@ -109,6 +109,33 @@ func TestTable(t *testing.T) {
 	})
 }
 
+// TestUndecided: a connection that is undecided is listed as one in INIT, and one that is decided while a listing begins is listed as what it is.
+func TestUndecided(t *testing.T) {
+	var k sockets
+	for cookie := range uint64(2) {
+		k.Store(cookie+1, nl.Connection{State: smc.StateActive, Inode: 11 + cookie, UID: 1000, Remote: netip.MustParseAddrPort("192.0.2.1:80")})
+	}
+	p := New(new(guard.Guard), k.scan)
+	defer p.Close()
+	reason := nl.ConnFallback{Reason: 0x03010000}
+	p.ListAlso(func() func(cookie, cgroup uint64, c nl.Connection) (inside.TCPSocket, bool) {
+		p.Note(2, inside.TCPSocket{Owner: inside.Owner{UID: 1000}, Fallback: reason})
+		return func(_, _ uint64, c nl.Connection) (inside.TCPSocket, bool) {
+			return inside.TCPSocket{Owner: inside.Owner{UID: c.UID}, Undecided: true}, true
+		}
+	})
+	rows, err := p.Rows()
+	if err != nil || len(rows) != 2 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	if r := rows[0]; r.State != smc.StateInit || r.Mode != nl.ModeSMCR || r.Cookie != 1 || r.UID != 1000 || r.Fallback != (nl.ConnFallback{}) {
+		t.Errorf("undecided: %+v", r)
+	}
+	if r := rows[1]; r.State != smc.StateActive || r.Mode != nl.ModeTCP || r.Cookie != 2 || r.Fallback != reason {
+		t.Errorf("decided: %+v", r)
+	}
+}
+
 // TestLimits checks that no user has more than a share of the entries, that all users
 // together have no more than the limit, and that sockets that have ended make room.
 func TestLimits(t *testing.T) {
