@@ -24,6 +24,7 @@ func (c continued) Attachments(ctx context.Context) ([]nl.Attachment, error) {
 	if c.boundary == nil {
 		return nil, nl.ErrNotSupported
 	}
+	c.settle(ctx)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -26,6 +26,7 @@ type boundary struct {
 	whole    uint64 // the number of Config.Cgroup, or 0
 	wholeDir string
 	tallies  tallies
+	deciding deciding
 	shorts   *shorts
 	places   places
 
@@ -35,7 +36,7 @@ type boundary struct {
 // openBoundary begins to take connections. It must be called by a thread of the network namespace. If the process lacks a
 // right, or the kernel a feature, the service goes on without: Lacks says so.
 func (s *Service) openBoundary() error {
-	w := &boundary{s: s, tallies: tallies{of: map[uint64]*tally{}}, shorts: newShorts()}
+	w := &boundary{s: s, tallies: tallies{of: map[uint64]*tally{}}, deciding: deciding{of: map[*divert.Flow]decision{}}, shorts: newShorts()}
 	err := w.open()
 	if err == nil {
 		s.boundary = w

@@ -38,9 +38,10 @@ func (w *boundary) handle(ctx context.Context, f *divert.Flow, handled func()) {
 	})
 }
 
-// guarded calls do, which takes care of a Flow unless it panics, and then handled.
+// guarded calls do, which takes care of a Flow unless it panics, and then handled. What carries it is decided then.
 func (w *boundary) guarded(f *divert.Flow, handled, do func()) {
 	defer handled()
+	defer w.deciding.end(f)
 	if w.s.in.Guard().Do("a connection", do) != nil {
 		f.Reset()
 	}
@@ -67,6 +68,7 @@ func (w *boundary) disagreed(f *divert.Flow, err error) {
 			s.For = t
 			w.quiet(f, s)
 		}
+		w.deciding.end(f)
 		if err := f.Splice(); err != nil {
 			s.log.Info("connection lost", "user", f.UID, "remote", f.Tuple.Remote, "err", err)
 		}

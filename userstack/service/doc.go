@@ -23,6 +23,7 @@
 //	learnt.go         with whom connections stay TCP, for listings
 //	tallies.go        what became of the connections of each cgroup
 //	list.go           those that are TCP, for listings
+//	deciding.go       answers wait for connections that are being decided
 //	handover.go       another process takes over: the side of the old one
 //	predecessor.go    the side of the new one
 //	drain.go          what the Diverters of both do meanwhile

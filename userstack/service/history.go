@@ -60,12 +60,14 @@ var _ nl.Control = continued{}
 
 // Stats implements nl.Control.
 func (c continued) Stats(ctx context.Context) (nl.Stats, error) {
+	c.settle(ctx)
 	own, err := c.Control.Stats(ctx)
 	return c.h.apply(counts{stats: own}).stats, err
 }
 
 // Fallbacks implements nl.Control.
 func (c continued) Fallbacks(ctx context.Context) (nl.Fallbacks, error) {
+	c.settle(ctx)
 	own, err := c.Control.Fallbacks(ctx)
 	own = c.boundary.plain(own)
 	return c.h.apply(counts{fallbacks: own}).fallbacks, err

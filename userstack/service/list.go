@@ -16,9 +16,10 @@ import (
 	"smcr/userstack/internal/inside"
 )
 
-// list is inside.Others: the sockets of attached cgroups whose connections are not taken, which are plain TCP, and those that
-// listen. A listening socket that a program was started with, and its connections, are that program's. A connection is not listed if why it is TCP is not known: it is older than the attachment, for example.
+// list is inside.Others: the sockets of attached cgroups whose connections are not taken, which are plain TCP, those that are being
+// decided, and those that listen. A listening socket that a program was started with, and its connections, are that program's. A connection is not listed if why it is TCP is not known: it is older than the attachment, for example.
 func (w *boundary) list() func(cookie, cgroup uint64, c nl.Connection) (inside.TCPSocket, bool) {
+	undecided := w.deciding.clients()
 	within, taken, listeners := w.within(), w.d.Taken(), w.d.Listeners()
 	plains, err := w.d.Plains()
 	if err != nil {
@@ -33,6 +34,10 @@ func (w *boundary) list() func(cookie, cgroup uint64, c nl.Connection) (inside.T
 	return func(cookie, cgroup uint64, c nl.Connection) (s inside.TCPSocket, ok bool) {
 		does, attached := within[cgroup]
 		s.Owner.UID = c.UID
+		if undecided[cookie] {
+			s.Undecided = true
+			return s, true
+		}
 		if taken[cookie] {
 			return s, false
 		}

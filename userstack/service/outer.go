@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"smcr/smc"
 	"smcr/userstack/divert"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
@@ -19,6 +20,7 @@ type outer struct {
 	inside.TCPConn
 	b     *boundary
 	f     *divert.Flow
+	noted bool // as one that is being decided; for the rendezvous
 	reset atomic.Bool
 
 	mu     sync.Mutex
@@ -70,8 +72,11 @@ func (o *outer) RecvBuf() int {
 	return n
 }
 
-// TryWrite is for the rendezvous.
+// TryWrite is for the rendezvous. What a server writes first is its answer.
 func (o *outer) TryWrite(b []byte) (int, error) {
+	if o.f.Role == smc.Server {
+		o.note()
+	}
 	if n, ok := o.TCPConn.(*near); ok {
 		return n.TryWrite(b)
 	}
@@ -79,7 +84,18 @@ func (o *outer) TryWrite(b []byte) (int, error) {
 }
 
 // LetGo implements inside.Held.
-func (o *outer) LetGo() (has bool, err error) { return o.f.LetGo() }
+func (o *outer) LetGo() (has bool, err error) {
+	o.note()
+	return o.f.LetGo()
+}
+
+// note notes the connection as one that is being decided.
+func (o *outer) note() {
+	if !o.noted {
+		o.noted = true
+		o.b.deciding.begin(o.f)
+	}
+}
 
 // Notifier is for inside.NotifierOf.
 func (o *outer) Notifier() inside.Notifier {
