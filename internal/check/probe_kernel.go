@@ -23,7 +23,7 @@ const (
 )
 
 // pollStep is the time limit of each wait for the kernel, so that the end of the
-// context is noticed.
+// context is noticed, and the time between two listings.
 const pollStep = 100 * time.Millisecond
 
 // probeKernel connects an AF_SMC socket, for which the kernel makes all handshakes,
@@ -54,14 +54,38 @@ func probeListed(ctx context.Context, ctl nl.Control, remote netip.AddrPort, dom
 	if out.TCPError, err = connect(ctx, fd, sa); err != nil || out.TCPError != nil {
 		return out, err
 	}
-	out.Took = time.Since(begin)
 	out.Local = localAddr(fd)
-	c := find(ctx, ctl, out.Local, remote)
-	if c == nil {
-		return out, errors.New(absent)
+	c := decided(ctx, ctl, out.Local, remote)
+	out.Took = time.Since(begin)
+	switch {
+	case ctx.Err() != nil:
+		out.TCPError = context.Cause(ctx)
+		return out, nil
+	case c != nil:
+		out.listed(c)
+		return out, nil
 	}
-	out.listed(c)
-	return out, nil
+	// It may have ended before it was decided.
+	if out.TCPError, err = socketError(fd); err == nil && out.TCPError == nil {
+		err = errors.New(absent)
+	}
+	return out, err
+}
+
+// decided returns the stack's row of a connection when it is decided what carries it, or nil if there is none. A stack may let connect()
+// return before that.
+func decided(ctx context.Context, ctl nl.Control, local, remote netip.AddrPort) *nl.Connection {
+	for {
+		c := find(ctx, ctl, local, remote)
+		if c == nil || c.State != smc.StateInit {
+			return c
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pollStep):
+		}
+	}
 }
 
 // connect connects without blocking. sockErr is the error of the connection, and err
@@ -84,15 +108,20 @@ func connect(ctx context.Context, fd int, sa unix.Sockaddr) (sockErr, err error)
 		case err != nil:
 			return nil, os.NewSyscallError("poll", err)
 		}
-		v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-		switch {
-		case err != nil:
-			return nil, os.NewSyscallError("getsockopt SO_ERROR", err)
-		case v != 0:
-			return syscall.Errno(v), nil
-		}
-		return nil, nil
+		return socketError(fd)
 	}
+}
+
+// socketError returns the error of a connection, and err if it cannot be asked for.
+func socketError(fd int) (sockErr, err error) {
+	v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	switch {
+	case err != nil:
+		return nil, os.NewSyscallError("getsockopt SO_ERROR", err)
+	case v != 0:
+		return syscall.Errno(v), nil
+	}
+	return nil, nil
 }
 
 // listed sets the outcome from the socket's row.

@@ -56,7 +56,7 @@ func (i *item) own() *nl.Connection {
 
 // carried reports whether something else than the TCP socket carries the data.
 func (i *item) carried() bool {
-	return i.row != nil && i.row.State != smc.StateListen && i.row.Mode != nl.ModeTCP
+	return i.row != nil && i.row.State != smc.StateListen && i.row.State != smc.StateInit && i.row.Mode != nl.ModeTCP
 }
 
 // key identifies a socket in two snapshots.

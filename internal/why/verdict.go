@@ -74,6 +74,8 @@ func (f *Facts) decide() Verdict {
 		return f.unknown()
 	case f.Conn.Mode == nl.ModeTCP:
 		return f.fallback()
+	case f.Conn.State == smc.StateInit: // the program may have it
+		return Verdict{Carrier: TCP, Why: "the connection is being made: it is not decided yet whether it uses SMC", Advice: "Ask again in a moment."}
 	}
 	v := Verdict{Advice: nothing}
 	switch f.Conn.Mode {

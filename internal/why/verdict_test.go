@@ -81,6 +81,7 @@ var cases = []struct {
 	{"a code of tomorrow", client(inStack, because(0x03990099, 0)), TCP, "", "", "0x03990099", "Use a current smcr"},
 	{"no reason", client(inStack), TCP, "", "", "no reason", "'smcr connection list'"},
 	{"in the handshake", client(inStack, func(f *Facts) { f.Conn.State = smc.StateInit }), TCP, "", "", "is being made", "Ask again"},
+	{"undecided", client(inStack, func(f *Facts) { f.Conn.State, f.Conn.Mode = smc.StateInit, nl.ModeSMCR }), TCP, "", "", "not decided yet", "Ask again"},
 	{"a fallback of the kernel", client(inKernel, because(smc.DiagNoSMCDev, 0)), TCP, "", "no-smc-device", "no SMC device", "'smcr device list'"},
 
 	{"not under smcr run", client(), TCP, "", notRun, "the program was not started under smcr run", "'smcr run -- curl ...'. Whether the peer speaks SMC: 'smcr check 10.77.0.1:8080'."},

@@ -260,6 +260,9 @@ func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, boo
 		}
 		for _, conn := range c.connections(ctx) {
 			remote := netip.AddrPortFrom(conn.Remote.Addr().Unmap(), conn.Remote.Port())
+			if remote == target && conn.State == smc.StateInit { // it is not decided yet
+				gone = false
+			}
 			if remote != target || conn.State != smc.StateActive {
 				continue
 			}
