@@ -7,7 +7,8 @@
 //
 // A test belongs here if it needs the whole product. The tests build the program in a
 // temporary directory and run it. They use none of its packages except the decoder of
-// messages that tshark does not know. Each test has its own time limit and leaves no
+// messages that tshark does not know, and package nl where a command would start too late to see
+// anything. Each test has its own time limit and leaves no
 // process and no namespace.
 //
 // The tests need root and the programs that scripts/setup-test-tools installs; `make test-all PART=e2e`
