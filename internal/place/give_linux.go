@@ -8,14 +8,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // Give gives the place of this network namespace to the user uid and the group gid, so that
 // a stack that runs as this user can take it, and every user of the machine trusts it. Only
-// root can do this. The user gets an empty directory, unless it had the place before. The
-// error matches [ErrTaken] if a stack has the place.
+// root can do this. The user gets a directory with nothing but a lock that is free, unless it
+// had the place before. The error matches [ErrTaken] if a stack has the place.
 func Give(uid, gid uint32) error {
 	v, err := current()
 	if err != nil {
@@ -27,7 +29,19 @@ func Give(uid, gid uint32) error {
 	return v.give(uid, gid)
 }
 
+// givenName is the name of the lock before it is whole: Sweep leaves a directory alone that is not empty.
+const givenName = fresh + lockName
+
 func (v *view) give(uid, gid uint32) error {
+	for end := time.Now().Add(takeWait); ; time.Sleep(takeTick) {
+		if err := v.tryGive(uid, gid); !errors.Is(err, errAgain) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// tryGive returns errAgain if another stack has swept the directory meanwhile.
+func (v *view) tryGive(uid, gid uint32) error {
 	dir := v.dir(v.root)
 	for _, path := range []string{v.root, filepath.Dir(dir), dir} {
 		if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -35,7 +49,7 @@ func (v *view) give(uid, gid uint32) error {
 		}
 		st, err := os.Lstat(path)
 		if err != nil {
-			return err
+			return gone(err)
 		}
 		if path != v.root { // which may be a link
 			if err := isType(path, st, fs.ModeDir); err != nil {
@@ -46,7 +60,7 @@ func (v *view) give(uid, gid uint32) error {
 		}
 		if path == filepath.Dir(dir) {
 			if st, err = tighten(path, st, v.uid); err != nil {
-				return err
+				return gone(err)
 			}
 		}
 		if path != dir && !onlyRoot(st) {
@@ -54,7 +68,42 @@ func (v *view) give(uid, gid uint32) error {
 				"only if it belongs to root, and nobody else can write to it, can root give a directory in it to a user", owner(st), st.Mode().Perm())}
 		}
 	}
-	return giveDir(dir, uid, gid)
+	if err := giveDir(dir, uid, gid); err != nil || uid == 0 {
+		return gone(err)
+	}
+	return gone(v.keep(dir, uid, gid))
+}
+
+// keep makes the lock of a stack that is still to come, unless there is one: it says whose network namespace the directory is for, and so
+// other stacks do not sweep the directory, which only root can make. The owner of the directory may do anything there meanwhile.
+func (v *view) keep(dir string, uid, gid uint32) error {
+	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	at := int(d.Fd())
+	if unix.Faccessat(at, lockName, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		return nil
+	}
+	_ = unix.Unlinkat(at, givenName, 0) // of one that was killed
+	fd, err := unix.Openat(at, givenName, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: filepath.Join(dir, givenName), Err: err}
+	}
+	f := os.NewFile(uintptr(fd), givenName)
+	defer f.Close()
+	if err := errors.Join(writeHolders(f, strconv.AppendUint(nil, v.ino, 10), nil), f.Chmod(0o600), f.Chown(int(uid), int(gid))); err != nil {
+		return err
+	}
+	err = unix.Renameat2(at, givenName, at, lockName, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EEXIST) {
+		err = unix.Unlinkat(at, givenName, 0)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "rename", Path: filepath.Join(dir, givenName), Err: err}
+	}
+	return nil
 }
 
 // giveDir changes the owner of a directory and empties it. What the earlier owner has made

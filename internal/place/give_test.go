@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -178,7 +180,9 @@ func TestGiveHostile(t *testing.T) {
 	}
 	as(t, other, func() {
 		for _, err := range []error{
+			os.Remove(filepath.Join(dir, lockName)),
 			os.Symlink(precious, filepath.Join(dir, lockName)),
+			os.Symlink(precious, filepath.Join(dir, givenName)),
 			os.Symlink(filepath.Dir(precious), filepath.Join(dir, "link")),
 			os.Mkdir(filepath.Join(dir, "empty"), 0o755),
 			unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600),
@@ -197,7 +201,7 @@ func TestGiveHostile(t *testing.T) {
 	if err := root.give(other-1, other-1); err != nil {
 		t.Fatal(err)
 	}
-	if left := names(t, dir); len(left) > 0 {
+	if left := names(t, dir); !slices.Equal(left, []string{lockName}) {
 		t.Errorf("left: %q", left)
 	}
 	var st unix.Stat_t
@@ -209,4 +213,83 @@ func TestGiveHostile(t *testing.T) {
 			t.Error("the earlier user takes the place")
 		}
 	})
+}
+
+// TestGivenStays: other stacks do not sweep a place that was given and that no stack has taken yet, as long as its network namespace exists.
+func TestGivenStays(t *testing.T) {
+	root, user, _ := given(t)
+	sweeper := *root
+	sweeper.cookie, sweeper.ino = 1, 1
+	sweep := func(alive ...uint64) {
+		t.Helper()
+		there := map[uint64]bool{}
+		for _, ino := range alive {
+			there[ino] = true
+		}
+		if err := sweeper.sweep(func() (map[uint64]bool, error) { return there, nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	sweep(root.ino)
+	stackAs(t, other, user).die(t)
+	sweep(root.ino)
+	stackAs(t, other, user).die(t)
+	// It is given again to the user who has it, whose files are gone.
+	dir := root.dir(root.root)
+	if err := errors.Join(os.Remove(filepath.Join(dir, lockName)), root.give(other, other)); err != nil {
+		t.Fatal(err)
+	}
+	sweep(root.ino)
+	if got := names(t, dir); !slices.Contains(got, lockName) {
+		t.Errorf("left: %q", got)
+	}
+	for _, name := range sockets {
+		_ = os.Remove(filepath.Join(dir, name))
+	}
+	sweep(200)
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the network namespace is gone, the directory is not: %v: %q", err, names(t, dir))
+	}
+}
+
+// TestGiveSwept gives a place while others sweep.
+func TestGiveSwept(t *testing.T) {
+	testkind.System(t)
+	root, user, _ := given(t)
+	sweeper := *root
+	sweeper.cookie, sweeper.ino = 1, 1
+	done := make(chan struct{})
+	var sweeps sync.WaitGroup
+	sweeps.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if err := sweeper.sweep(func() (map[uint64]bool, error) { return map[uint64]bool{root.ino: true}, nil }); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 200 {
+		if err := errors.Join(os.RemoveAll(root.dir(root.root)), root.give(other, other)); err != nil {
+			t.Error(err)
+			break
+		}
+		var err error
+		as(t, other, func() {
+			var c *Claim
+			if c, err = user.takeAt(user.root); err == nil {
+				err = c.Close()
+			}
+		})
+		if err != nil {
+			t.Errorf("the place that was given: %v", err)
+			break
+		}
+	}
+	close(done)
+	sweeps.Wait()
 }
