@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
@@ -201,6 +202,66 @@ func TestServerKilled(t *testing.T) {
 		if err := <-ends; err != nil {
 			t.Errorf("a client: %v", err)
 		}
+	}
+}
+
+// TestLateReject has the reset of a server whose stack was killed come late: the stack of the client has given up, and the program has
+// another connection, whose next number is the same. Any other reset ends that.
+func TestLateReject(t *testing.T) {
+	testkind.System(t)
+	for name, v6 := range map[string]bool{"IPv4": false, "IPv6": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gone := make(chan error, 1)
+			b := newBed(t, func(b *bed, f *Flow) {
+				gone <- agree(f)
+				f.Retry()
+			})
+			s := b.scripted(b.B, b.A, v6, 9999)
+			connected := make(chan *net.TCPConn, 1)
+			go func() {
+				var c net.Conn
+				if err := b.A.Do(func() (err error) {
+					c, err = net.Dial("tcp", s.at.String())
+					return err
+				}); err != nil {
+					b.t.Error(err)
+					close(connected)
+					return
+				}
+				connected <- c.(*net.TCPConn)
+			}()
+			isSYN := func(t *layers.TCP) bool { return t.SYN && !t.ACK }
+			s.rcv = s.hears("SYN", isSYN).Seq + 1
+			answer := func(options []layers.TCPOption) {
+				s.segment(layers.TCP{SYN: true, ACK: true}, s.snd, s.rcv, options, "")
+			}
+			rejects := func() { s.segment(layers.TCP{RST: true}, s.snd+1, s.rcv, withOption(), "") }
+			answer(withOption())
+			s.hears("PROPOSAL", func(t *layers.TCP) bool { return len(t.Payload) > 0 })
+			rejects()
+			if err := <-gone; !errors.Is(err, syscall.ECONNRESET) {
+				t.Fatalf("the stack: %v, want ECONNRESET", err)
+			}
+			s.hears("SYN again", isSYN)
+			answer(withOption()[:1])
+			c := <-connected
+			if c == nil {
+				t.FailNow()
+			}
+			defer c.Close()
+			rejects()
+			s.snd++
+			s.says("hello")
+			got := make([]byte, 5)
+			if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
+				t.Fatalf("the program reads %q, %v", got, err)
+			}
+			s.segment(layers.TCP{RST: true}, s.snd, s.rcv, nil, "")
+			if _, err := c.Read(got); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the program reads: %v, want ECONNRESET", err)
+			}
+		})
 	}
 }
 

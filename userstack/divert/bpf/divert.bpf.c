@@ -965,7 +965,7 @@ static __always_inline void went(struct __sk_buff *skb, struct way *w)
 /*
  * reject makes a SYN-ACK that is sent again the reset of the connection: the peer was told of SMC, and nobody is left who
  * speaks it. What it sends would be data for the program. It has no ACK: so it ends the connection of the peer's stack, which has
- * taken the SYN-ACK, and not the connect() of a program whose stack has given up, and which sends SYN again.
+ * taken the SYN-ACK, and not the connect() of a program whose stack has given up, and which sends SYN again. It still has the option: see late.
  */
 static __always_inline void reject(struct __sk_buff *skb, const struct packet *p)
 {
@@ -979,6 +979,38 @@ static __always_inline void reject(struct __sk_buff *skb, const struct packet *p
 	bpf_l4_csum_replace(skb, check, was, now, 2);
 	bpf_skb_store_bytes(skb, p->tcp + offsetof(struct tcphdr, seq), &seq, 4, 0);
 	bpf_l4_csum_replace(skb, check, p->h.seq, seq, 4);
+}
+
+/*
+ * late reports whether a packet is a reset that reject has made on the host of the peer, for a stack that has given up already. The program
+ * may have another connection meanwhile, with the same number: SYN and SYN-ACK are both sent again a second after the first ones. What has
+ * no socket here is forwarded, perhaps to a stack that has not given up.
+ */
+static __always_inline int late(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 zero = 0;
+	if (!p->h.rst || p->h.ack || p->h.syn)
+		return 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	if (!s || !load(skb, p, &s->syn.h) || !(options(&s->syn.h, &s->found) & ANNOUNCES))
+		return 0;
+	struct bpf_sock_tuple t = {};
+	if (p->v6) {
+		__builtin_memcpy(t.ipv6.saddr, p->t.remote, 16);
+		__builtin_memcpy(t.ipv6.daddr, p->t.local, 16);
+		t.ipv6.sport = p->t.rport;
+		t.ipv6.dport = p->t.lport;
+	} else {
+		__builtin_memcpy(&t.ipv4.saddr, p->t.remote + 12, 4);
+		__builtin_memcpy(&t.ipv4.daddr, p->t.local + 12, 4);
+		t.ipv4.sport = p->t.rport;
+		t.ipv4.dport = p->t.lport;
+	}
+	struct bpf_sock *sk = bpf_skc_lookup_tcp(skb, &t, p->v6 ? sizeof(t.ipv6) : sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return 0;
+	bpf_sk_release(sk);
+	return 1;
 }
 
 /*
@@ -1200,6 +1232,8 @@ int arriving(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	if (w)
 		return bpf_redirect(w->state == HELD ? hold : veth, 0);
+	if (late(skb, &p))
+		return TC_ACT_SHOT;
 	struct shift *by = shift_of(&p.t);
 	if (by)
 		return shifted(skb, &p, by, 0);
