@@ -228,6 +228,7 @@ const (
 	bpfMapPlains        = "plains"
 	bpfMapQuiet         = "quiet"
 	bpfMapRemoved       = "removed"
+	bpfMapRenewed       = "renewed"
 	bpfMapScratches     = "scratches"
 	bpfMapShifter       = "shifter"
 	bpfMapShifts        = "shifts"
@@ -322,6 +323,7 @@ type bpfMapSpecs struct {
 	Plains    *ebpf.MapSpec `ebpf:"plains"`
 	Quiet     *ebpf.MapSpec `ebpf:"quiet"`
 	Removed   *ebpf.MapSpec `ebpf:"removed"`
+	Renewed   *ebpf.MapSpec `ebpf:"renewed"`
 	Scratches *ebpf.MapSpec `ebpf:"scratches"`
 	Shifter   *ebpf.MapSpec `ebpf:"shifter"`
 	Shifts    *ebpf.MapSpec `ebpf:"shifts"`
@@ -384,6 +386,7 @@ type bpfMaps struct {
 	Plains    *ebpf.Map `ebpf:"plains"`
 	Quiet     *ebpf.Map `ebpf:"quiet"`
 	Removed   *ebpf.Map `ebpf:"removed"`
+	Renewed   *ebpf.Map `ebpf:"renewed"`
 	Scratches *ebpf.Map `ebpf:"scratches"`
 	Shifter   *ebpf.Map `ebpf:"shifter"`
 	Shifts    *ebpf.Map `ebpf:"shifts"`
@@ -411,6 +414,7 @@ func (m *bpfMaps) Close() error {
 		m.Plains,
 		m.Quiet,
 		m.Removed,
+		m.Renewed,
 		m.Scratches,
 		m.Shifter,
 		m.Shifts,

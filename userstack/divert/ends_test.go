@@ -390,7 +390,7 @@ func TestRefusedByStack(t *testing.T) {
 }
 
 // TestPortsAgain has connections with the same addresses and ports, one right after the other, as a
-// client may have them that does not end them first.
+// client may have them that does not end them first. Each is taken.
 func TestPortsAgain(t *testing.T) {
 	testkind.System(t)
 	t.Parallel()
@@ -407,7 +407,8 @@ func TestPortsAgain(t *testing.T) {
 		}
 	}()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(b.A.Addr()), Port: 45678}}
-	for i := range 20 {
+	const all = 20
+	for i := range all {
 		b.must(b.A.Do(func() error {
 			c, err := dialer.Dial("tcp", l.Addr().String())
 			if err != nil {
@@ -421,6 +422,7 @@ func TestPortsAgain(t *testing.T) {
 			return nil
 		}))
 	}
+	b.wantTaken(all, all)
 	b.gone()
 }
 

@@ -3,6 +3,7 @@
 package divert
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -85,11 +86,17 @@ type own struct {
 // maxWaiting bounds the frames that wait for outer: a peer has sent no more than its first window.
 const maxWaiting = 64
 
-// newFlow makes the Flow of a connection of which fr was held. It fails if the programs do not know it.
+// errNotItsEnd means that a held packet is not the one that ends a handshake: that comes next, or it is of an earlier connection.
+var errNotItsEnd = errors.New("divert: not the end of a handshake")
+
+// newFlow makes the Flow of a connection of which fr was held. It fails if the programs do not know it, and with errNotItsEnd.
 func (d *Diverter) newFlow(fr frame) (*Flow, error) {
 	var k bpfFlow
 	if err := look(d.bpf.Flows, fr.tuple.key(), &k); err != nil {
 		return nil, err
+	}
+	if !k.endsBy(fr.segment) {
+		return nil, errNotItsEnd
 	}
 	mine, _, err := parseSegment(k.Own.B[:min(int(k.Own.Len), tcpMost)])
 	if err != nil {
@@ -119,6 +126,16 @@ func (d *Diverter) newFlow(fr frame) (*Flow, error) {
 	f.innerEnd = inner
 	f.outer = &stream{end: outer}
 	return f, nil
+}
+
+// endsBy reports whether a held packet ends the handshake of k. It may be read after those that have come by another processor, and one of an
+// earlier connection with the same addresses and ports after that is forgotten.
+func (k *bpfFlow) endsBy(s segment) bool {
+	wants := uint8(flagSYN | flagACK)
+	if k.Server != 0 {
+		wants = flagACK // perhaps with data
+	}
+	return k.Held != 0 && s.flags&(flagSYN|flagACK|flagRST) == wants && s.ack == k.Isn+1
 }
 
 // open makes outer, to which the peer's packets go from then on.
@@ -355,7 +372,7 @@ func (f *Flow) program() *stream {
 //	             | of the connection resets it, and asks again
 //	is not made  | the program has given up: the connection is reset
 //	is over      | SYN waits until the other socket is over, too, and passes: the new
-//	             | connection is TCP
+//	             | connection is announced
 func (f *Flow) again(fr frame, near *stream, pass byte) {
 	if near != nil && !near.over() {
 		f.d.write(fr.to(forStack, 0))

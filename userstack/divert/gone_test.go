@@ -77,6 +77,37 @@ func TestForgetBehindWays(t *testing.T) {
 	}
 }
 
+// TestEndsBy: a connection is made of the packet that ends its handshake, and of no other one that is read first.
+func TestEndsBy(t *testing.T) {
+	client, server := bpfFlow{Held: 1, Isn: 99}, bpfFlow{Held: 1, Isn: 99, Server: 1}
+	announced := client
+	announced.Held = 0
+	for _, test := range []struct {
+		k     bpfFlow
+		flags uint8
+		ack   uint32
+		want  bool
+	}{
+		{client, flagSYN | flagACK, 100, true},
+		{client, flagSYN | flagACK, 99, false}, // for an earlier SYN
+		{client, flagACK, 100, false},
+		{client, flagRST | flagACK, 100, false},
+		{client, flagSYN, 100, false},
+		{announced, flagSYN | flagACK, 100, false},
+		{server, flagACK, 100, true},
+		{server, flagACK | flagPSH, 100, true},
+		{server, flagACK | flagFIN, 100, true},
+		{server, flagACK, 101, false},
+		{server, flagRST, 100, false},
+		{server, flagRST | flagACK, 100, false},
+		{server, flagSYN | flagACK, 100, false},
+	} {
+		if got := test.k.endsBy(segment{flags: test.flags, ack: test.ack}); got != test.want {
+			t.Errorf("server %d, held %d, flags %#x, acknowledges %d: %v", test.k.Server, test.k.Held, test.flags, test.ack, got)
+		}
+	}
+}
+
 // TestGuard: an announced connection that is too old is removed behind a way that leads nowhere, and not if it is another one by now.
 func TestGuard(t *testing.T) {
 	for name, test := range map[string]struct {

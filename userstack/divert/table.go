@@ -83,6 +83,9 @@ func (d *Diverter) frame(fr frame) {
 		return // see passOn
 	}
 	f, err := d.newFlow(fr)
+	if errors.Is(err, errNotItsEnd) {
+		return
+	}
 	if err != nil {
 		// It came to its end meanwhile: what holds its packets must not stay.
 		_ = drop(d.bpf.Ways, fr.tuple.key())
@@ -159,7 +162,7 @@ func (d *Diverter) withdraw(keys []bpfTuple, were []bpfFlow) {
 	removeAll(d.bpf.Ways, keys, nil)
 }
 
-// passOn has a SYN go on that was held as that of a connection which was just forgotten. The new connection is TCP.
+// passOn has a SYN go on that was held as that of a connection which was just forgotten.
 func (d *Diverter) passOn(fr frame) {
 	for _, gone := range d.gone {
 		if f := gone[fr.tuple]; f != nil {

@@ -210,6 +210,7 @@ struct flow_table flows SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS); __uint(max_entries, STACKS); __type(key, __u32); __array(values, struct flow_table); } earlier SEC(".maps"); /* flows of the stacks before this one; user space writes it */
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, struct tuple); __type(value, struct way); } ways SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 16384); __type(key, struct tuple); __type(value, struct syn); } syns SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_LRU_HASH); __uint(max_entries, 4096); __type(key, struct tuple); __type(value, struct flow); } renewed SEC(".maps"); /* connections of clients whose SYN waits for the end of another one with the same addresses and ports: they are announced when the stack lets the SYN go */
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 4096); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u64); __type(value, __u32); } cgroups SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, struct count); } users SEC(".maps"); /* what was ever charged to a user; of these, what programs forgot is taken off. User space deletes those of users who have nothing */
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 65536); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, __u32); __type(value, struct count); } removed SEC(".maps"); /* what user space has removed of it */
@@ -870,11 +871,35 @@ static __always_inline void stays_plain(struct syn *syn)
 		syn->plain = 1;
 }
 
+/* enters notes a connection, and announces it: it reports whether both was possible. */
+static __always_inline int enters(struct __sk_buff *skb, const struct packet *p, struct flow *f, int server)
+{
+	if (!charge(f->account, server)) {
+		count(f, NO_MEMORY);
+		return 0;
+	}
+	f->id = bpf_ktime_get_ns() << 1 | server; /* never 0, and another one for the next flow of the tuple */
+	if (server)
+		weigh(f->slots, 1);
+	if (bpf_map_update_elem(&flows, &p->t, f, BPF_NOEXIST)) {
+		count_in(f->account, server, -1, -1);
+		if (server)
+			weigh(f->slots, -1);
+		count(f, NO_MEMORY);
+		return 0;
+	}
+	if (announce(skb, p, server))
+		return 1;
+	forget(&p->t, f);
+	return 0;
+}
+
 /*
  * begin announces a connection: its SYN, or SYN-ACK, has the option from now on. The option of a packet that is of no
- * connecting socket is erased. That of one that is was announced by another stack at this device, or by the kernel.
+ * connecting socket is erased. That of one that is was announced by another stack at this device, or by the kernel. With waits, a connection
+ * with the same addresses and ports has not ended yet: see renew.
  */
-static __always_inline void begin(struct __sk_buff *skb, const struct packet *p, struct scratch *s, int server)
+static __always_inline void begin(struct __sk_buff *skb, const struct packet *p, struct scratch *s, int server, int waits)
 {
 	struct flow *f = &s->flow;
 	__builtin_memset(f, 0, sizeof(*f));
@@ -923,33 +948,20 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	}
 	if (why == SHORT && does & ALWAYS)
 		why = 0;
-	if (!why && !charge(f->account, server))
-		why = NO_MEMORY;
 	if (why) {
 		count_as(f, why, code);
 		stays_plain(syn);
 		return;
 	}
-	f->id = bpf_ktime_get_ns() << 1 | server; /* never 0, and another one for the next flow of the tuple */
 	f->isn = bpf_ntohl(p->h.seq);
 	if (syn) {
 		f->peer_isn = syn->seq;
 		f->peer = syn->h;
 	}
-	if (server)
-		weigh(f->slots, 1);
-	if (bpf_map_update_elem(&flows, &p->t, f, BPF_NOEXIST)) {
-		count_in(f->account, server, -1, -1);
-		if (server)
-			weigh(f->slots, -1);
-		count(f, NO_MEMORY);
+	if (waits)
+		bpf_map_update_elem(&renewed, &p->t, f, BPF_ANY);
+	else if (!enters(skb, p, f, server))
 		stays_plain(syn);
-		return;
-	}
-	if (!announce(skb, p, server)) {
-		forget(&p->t, f);
-		stays_plain(syn);
-	}
 }
 
 /* went notes by which way a packet of a program went, if that is another one than before. */
@@ -1068,10 +1080,11 @@ int leaving(struct __sk_buff *skb)
 			drop(&p.t, f, 1);
 		return TC_ACT_UNSPEC;
 	}
-	if (w) {
-		/* A SYN, or SYN-ACK, that is sent again waits for what the stack holds, or what it let go was lost. Any other one is of a new connection. */
-		if (p.h.syn && bpf_ntohl(p.h.seq) != w->isn)
-			return asks(&w->asked[0]);
+	/* A SYN, or SYN-ACK, that is sent again waits for what the stack holds, or what it let go was lost. Any other one is of a new connection. */
+	int new = w && p.h.syn && bpf_ntohl(p.h.seq) != w->isn;
+	if (new && p.h.ack)
+		return asks(&w->asked[0]);
+	if (w && !new) {
 		went(skb, w);
 		if (p.h.syn && is_split(w))
 			return asks(&w->asked[0]);
@@ -1079,7 +1092,7 @@ int leaving(struct __sk_buff *skb)
 			return TC_ACT_STOLEN; /* that it is lost must not be known: TCP forgets a connection whose SYN-ACK cannot be sent again */
 		return bpf_redirect(veth, 0);
 	}
-	struct shift *by = shift_of(&p.t);
+	struct shift *by = w ? 0 : shift_of(&p.t);
 	if (by && foreign)
 		return TC_ACT_SHOT;
 	if (by && !p.h.syn)
@@ -1092,7 +1105,7 @@ int leaving(struct __sk_buff *skb)
 	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
 	if (!s)
 		return TC_ACT_UNSPEC;
-	struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
+	struct flow *f = w ? 0 : bpf_map_lookup_elem(&flows, &p.t);
 	if (f && !foreign) {
 		if (f->isn == bpf_ntohl(p.h.seq) && f->server == p.h.ack && !dead()) {
 			/* Sent again, perhaps by another device; or this is a device below the one that has announced it; or an earlier stack has held it. */
@@ -1102,8 +1115,8 @@ int leaving(struct __sk_buff *skb)
 		}
 		forget(&p.t, f);
 	}
-	begin(skb, &p, s, p.h.ack);
-	return TC_ACT_UNSPEC;
+	begin(skb, &p, s, p.h.ack, w != 0);
+	return w ? asks(&w->asked[0]) : TC_ACT_UNSPEC;
 }
 
 /* passes says where all packets of a flow go from now on. */
@@ -1289,6 +1302,31 @@ struct destination {
 	__be32 dev;
 } __attribute__((packed));
 
+/* renew announces the connection of a SYN that has waited for the end of another one with the same addresses and ports. */
+static __always_inline void renew(struct __sk_buff *skb)
+{
+	struct packet p;
+	__u32 zero = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	if (!s || !parse(skb, 1, &p) || !p.h.syn || p.h.ack)
+		return;
+	struct flow *f = bpf_map_lookup_elem(&renewed, &p.t);
+	if (!f || f->isn != bpf_ntohl(p.h.seq))
+		return;
+	s->flow = *f;
+	if (bpf_map_delete_elem(&renewed, &p.t) || !takes() || bpf_map_lookup_elem(&ways, &p.t))
+		return;
+	enters(skb, &p, &s->flow, 0);
+}
+
+/* renewed_by_peer sees a SYN of a peer that has waited likewise. */
+static __always_inline void renewed_by_peer(struct __sk_buff *skb)
+{
+	struct packet p;
+	if (parse(skb, 0, &p) && p.h.syn && !p.h.ack && !bpf_map_lookup_elem(&ways, &p.t))
+		came_syn(skb, &p, 0);
+}
+
 /* let_go sees the packets that the stack has held. */
 SEC("tc")
 int let_go(struct __sk_buff *skb)
@@ -1300,8 +1338,10 @@ int let_go(struct __sk_buff *skb)
 	case FOR_STACK:
 		return bpf_redirect(veth, 0);
 	case FOR_PEER:
+		renew(skb);
 		return bpf_redirect_neigh(bpf_ntohl(to.dev), 0, 0, 0);
 	case FOR_PROGRAM:
+		renewed_by_peer(skb);
 		return to_program(skb, bpf_ntohl(to.dev));
 	}
 	return TC_ACT_SHOT;
