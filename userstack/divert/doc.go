@@ -15,7 +15,7 @@
 //
 // One connection, from SYN to the two streams, in the order of the files:
 //
-//	bpf/divert.bpf.c  leaving announces; arriving holds, and knows where packets go
+//	bpf               leaving.h announces; arriving.h holds, and knows where packets go: divert.bpf.c has the files in order
 //	table.go          the stack learns of it by the packet that is held, which heldread.go reads
 //	frame.go          that packet
 //	segment.go        what the headers say: sequence numbers, windows, options

@@ -33,7 +33,7 @@ type Owner struct {
 	UID    uint32
 }
 
-// ownersMost is how many there are of a listening socket, as in divert.bpf.c: of programs that run at the same time.
+// ownersMost is how many there are of a listening socket, as in bpf/maps.h: of programs that run at the same time.
 const ownersMost = len(bpfOwners{}.Of)
 
 // listenedMost is how many listening sockets are remembered for listings, and listenedUser how many of one user. The oldest one of a

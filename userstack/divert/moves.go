@@ -28,7 +28,7 @@ import (
 //	of the others of this stack          | likewise
 //	none                                 | then they are lost until one of these changes
 //
-// As soon as the program sends, the device is that by which it did: see went in divert.bpf.c.
+// As soon as the program sends, the device is that by which it did: see went in bpf/leaving.h.
 //
 // Without a route to the peer, what the program sends does not reach the stack. Its TCP tries again more and more rarely, so it would
 // stand still for as long again. So when there is a route again, and a device, inner says what it has: it gets a packet with a sequence

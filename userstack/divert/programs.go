@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// States of a bpfWay, as in divert.bpf.c.
+// States of a bpfWay, as in bpf/maps.h.
 const (
 	wayHeld   = iota // packets go to the device of held packets
 	wayOuter         // those of the peer go to outer, those of the program nowhere
@@ -24,14 +24,14 @@ const (
 	wayFrozen        // as waySplit, but they lose their data
 )
 
-// Keys of map states, as in divert.bpf.c.
+// Keys of map states, as in bpf/maps.h.
 const (
 	stateAlive   = uint32(iota) // until when the stack counts as alive, as monotonic has it
 	stateTakes                  // 1 if it takes new connections
 	stateRemoved                // how many connections the stack has removed from the table
 )
 
-// Bits of the values of map cgroups, as in divert.bpf.c.
+// Bits of the values of map cgroups, as in bpf/maps.h.
 const (
 	connects = 1 << iota
 	accepts
@@ -47,7 +47,7 @@ const (
 
 // Bounds of what the programs keep of each user beside that: sets of seats. A map has room for sixteen users who take all of theirs.
 const (
-	seats     = 4    // in a set, as in divert.bpf.c
+	seats     = 4    // in a set, as in bpf/maps.h
 	userQuiet = 2048 // peers to which nothing is announced
 	userPlain = 4096 // sockets of which is known why they are TCP
 )
@@ -77,7 +77,7 @@ func mostFlows(spec *ebpf.CollectionSpec) int {
 }
 
 // A share says how many of all connections root may have, and each other user: root leaves a sixteenth to others, and they leave
-// half to each other. last are those of all that are for users who have few: divert.bpf.c says how many that is.
+// half to each other. last are those of all that are for users who have few: bpf/shares.h says how many that is.
 type share struct{ all, root, user, last int }
 
 func shareOf(all, perUser int) share {

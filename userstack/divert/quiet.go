@@ -77,7 +77,7 @@ func (d *Diverter) quietSeat(p bpfPeer) (at bpfSeat, there bool, err error) {
 	return at, false, nil
 }
 
-// firstSeat is first_seat of divert.bpf.c.
+// firstSeat is first_seat of bpf/peers.h.
 func firstSeat(p bpfPeer) uint32 {
 	words := (*[unsafe.Sizeof(p) / 4]uint32)(unsafe.Pointer(&p)) // as the programs read them
 	h := uint64(0)

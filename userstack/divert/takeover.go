@@ -29,7 +29,7 @@ import (
 //	filters          | their handle, which has the index of the device: see filterHandle
 //	connections      | the tables of its programs, and map earlier of the later ones
 
-// maxStacks is how many there can be, as in divert.bpf.c.
+// maxStacks is how many there can be, as in bpf/maps.h.
 const maxStacks = 16
 
 // names are those of the devices of a stack. Users see those of the host.

@@ -34,7 +34,7 @@ import (
 // undecidedMost is how many there may be: no more than a stack has rendezvous under way.
 const undecidedMost = 2048
 
-// noSlot is NO_SLOT of divert.bpf.c.
+// noSlot is NO_SLOT of bpf/maps.h.
 const noSlot = ^uint32(0)
 
 // undecided is map undecided in the memory of this process: a value is changed by adding to it, as in the programs.
