@@ -3,6 +3,7 @@
 package divert
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -72,18 +73,45 @@ func TestForgedByContainer(t *testing.T) {
 	}
 }
 
-// TestForwarded has packets of others, which the host forwards, pass it at each device.
+// TestForwarded has packets of others, which the host forwards, pass it at each device. Who has an address of its own announces SMC with it,
+// as the stack of a container does; who speaks with that of the host, or with one to which there is no way, does not.
 func TestForwarded(t *testing.T) {
 	testkind.System(t)
-	t.Parallel()
-	b := newBedOf(t, netnstest.Options{Links: 2}, splice, func(*Config) {})
-	b.must(b.A.Do(func() error {
-		return os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0)
-	}))
-	s := b.scripted(b.B, b.A, true, 3001)
-	container := &scripted{wire: b.wireOf(b.B, b.A, 1), at: netip.AddrPortFrom(netip.MustParseAddr("fd00:99::1"), 3002), peer: s.at}
-	container.segment(layers.TCP{SYN: true}, 7, 0, withOption(), "")
-	if syn := s.hears("SYN", func(t *layers.TCP) bool { return t.SYN && t.Seq == 7 }); announced(syn) {
-		t.Error("what is forwarded announces SMC")
+	for name, v6 := range map[string]bool{"IPv4": false, "IPv6": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBedOf(t, netnstest.Options{Links: 2}, splice, func(*Config) {})
+			own, routed, elsewhere := b.A.Addr(), "10.99.0.1", "10.98.0.1"
+			if v6 {
+				own, routed, elsewhere = b.A.Addr6(), "fd00:99::1", "fd00:98::1"
+			}
+			b.must(b.A.Do(func() error {
+				return errors.Join(
+					os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0),
+					os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0),
+					os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("0"), 0),
+					os.WriteFile("/proc/sys/net/ipv4/conf/"+b.A.Links[1].Name+"/rp_filter", []byte("0"), 0),
+				)
+			}))
+			b.must(b.A.Command(t.Context(), "ip", "route", "add", routed, "dev", b.A.Links[1].Name).Run())
+			s := b.scripted(b.B, b.A, v6, 3001)
+			for i, test := range []struct {
+				from string
+				want bool
+			}{{routed, true}, {elsewhere, false}, {own, false}} {
+				if test.from == own && !v6 {
+					continue // the kernel does not forward it
+				}
+				container := &scripted{wire: b.wireOf(b.B, b.A, 1), at: netip.AddrPortFrom(netip.MustParseAddr(test.from), 3002), peer: s.at}
+				s.peer = netip.AddrPort{}
+				for flags, more := range map[string]layers.TCP{"SYN": {SYN: true}, "SYN-ACK": {SYN: true, ACK: true}} {
+					seq := uint32(7 + i)
+					container.segment(more, seq, 0, withOption(), "")
+					if got := announced(s.hears(flags, func(t *layers.TCP) bool { return t.SYN && t.ACK == more.ACK && t.Seq == seq })); got != test.want {
+						t.Errorf("%s of %s announces SMC: %v, want %v", flags, test.from, got, test.want)
+					}
+				}
+			}
+		})
 	}
 }

@@ -147,3 +147,40 @@ func TestRouted(t *testing.T) {
 		l.wantNoConnections(l.A, l.B)
 	})
 }
+
+// TestBehindHost has a stack in a network namespace of its own, as that of a container is, whose packets a host forwards that has a stack as
+// well. With an address of its own the container uses SMC-R. What the host translates to its own address is TCP: nobody speaks SMC in its name.
+func TestBehindHost(t *testing.T) {
+	t.Parallel()
+	netnstest.RequireTools(t, "nft")
+	l, host := newRoutedLab(t)
+	container := l.A
+	for _, h := range []*netnstest.Host{container, host, l.B} {
+		l.serveAsIs(h)
+	}
+	l.smcr(host, "attach", "--cgroup", cgroupTop(t))
+	v := l.watchVersions()
+	v.want(t, wayRouted, l.transfer(8080))
+
+	addr := "10.78.0.2:8081"
+	server := l.under(l.B, bin("webserver"), "-listen", addr)
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	get := func() string {
+		t.Helper()
+		client := l.under(container, bin("webclient"), fmt.Sprintf("http://%s/bytes/%d", addr, 1<<20))
+		if err := client.Wait(time.Minute); err != nil {
+			t.Errorf("%v\n%s", err, client.Log())
+		}
+		return client.Log()
+	}
+	wantSummary(t, get(), 1)
+	const rules = "add table ip smcrtest; add chain ip smcrtest post { type nat hook postrouting priority srcnat; oifname eth1 masquerade; }"
+	if out, err := host.Command(t.Context(), "nft", rules).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if log := get(); !strings.Contains(log, "smcr: 0 connections over SMC-R, 1 over TCP") {
+		t.Errorf("translated to the address of the host:\n%s", log)
+	}
+}

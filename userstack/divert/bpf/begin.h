@@ -32,7 +32,8 @@ static __always_inline int enters(struct __sk_buff *skb, const struct packet *p,
 
 /*
  * begin announces a connection: its SYN, or SYN-ACK, has the option from now on. The option of a packet that is of no
- * connecting socket is erased. That of one that is was announced by another stack at this device, or by the kernel. With waits, a connection
+ * connecting socket is erased, unless another host has sent it. That of one that is was announced by another stack at this device, or by the
+ * kernel. With waits, a connection
  * with the same addresses and ports has not ended yet: see renew.
  */
 static __always_inline void begin(struct __sk_buff *skb, const struct packet *p, struct scratch *s, int server, int waits)
@@ -58,7 +59,7 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 		f->cgroup = inherited(skb, &does, &f->uid);
 	if (mine && real && !f->cgroup && (server || first(skb)))
 		f->cgroup = attached(skb, &does);
-	if (has & ANNOUNCES && mine && !real)
+	if (has & ANNOUNCES && mine && !real && !others(skb, p))
 		erase(skb, p, s->found.where);
 	if (plain || !(does & (server ? ACCEPTS : CONNECTS)) || has & ANNOUNCES || elsewhere(&p->t, bpf_ntohl(p->h.seq)))
 		return;

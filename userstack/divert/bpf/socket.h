@@ -83,3 +83,23 @@ static __always_inline __u32 account(__u32 uid)
 	__u32 *owner = bpf_map_lookup_elem(&accounts, &k);
 	return owner ? *owner : uid;
 }
+
+/*
+ * others reports whether a packet is forwarded, and its source is of another host, as routes say, of a container with an address of its own
+ * for example: who has that speaks for itself. What is translated has an address of this host.
+ */
+static __always_inline int others(struct __sk_buff *skb, const struct packet *p)
+{
+	if (!skb->ingress_ifindex)
+		return 0;
+	struct bpf_fib_lookup to = { .ifindex = skb->ingress_ifindex };
+	if (p->v6) {
+		to.family = 10; /* AF_INET6 */
+		__builtin_memcpy(to.ipv6_dst, p->t.local, 16);
+	} else {
+		to.family = 2; /* AF_INET */
+		__builtin_memcpy(&to.ipv4_dst, p->t.local + 12, 4);
+	}
+	long is = bpf_fib_lookup(skb, &to, sizeof(to), 0);
+	return is == BPF_FIB_LKUP_RET_SUCCESS || is == BPF_FIB_LKUP_RET_NO_NEIGH;
+}
