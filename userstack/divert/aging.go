@@ -41,7 +41,7 @@ func (d *Diverter) expire() {
 	var old, some []waiting
 	if err := each(d.bpf.Flows, func(key *bpfTuple, k *bpfFlow) {
 		switch age := now - time.Duration(k.Id>>1); {
-		case k.Held != 0 && age > handshakeMost && k.Server != 0 && !d.has(tupleOf(*key)):
+		case k.Held != 0 && age > handshakeMost && !d.has(tupleOf(*key)):
 			// The packet that was held was lost, and no other one came.
 			old = append(old, waiting{*key, *k})
 		case k.Held != 0:

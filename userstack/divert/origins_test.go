@@ -301,20 +301,25 @@ func TestHeldUnseen(t *testing.T) {
 	b.exchanges(client, server)
 	d := b.d[1]
 	key := Tuple{netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:1024")}.key()
-	k := bpfFlow{Id: 1, Server: 1, Held: 1, Slots: [6]uint32{noSlot, noSlot, noSlot, noSlot, noSlot, noSlot}}
-	*d.undecided.at(0)++
-	d.mu.Lock()
-	d.recount(map[uint32]bpfCount{0: {All: ^uint64(0)}}) // it was announced
-	d.mu.Unlock()
-	b.must(put(d.bpf.Flows, key, &k, 0))
-	b.must(put(d.bpf.Ways, key, &bpfWay{}, 0))
-	d.expire()
-	var w bpfWay
-	if look(d.bpf.Flows, key, &k) == nil || look(d.bpf.Ways, key, &w) == nil {
-		t.Error("it is not forgotten")
-	}
-	if n := d.undecided.all(); n != 0 {
-		t.Errorf("%d are undecided", n)
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
+		k := bpfFlow{Id: 1, Held: 1, Slots: [6]uint32{noSlot, noSlot, noSlot, noSlot, noSlot, noSlot}}
+		if role == smc.Server {
+			k.Server = 1
+			*d.undecided.at(0)++
+		}
+		d.mu.Lock()
+		d.recount(map[uint32]bpfCount{0: {All: ^uint64(0)}}) // it was announced
+		d.mu.Unlock()
+		b.must(put(d.bpf.Flows, key, &k, 0))
+		b.must(put(d.bpf.Ways, key, &bpfWay{}, 0))
+		d.expire()
+		var w bpfWay
+		if look(d.bpf.Flows, key, &k) == nil || look(d.bpf.Ways, key, &w) == nil {
+			t.Errorf("%v: it is not forgotten", role)
+		}
+		if n := d.undecided.all(); n != 0 {
+			t.Errorf("%v: %d are undecided", role, n)
+		}
 	}
 	b.exchanges(client, server) // the others stay
 	client.Close()
