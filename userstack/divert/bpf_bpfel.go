@@ -219,6 +219,7 @@ const (
 	bpfMapCgroups       = "cgroups"
 	bpfMapEarlier       = "earlier"
 	bpfMapFlows         = "flows"
+	bpfMapGivenUp       = "given_up"
 	bpfMapHolder        = "holder"
 	bpfMapHosts         = "hosts"
 	bpfMapListeners     = "listeners"
@@ -314,6 +315,7 @@ type bpfMapSpecs struct {
 	Cgroups   *ebpf.MapSpec `ebpf:"cgroups"`
 	Earlier   *ebpf.MapSpec `ebpf:"earlier"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
+	GivenUp   *ebpf.MapSpec `ebpf:"given_up"`
 	Holder    *ebpf.MapSpec `ebpf:"holder"`
 	Hosts     *ebpf.MapSpec `ebpf:"hosts"`
 	Listeners *ebpf.MapSpec `ebpf:"listeners"`
@@ -377,6 +379,7 @@ type bpfMaps struct {
 	Cgroups   *ebpf.Map `ebpf:"cgroups"`
 	Earlier   *ebpf.Map `ebpf:"earlier"`
 	Flows     *ebpf.Map `ebpf:"flows"`
+	GivenUp   *ebpf.Map `ebpf:"given_up"`
 	Holder    *ebpf.Map `ebpf:"holder"`
 	Hosts     *ebpf.Map `ebpf:"hosts"`
 	Listeners *ebpf.Map `ebpf:"listeners"`
@@ -405,6 +408,7 @@ func (m *bpfMaps) Close() error {
 		m.Cgroups,
 		m.Earlier,
 		m.Flows,
+		m.GivenUp,
 		m.Holder,
 		m.Hosts,
 		m.Listeners,

@@ -321,6 +321,7 @@ func (f *Flow) Retry() {
 		f.reset(inner)
 		return
 	}
+	f.d.givenUp(f)
 	f.outer.close()
 	f.d.run("a connection that is made again", func() {
 		time.Sleep(retryAfter)
@@ -338,6 +339,20 @@ func (f *Flow) refuse() {
 		seq, flags = seq+1, flagRST
 	}
 	f.give(f.first.header(seq, flags), f.comesBy())
+}
+
+// givenUp notes a connection of a client that goes on without the stack: the peer may still reset it (bpf/leaving.h, late).
+func (d *Diverter) givenUp(f *Flow) {
+	if err := d.bpf.GivenUp.Put(f.Tuple.key(), f.first.seq+1); err != nil {
+		d.cfg.Log.Debug("cannot note that a connection was given up", "connection", f.Tuple, "err", err)
+	}
+}
+
+// unmade reports whether it has ended without inner: nobody is there for the program.
+func (f *Flow) unmade() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.over && f.inner == nil
 }
 
 func (f *Flow) isOver() bool {

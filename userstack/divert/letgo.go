@@ -76,7 +76,14 @@ func (f *Flow) lost(inner *stream) bool {
 	if f.Role != smc.Client || f.decides || inner.heard() {
 		return false
 	}
-	inner.control(func(fd int) { _ = atonce.SetInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, repairOn) })
+	repair := func(mode int) {
+		inner.control(func(fd int) { _ = atonce.SetInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, mode) })
+	}
+	repair(repairOn)
+	if inner.heard() { // meanwhile
+		repair(repairOff)
+		return false
+	}
 	inner.close()
 	f.inner = nil
 	return true

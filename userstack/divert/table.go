@@ -68,7 +68,9 @@ func (d *Diverter) frame(fr frame) {
 	d.mu.Unlock()
 	switch {
 	case mine != nil && fr.seq == mine.isn:
-		mine.letGo() // the program asks again
+		if !mine.unmade() { // or it is another connection, when this one is forgotten
+			mine.letGo() // the program asks again
+		}
 		return
 	case mine != nil:
 		mine.again(fr, mine.program(), forPeer)

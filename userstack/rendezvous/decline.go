@@ -4,6 +4,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"smcr/smc"
@@ -103,6 +104,6 @@ func (m *Machine) declineState(now time.Time, ev Event) {
 	case len(s.First) >= wire.HeaderLen, !m.no.acked.IsZero() && now.Sub(m.no.acked) >= m.no.linger:
 		m.stayTCP(m.no.why)
 	case m.no.acked.IsZero() && now.Sub(m.no.sentAt) >= m.no.ackWait:
-		m.fail(fmt.Errorf("the peer did not acknowledge the DECLINE: %v", m.no.why))
+		m.fail(fmt.Errorf("the peer did not acknowledge the DECLINE: %v: %w", m.no.why, os.ErrDeadlineExceeded))
 	}
 }

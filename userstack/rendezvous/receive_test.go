@@ -117,6 +117,7 @@ func TestCauses(t *testing.T) {
 		{"client", toAccept + "; half a DECLINE; EOF", io.ErrUnexpectedEOF, "DECLINE"},
 		{"client", toAccept + "; half a DECLINE; +6s; +50ms", os.ErrDeadlineExceeded, "DECLINE"},
 		{"client", toAccept + "; +6s; +50ms", os.ErrDeadlineExceeded, "CLC header"},
+		{"server, held", toAdmit + "; Failed; Sent; +6s; TCPState, unacked", os.ErrDeadlineExceeded, "DECLINE"},
 		{"client", toAccept + "; data", ErrProtocol, "not send a CLC message"},
 		{"client", "Prepared; Surveyed; SendFailed", errTest, ""},
 		{"client", toAccept + "; Canceled", errTest, ""},

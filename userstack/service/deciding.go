@@ -4,6 +4,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -25,13 +26,19 @@ import (
 // One that takes longer than settleMost is waited for no more: RoCE may not pass. That of a client is listed in INIT then, as sockets
 // of the kernel's SMC are.
 
-// settleMost is how long a connection that is being decided is waited for.
-const settleMost = 500 * time.Millisecond
+const (
+	// settleMost is how long a connection that is being decided is waited for.
+	settleMost = 500 * time.Millisecond
+	// settleAgain is how long nothing is waited for after one was not decided in time: who makes such connections again and again must not slow
+	// down all commands of others.
+	settleAgain = 2 * time.Second
+)
 
 // deciding has the connections that are being decided.
 type deciding struct {
-	mu sync.Mutex
-	of map[*divert.Flow]decision
+	mu    sync.Mutex
+	of    map[*divert.Flow]decision
+	tried time.Time // when one was not decided in time
 }
 
 type decision struct {
@@ -69,6 +76,11 @@ func (d *deciding) wait(ctx context.Context) {
 		select {
 		case <-made:
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				d.mu.Lock()
+				d.tried = time.Now()
+				d.mu.Unlock()
+			}
 			return
 		}
 	}
@@ -78,6 +90,9 @@ func (d *deciding) wait(ctx context.Context) {
 func (d *deciding) recent(now time.Time) (all []chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if now.Sub(d.tried) < settleAgain {
+		return nil
+	}
 	for f, x := range d.of {
 		if now.Sub(x.since) >= settleMost {
 			continue

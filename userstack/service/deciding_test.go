@@ -52,6 +52,17 @@ func TestDeciding(t *testing.T) {
 			})
 		}, want: soon},
 		{name: "never decided", do: func(d *deciding) { d.begin(flow(smc.Client, 1)) }, want: settleMost},
+		{name: "after one that was never decided", do: func(d *deciding) {
+			d.begin(flow(smc.Client, 1))
+			d.wait(context.Background())
+			d.begin(flow(smc.Client, 2))
+		}},
+		{name: "a while after that", do: func(d *deciding) {
+			d.begin(flow(smc.Client, 1))
+			d.wait(context.Background())
+			time.Sleep(settleAgain)
+			d.begin(flow(smc.Client, 2))
+		}, want: settleMost},
 		{name: "not decided for long", do: func(d *deciding) {
 			d.begin(flow(smc.Client, 1))
 			time.Sleep(settleMost)

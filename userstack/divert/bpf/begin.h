@@ -100,3 +100,20 @@ static __always_inline void begin(struct __sk_buff *skb, const struct packet *p,
 	else if (!enters(skb, p, f, server))
 		stays_plain(syn);
 }
+
+/*
+ * renew announces the connection of a SYN that has waited for the end of another one with the same addresses and ports, and of one that is
+ * sent again behind it: the peer must not get one with the option, and one without. It returns what is done with the packet, or -1 if it is no such SYN.
+ */
+static __always_inline int renew(struct __sk_buff *skb, const struct packet *p, struct scratch *s)
+{
+	struct flow *f = bpf_map_lookup_elem(&renewed, &p->t);
+	if (!f || f->isn != bpf_ntohl(p->h.seq))
+		return -1;
+	s->flow = *f;
+	if (bpf_map_delete_elem(&renewed, &p->t))
+		return TC_ACT_STOLEN; /* the other one was first, on another processor */
+	if (takes())
+		enters(skb, p, &s->flow, 0);
+	return TC_ACT_OK;
+}

@@ -82,21 +82,24 @@ struct destination {
 	__be32 dev;
 } __attribute__((packed));
 
-/* renew announces the connection of a SYN that has waited for the end of another one with the same addresses and ports. */
-static __always_inline void renew(struct __sk_buff *skb)
+/*
+ * renewed_here sees a SYN of a program that has waited for the end of another connection with the same addresses and ports. It reports
+ * whether that goes on.
+ */
+static __always_inline int renewed_here(struct __sk_buff *skb)
 {
 	struct packet p;
 	__u32 zero = 0;
 	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
-	if (!s || !parse(skb, 1, &p) || !p.h.syn || p.h.ack)
-		return;
-	struct flow *f = bpf_map_lookup_elem(&renewed, &p.t);
-	if (!f || f->isn != bpf_ntohl(p.h.seq))
-		return;
-	s->flow = *f;
-	if (bpf_map_delete_elem(&renewed, &p.t) || !takes() || bpf_map_lookup_elem(&ways, &p.t))
-		return;
-	enters(skb, &p, &s->flow, 0);
+	if (!s || !parse(skb, 1, &p) || !p.h.syn || p.h.ack || bpf_map_lookup_elem(&ways, &p.t))
+		return 1;
+	int is = renew(skb, &p, s);
+	if (is >= 0)
+		return is == TC_ACT_OK;
+	struct flow *f = bpf_map_lookup_elem(&flows, &p.t);
+	if (f && !f->server && f->isn == bpf_ntohl(p.h.seq) && !dead())
+		announce(skb, &p, 0); /* sent again */
+	return 1;
 }
 
 /* renewed_by_peer sees a SYN of a peer that has waited likewise. */
@@ -118,8 +121,7 @@ int let_go(struct __sk_buff *skb)
 	case FOR_STACK:
 		return bpf_redirect(veth, 0);
 	case FOR_PEER:
-		renew(skb);
-		return bpf_redirect_neigh(bpf_ntohl(to.dev), 0, 0, 0);
+		return renewed_here(skb) ? bpf_redirect_neigh(bpf_ntohl(to.dev), 0, 0, 0) : TC_ACT_SHOT;
 	case FOR_PROGRAM:
 		renewed_by_peer(skb);
 		return to_program(skb, bpf_ntohl(to.dev));

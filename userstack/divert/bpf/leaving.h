@@ -30,35 +30,17 @@ static __always_inline void reject(struct __sk_buff *skb, const struct packet *p
 }
 
 /*
- * late reports whether a packet is a reset that reject has made on the host of the peer, for a stack that has given up already. The program
- * may have another connection meanwhile, with the same number: SYN and SYN-ACK are both sent again a second after the first ones. What has
- * no socket here is forwarded, perhaps to a stack that has not given up.
+ * late reports whether a packet is a reset that reject has made on the host of the peer, for a connection that this stack has given up
+ * already. The program may have another one meanwhile, with the same number: SYN and SYN-ACK are both sent again a second after the first ones.
  */
 static __always_inline int late(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 zero = 0;
 	if (!p->h.rst || p->h.ack || p->h.syn)
 		return 0;
+	__u32 *seq = bpf_map_lookup_elem(&given_up, &p->t);
 	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
-	if (!s || !load(skb, p, &s->syn.h) || !(options(&s->syn.h, &s->found) & ANNOUNCES))
-		return 0;
-	struct bpf_sock_tuple t = {};
-	if (p->v6) {
-		__builtin_memcpy(t.ipv6.saddr, p->t.remote, 16);
-		__builtin_memcpy(t.ipv6.daddr, p->t.local, 16);
-		t.ipv6.sport = p->t.rport;
-		t.ipv6.dport = p->t.lport;
-	} else {
-		__builtin_memcpy(&t.ipv4.saddr, p->t.remote + 12, 4);
-		__builtin_memcpy(&t.ipv4.daddr, p->t.local + 12, 4);
-		t.ipv4.sport = p->t.rport;
-		t.ipv4.dport = p->t.lport;
-	}
-	struct bpf_sock *sk = bpf_skc_lookup_tcp(skb, &t, p->v6 ? sizeof(t.ipv6) : sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
-	if (!sk)
-		return 0;
-	bpf_sk_release(sk);
-	return 1;
+	return seq && *seq == bpf_ntohl(p->h.seq) && s && load(skb, p, &s->syn.h) && options(&s->syn.h, &s->found) & ANNOUNCES;
 }
 
 /*
@@ -150,6 +132,11 @@ int leaving(struct __sk_buff *skb)
 			return TC_ACT_UNSPEC;
 		}
 		forget(&p.t, f);
+	}
+	if (!w && !p.h.ack) {
+		int is = renew(skb, &p, s);
+		if (is >= 0)
+			return is == TC_ACT_OK ? TC_ACT_UNSPEC : is;
 	}
 	begin(skb, &p, s, p.h.ack, w != 0);
 	return w ? asks(&w->asked[0]) : TC_ACT_UNSPEC;

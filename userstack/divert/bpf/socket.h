@@ -85,8 +85,8 @@ static __always_inline __u32 account(__u32 uid)
 }
 
 /*
- * others reports whether a packet is forwarded, and its source is of another host, as routes say, of a container with an address of its own
- * for example: who has that speaks for itself. What is translated has an address of this host.
+ * others reports whether a packet is forwarded, and the route to its source leads back to where it has come from, as to a container with an
+ * address of its own: who has that speaks for itself. What was translated has an address of this host, or one that others answer for.
  */
 static __always_inline int others(struct __sk_buff *skb, const struct packet *p)
 {
@@ -101,5 +101,5 @@ static __always_inline int others(struct __sk_buff *skb, const struct packet *p)
 		__builtin_memcpy(&to.ipv4_dst, p->t.local + 12, 4);
 	}
 	long is = bpf_fib_lookup(skb, &to, sizeof(to), 0);
-	return is == BPF_FIB_LKUP_RET_SUCCESS || is == BPF_FIB_LKUP_RET_NO_NEIGH;
+	return (is == BPF_FIB_LKUP_RET_SUCCESS || is == BPF_FIB_LKUP_RET_NO_NEIGH) && to.ifindex == skb->ingress_ifindex;
 }
